@@ -1,0 +1,42 @@
+# Two commands set everything up by themselves: `make run` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format test-slow clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## Make the environment in .venv (run and test do it by themselves)
+
+# torch goes first and by its pin, so that nothing that depends on it pulls a larger build.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sim,dev]'
+	touch $@
+
+run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
+	$(BIN)/hatdfed compare --dataset digits --methods hat-dfed,rnd,d-psgd,full,local --seeds 3
+
+test: lint  ## Every check and every fast test
+	$(BIN)/pytest -n 2
+
+lint: $(READY)  ## Format, style, types, direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Rewrite the code in the one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
+	$(BIN)/pytest -m slow
+
+clean:  ## Remove the environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

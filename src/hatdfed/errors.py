@@ -1,0 +1,57 @@
+"""Every error that hatdfed raises on purpose.
+
+HatdfedError                  one sentence for the person at the keyboard; the command line exits with 2
+├── ConfigError               a setting that cannot work
+├── DataError                 a data set that is missing, cut short or not what it claims to be
+├── RunFolderError            a run folder that cannot be written, read or resumed
+├── MissingDependencyError    an optional package that this command needs
+└── WireError                 bytes from another server that are not a message we accept
+
+A sentence says what is wrong, what was found, what was wanted and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HatdfedError(Exception):
+    """Base of all errors meant to be read by a user."""
+
+
+class ConfigError(HatdfedError):
+    """A setting that cannot work."""
+
+
+class DataError(HatdfedError):
+    """A data set that is missing, cut short or not what it claims to be."""
+
+
+class RunFolderError(HatdfedError):
+    """A run folder that cannot be written, read or resumed."""
+
+
+class MissingDependencyError(HatdfedError):
+    """An optional package that is not installed."""
+
+
+class WireError(HatdfedError):
+    """Bytes from another server that are not a message we accept; `reason` is one counted word."""
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name nearest to `name`, or all of them, as the end of an error sentence.
+
+    >>> did_you_mean("hat-dfd", ["hat-dfed", "rnd"])
+    'Did you mean hat-dfed?'
+    >>> did_you_mean("zzz", ["rnd", "full"])
+    'Known: full, rnd.'
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
