@@ -55,3 +55,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
+
+
+def require_one_of(key: str, value: str, known: Iterable[str]) -> None:
+    """Refuse a named choice that does not exist."""
+    names = sorted(known)
+    if value not in names:
+        raise ConfigError(f"{key} is {value!r}, which is no choice of ours. {did_you_mean(value, names)}")

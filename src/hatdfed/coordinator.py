@@ -1,0 +1,115 @@
+"""The coordinator: phase I of every round, and what is learned between rounds (Algorithms 1 and 2).
+
+It sees scalars only, needs numpy only, and does no I/O. Hyper-parameters are frozen; what changes is
+`CoordinatorState`, a value that survives JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.energy.ledger import Cause
+from hatdfed.energy.prices import EnergyPrices
+from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext
+from hatdfed.randomness import stream
+from hatdfed.round import Regret, RoundPlan, RoundRecord, RoundReport
+from hatdfed.topology import FloatMatrix, all_links
+from hatdfed.utility import LinkUtility, RoundFacts
+
+Vector = NDArray[np.float64]
+
+
+class CoordinatorState(NamedTuple):
+    """Everything that the next round depends on."""
+
+    t: int  # the next round to play
+    policy: Any  # what the policy has learned
+    accuracy: Vector  # [N] P_{k−1}, last known
+    utility_sum: FloatMatrix  # [N, N] for the best fixed set of links
+    utility_drawn: float  # Σ p·u so far
+    utility_best: float  # Σ over rounds of that round's best links
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinator:
+    """Draws each round's links and learns from the reports."""
+
+    policy: AnyPolicy
+    utility: LinkUtility
+    prices: EnergyPrices
+    seed: int
+    horizon: int  # K, as of the first start
+    budget: int  # links a round
+
+    def start(self, accuracy: Vector) -> CoordinatorState:
+        """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
+        num_servers = self.prices.num_servers
+        nothing = np.zeros((num_servers, num_servers))
+        return CoordinatorState(0, self.policy.init(num_servers), np.asarray(accuracy, float), nothing, 0.0, 0.0)
+
+    def plan(self, state: CoordinatorState) -> RoundPlan:
+        """Phase I: draw the links of round `state.t`."""
+        rng = stream(self.seed, "topology", state.t)
+        return RoundPlan(state.t, self.policy.propose(state.policy, self._context(state.t), rng))
+
+    def learn(
+        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
+    ) -> tuple[CoordinatorState, RoundRecord]:
+        """Turn the round's reports into utilities and let the policy learn from them."""
+        context = self._context(plan.t)
+        utility = self.utility(self._facts(state, plan, report, context))
+        policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
+        utility_sum = state.utility_sum + utility
+        utility_drawn = state.utility_drawn + float((plan.draw.propensity * utility).sum())
+        links = round(float(plan.draw.propensity.sum()))
+        utility_best = state.utility_best + best_links_utility(utility, links)
+        regret = Regret(best_links_utility(utility_sum, links) - utility_drawn, utility_best - utility_drawn)
+        accuracy = np.where(report.reported, report.accuracy, state.accuracy)
+        new_state = CoordinatorState(plan.t + 1, policy_state, accuracy, utility_sum, utility_drawn, utility_best)
+        return new_state, RoundRecord(plan.t, plan.draw, report, utility, regret)
+
+    def _context(self, t: int) -> PolicyContext:
+        num_servers = self.prices.num_servers
+        return PolicyContext(
+            t=t,
+            horizon=self.horizon,
+            budget=self.budget,
+            prices=self.prices.link_joules,
+            active=np.ones(num_servers, dtype=bool),
+            reachable=all_links(num_servers),
+        )
+
+    def _facts(
+        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, context: PolicyContext
+    ) -> RoundFacts:
+        spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
+        for row in report.energy:
+            spent[row.cause][row.receiver] += row.joules
+        return RoundFacts(
+            gain=np.where(report.reported, report.accuracy - state.accuracy, 0.0),
+            upload_joules=spent[Cause.UPLOAD],
+            compute_joules=spent[Cause.TRAINING],
+            prices=self.prices,
+            drawn=plan.draw.topology.links,
+            importance=report.importance,
+            possible=context.possible,
+        )
+
+
+def best_links_utility(utility: FloatMatrix, links: int) -> float:
+    """What the best `links` links are worth together.
+
+    With equal weights the paper's P2 is "take the largest": selection solves it, no knapsack is needed (D14).
+    """
+    if links == 0:
+        return 0.0
+    return float(np.partition(utility, utility.size - links, axis=None)[-links:].sum())
+
+
+def links_in_budget(link_share: float, num_servers: int) -> int:
+    """γ·N(N−1) as a whole number of links, to the nearest and at least 1 (D11)."""
+    return max(1, round(link_share * num_servers * (num_servers - 1)))

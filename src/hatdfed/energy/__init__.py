@@ -1,0 +1,1 @@
+"""What the work costs: prices, and the ledger of what was spent."""

@@ -1,0 +1,85 @@
+"""The paper's energy model: what an upload, a trained sample and a link cost in this world.
+
+Prices are drawn once for a seed, so every method with that seed meets the same machines and the same links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.energy.ledger import Cause, EnergyRow
+from hatdfed.randomness import stream
+from hatdfed.topology import FloatMatrix
+
+
+@dataclass(frozen=True, eq=False)
+class EnergyPrices:
+    """Prices of one world; arrays are read-only."""
+
+    num_devices: int  # under each server
+    device_upload_bits: float  # n_tr · BPS: what one connected device sends in a round
+    device_joules_per_bit: float  # 1 / EE^d
+    compute_joules: NDArray[np.float64]  # [N] τ_i, to train on one sample
+    link_joules_per_bit: FloatMatrix  # [N, N] 1 / EE^{ij}, row receives
+    model_bits: float  # BPM: a model in float32, as the price list counts it
+
+    def __post_init__(self) -> None:
+        for array in (self.compute_joules, self.link_joules_per_bit):
+            array.setflags(write=False)
+
+    @property
+    def num_servers(self) -> int:
+        """N."""
+        return len(self.compute_joules)
+
+    @property
+    def link_joules(self) -> FloatMatrix:
+        """σ^{ij} of every link, drawn or not, Eq. (6): what a whole float32 model costs.  # [N, N]."""
+        return self.model_bits * self.link_joules_per_bit
+
+    def upload(self, t: int, server: int, num_online: int) -> EnergyRow:
+        """E^dt of one server: ψ for each device that connected, Eq. (4)."""
+        bits = num_online * self.device_upload_bits
+        return EnergyRow(t, Cause.UPLOAD, None, server, bits, bits * self.device_joules_per_bit)
+
+    def training(self, t: int, server: int, num_samples: int) -> EnergyRow:
+        """E^cp of one server: τ for each sample, however many passes are made over it, Eq. (5)."""
+        return EnergyRow(t, Cause.TRAINING, server, server, 0.0, num_samples * float(self.compute_joules[server]))
+
+    def link(self, t: int, receiver: int, sender: int, *, compression: float = 1.0) -> EnergyRow:
+        """E^mt of one link, Eq. (6); `compression` is the share of a float32 model that was really sent."""
+        bits = self.model_bits * compression
+        return EnergyRow(
+            t, Cause.LINK, sender, receiver, bits, bits * float(self.link_joules_per_bit[receiver, sender])
+        )
+
+
+def draw_prices(
+    seed: int,
+    num_servers: int,
+    *,
+    num_devices: int,
+    samples_per_device: float,
+    bits_per_sample: int,
+    model_bits: float,
+    weak_joules_per_sample: float,
+    strong_joules_per_sample: float,
+    device_kbit_per_joule: float,
+    link_kbit_per_joule: tuple[float, float],
+) -> EnergyPrices:
+    """The prices of world `seed`: machines A (weak) or B (strong) with probability ½, link efficiencies uniform (D6)."""
+    weak = stream(seed, "machines").random(num_servers) < 0.5
+    efficiency = stream(seed, "link-efficiency").uniform(*link_kbit_per_joule, size=(num_servers, num_servers))
+    joules_per_bit = 1 / (1000 * efficiency)
+    np.fill_diagonal(joules_per_bit, 0.0)
+    return EnergyPrices(
+        num_devices=num_devices,
+        device_upload_bits=samples_per_device * bits_per_sample,
+        device_joules_per_bit=1 / (1000 * device_kbit_per_joule),
+        compute_joules=np.where(weak, weak_joules_per_sample, strong_joules_per_sample),
+        link_joules_per_bit=joules_per_bit,
+        model_bits=model_bits,
+    )

@@ -1,0 +1,19 @@
+"""Ways to draw the links of a round, by name; one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hatdfed.policies.base import AnyPolicy
+from hatdfed.policies.bounds import AllLinks, NoLinks
+from hatdfed.policies.link_bandit import LinkBandit
+from hatdfed.policies.random_links import RandomLinks
+from hatdfed.policies.ring import Ring
+
+POLICIES: dict[str, Callable[..., AnyPolicy]] = {
+    "link-bandit": LinkBandit,
+    "random-links": RandomLinks,
+    "ring": Ring,
+    "no-links": NoLinks,
+    "all-links": AllLinks,
+}

@@ -1,0 +1,97 @@
+"""The plug point of phase I: how the links of a round are drawn, and what is learned from them.
+
+A policy is a frozen dataclass; its fields are its settings. What it learns is a *state*, a value that goes in and comes
+out, so that a run can be resumed, replayed and moved to another machine. To add one: write a file with these four
+methods and name it in `policies/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.round import LinkDraw, RoundReport
+from hatdfed.topology import BoolMatrix, FloatMatrix, Topology, all_links
+
+S = TypeVar("S")
+
+
+class PolicyContext(NamedTuple):
+    """What a policy may know before it draws."""
+
+    t: int
+    horizon: int  # K, rounds that the run was started for
+    budget: int  # links to draw
+    prices: FloatMatrix  # [N, N] joules of sending a model along each link
+    active: NDArray[np.bool_]  # [N] servers that take part
+    reachable: BoolMatrix  # [N, N] links that the network can carry
+    min_senders: int = 0  # models that every server should receive
+    min_receivers: int = 0  # servers that should hear every server
+
+    @property
+    def possible(self) -> BoolMatrix:
+        """[N, N] links that can be drawn."""
+        return self.reachable & self.active[:, None] & self.active[None, :] & all_links(len(self.active))
+
+
+class Feedback(NamedTuple):
+    """What a policy learns from after a round."""
+
+    report: RoundReport
+    utility: FloatMatrix  # [N, N] Eq. (9) for every link
+
+
+class TopologyPolicy(Protocol[S]):
+    """Draws the links of a round and learns from what they brought."""
+
+    def init(self, num_servers: int) -> S:
+        """The state before the first round."""
+
+    def grow(self, state: S, num_servers: int) -> S:
+        """The state after servers joined at the end of the numbering; nobody's knowledge is lost."""
+
+    def propose(self, state: S, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Draw the links of round `context.t`."""
+
+    def update(self, state: S, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> S:
+        """The state after the round in which `draw` was played."""
+
+
+AnyPolicy = TopologyPolicy[Any]
+
+
+class NoState(NamedTuple):
+    """The state of a policy that learns nothing."""
+
+
+class Stateless:
+    """The three methods that a policy without memory does not need to write."""
+
+    def init(self, num_servers: int) -> NoState:
+        """Nothing to remember."""
+        return NoState()
+
+    def grow(self, state: NoState, num_servers: int) -> NoState:
+        """Nothing to keep."""
+        return state
+
+    def update(self, state: NoState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> NoState:
+        """Nothing to learn."""
+        return state
+
+
+def make_draw(links: BoolMatrix, propensity: FloatMatrix, mixing: FloatMatrix | None = None) -> LinkDraw:
+    """A draw whose probabilities nobody can overwrite."""
+    propensity = np.array(propensity, dtype=np.float64)
+    propensity.setflags(write=False)
+    if mixing is not None:
+        mixing = np.array(mixing, dtype=np.float64)
+        mixing.setflags(write=False)
+    return LinkDraw(Topology(links), propensity, mixing)
+
+
+def certain(links: BoolMatrix, mixing: FloatMatrix | None = None) -> LinkDraw:
+    """A draw without chance: the given links, each with probability 1."""
+    return make_draw(links, links.astype(np.float64), mixing)

@@ -1,0 +1,109 @@
+"""The paper's topology: an adversarial bandit with one arm for each directed link (UTC, Algorithms 2 and 4).
+
+Each round the weights become probabilities that sum to the budget, the links are drawn by dependent rounding, and the
+drawn ones move their weights by an unbiased estimate of what they were worth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.policies.base import Feedback, PolicyContext, make_draw
+from hatdfed.round import LinkDraw
+from hatdfed.selection import cap_to_budget, clip_to_one, dependent_rounding
+from hatdfed.topology import BoolMatrix, FloatMatrix
+
+_CAPPINGS = {"redistribute": cap_to_budget, "clip": clip_to_one}
+_PROPENSITIES = ("before-rounding", "after-rounding")
+_PAIRINGS = ("random", "index-order")
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class BanditState(NamedTuple):
+    """Log of the selection weight of every link; only differences mean anything."""
+
+    log_weights: FloatMatrix  # [N, N]
+
+
+@dataclass(frozen=True)
+class LinkBandit:
+    """Draws links by what they have been worth; hyper-parameters only, what it learns is `BanditState`."""
+
+    learning_rate: float | None = None  # η; None: the theorem's, from the horizon
+    capping: str = "redistribute"  # D12
+    propensity: str = "before-rounding"  # D9
+    pairing: str = "random"  # D8
+
+    def __post_init__(self) -> None:
+        if self.learning_rate is not None and not 0 <= self.learning_rate <= 1:
+            raise ConfigError(
+                f"policy.learning_rate is {self.learning_rate}, but must lie between 0 and 1. "
+                "Leave it out for the value of the paper's theorem."
+            )
+        require_one_of("policy.capping", self.capping, _CAPPINGS)
+        require_one_of("policy.propensity", self.propensity, _PROPENSITIES)
+        require_one_of("policy.pairing", self.pairing, _PAIRINGS)
+
+    def init(self, num_servers: int) -> BanditState:
+        """All weights equal to 1. The paper prints 0, from which no product ever leaves (D10)."""
+        return BanditState(np.zeros((num_servers, num_servers)))
+
+    def grow(self, state: BanditState, num_servers: int) -> BanditState:
+        """Links of a new server start at the mean log-weight of those there are."""
+        old = len(state.log_weights)
+        off_diagonal = ~np.eye(old, dtype=bool)
+        mean = float(state.log_weights[off_diagonal].mean()) if old > 1 else 0.0
+        grown = np.full((num_servers, num_servers), mean)
+        grown[:old, :old] = state.log_weights
+        return BanditState(grown)
+
+    def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Algorithm 4: weights to probabilities, Eq. (17), to links, Eq. (18)."""
+        possible = context.possible
+        probability = _CAPPINGS[self.capping](state.log_weights[possible], context.budget)
+        drawn = dependent_rounding(probability, rng, shuffle=self.pairing == "random")
+        links = _spread(drawn, possible)
+        if self.propensity == "after-rounding":
+            return make_draw(links, links.astype(np.float64))
+        return make_draw(links, _spread(probability, possible))
+
+    def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
+        """w ← w·exp(η·û), Eq. (16), in logarithms; the largest is kept at 0.
+
+        A drawn link that delivered nothing was worth 0. A link into a server that sent no report tells us nothing, and
+        is treated like one that was not drawn.
+        """
+        reported = feedback.report.reported[:, None]
+        utility = np.where(feedback.report.delivered, feedback.utility, 0.0)
+        estimate = reward_estimate(utility, draw.topology.links & reported, draw.propensity)
+        rate = (
+            theorem_learning_rate(len(utility), context.horizon) if self.learning_rate is None else self.learning_rate
+        )
+        log_weights = state.log_weights + rate * estimate
+        return BanditState(log_weights - log_weights.max())
+
+
+def reward_estimate(utility: FloatMatrix, drawn: BoolMatrix, propensity: FloatMatrix) -> FloatMatrix:
+    """û = 1 − 1{drawn}/p · (1 − u), Eq. (15): unbiased when p is the probability from before rounding (D9)."""
+    missed = np.zeros_like(utility)
+    np.divide(1 - utility, propensity, out=missed, where=drawn)
+    return 1 - missed
+
+
+def theorem_learning_rate(num_servers: int, horizon: int) -> float:
+    """η = √(K·log N) / (N·K), from the paper's Theorem 2, Eq. (25)."""
+    return math.sqrt(horizon * math.log(num_servers)) / (num_servers * horizon)
+
+
+def _spread(values: NDArray[Scalar], where: BoolMatrix) -> NDArray[Scalar]:
+    """A matrix with `values` at the places that `where` names, 0 elsewhere."""
+    matrix = np.zeros(where.shape, dtype=values.dtype)
+    matrix[where] = values
+    return matrix

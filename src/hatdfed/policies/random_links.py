@@ -1,0 +1,27 @@
+"""RND: as many links as the budget allows, all equally likely (the paper's random baseline).
+
+Every set of `budget` links has the same chance, so each link has probability budget / links. It is the bandit with
+η = 0, and therefore the ablation of its learning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hatdfed.policies.base import PolicyContext, Stateless, make_draw
+from hatdfed.round import LinkDraw
+
+
+@dataclass(frozen=True)
+class RandomLinks(Stateless):
+    """Uniformly random links, drawn anew each round."""
+
+    def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """A uniformly random set of `budget` links."""
+        possible = context.possible
+        candidates = np.flatnonzero(possible)
+        links = np.zeros(possible.shape, dtype=bool)
+        links.flat[rng.choice(candidates, size=context.budget, replace=False)] = True
+        return make_draw(links, np.where(possible, context.budget / max(len(candidates), 1), 0.0))

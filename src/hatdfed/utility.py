@@ -1,0 +1,126 @@
+"""What a link was worth in a round: accuracy gained against joules spent, Eqs. (9)–(11).
+
+The utility is defined for all links, drawn or not, and lies in [0, 1]. How raw gains and joules become numbers between
+0 and 1 the paper leaves to "softmax", which on joules is one-hot and on accuracies flat; here it is a named choice (D7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.energy.prices import EnergyPrices
+from hatdfed.errors import require_one_of
+from hatdfed.topology import BoolMatrix, FloatMatrix
+
+Vector = NDArray[np.float64]
+
+
+class RoundFacts(NamedTuple):
+    """What a round's utility is computed from."""
+
+    gain: Vector  # [N] P_k − P_{k−1}, accuracies as fractions
+    upload_joules: Vector  # [N] E^dt, as reported
+    compute_joules: Vector  # [N] E^cp, as reported
+    prices: EnergyPrices  # E^mt of every link, drawn or not
+    drawn: BoolMatrix  # [N, N]
+    importance: FloatMatrix  # [N, N] q, nan where no model came
+    possible: BoolMatrix  # [N, N] links that exist: off the diagonal, both ends active
+
+
+Normalisation = Callable[[Vector], Vector]  # any real numbers -> [0, 1]
+Score = Callable[[RoundFacts, Normalisation], FloatMatrix]
+
+
+def softmax(values: Vector) -> Vector:
+    """Shares that sum to 1, as the paper prints Norm."""
+    weights = np.exp(values - values.max(initial=-np.inf))
+    shares: Vector = weights / weights.sum()
+    return shares
+
+
+def softmax_standardised(values: Vector) -> Vector:
+    """Softmax of z-scores: as printed, but blind to the unit of measurement."""
+    spread = values.std() if len(values) else 0.0
+    return softmax((values - values.mean()) / spread if spread > 0 else np.zeros_like(values))
+
+
+def minmax(values: Vector) -> Vector:
+    """0 for the smallest, 1 for the largest; ½ for all when they are equal."""
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+    return (values - low) / (high - low) if high > low else np.full_like(values, 0.5)
+
+
+NORMALISATIONS: Mapping[str, Normalisation] = {
+    "softmax": softmax,
+    "softmax-standardised": softmax_standardised,
+    "minmax": minmax,
+}
+
+
+def gain_of_receiver(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+    """S^p, Eq. (11): every link into a server has that server's accuracy gain, normalised over all links."""
+    return _normalised(np.broadcast_to(facts.gain[:, None], facts.possible.shape), facts.possible, norm)
+
+
+def gain_of_server_times_importance(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+    """S^p as the released code has it: softmax over servers of the gain in percent, times q of the link (D8)."""
+    share = softmax(100 * facts.gain)
+    return share[:, None] * np.nan_to_num(facts.importance)
+
+
+def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+    """S^c, Eq. (10): 1 − Norm of the sender's uploads, its training and the link itself, over all links."""
+    cost = (facts.upload_joules + facts.compute_joules)[None, :] + facts.prices.link_joules
+    return 1 - _normalised(cost, facts.possible, norm)
+
+
+def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+    """S^c as the released code has it: 1 − softmax over the *drawn* links of small unit costs, not joules (D8).
+
+    A link costs 1 or 2, training 1 or 2 times the share of devices that came, each such device 0.4. Here the dearer half
+    of the links and the weaker machines are the ones that cost 2.
+    """
+    prices = facts.prices
+    link = np.where(prices.link_joules > np.median(prices.link_joules[facts.possible]), 2.0, 1.0)
+    machine = np.where(prices.compute_joules > prices.compute_joules.min(), 2.0, 1.0)
+    online = facts.upload_joules / (prices.device_upload_bits * prices.device_joules_per_bit)
+    sender = machine * online / prices.num_devices + 0.4 * online
+    return np.where(facts.drawn, 1 - _normalised(sender[None, :] + link, facts.drawn, softmax), 1.0)
+
+
+GAINS: Mapping[str, Score] = {"receiver": gain_of_receiver, "released": gain_of_server_times_importance}
+THRIFTS: Mapping[str, Score] = {"joules": thrift_in_joules, "released": thrift_in_unit_costs}
+
+
+@dataclass(frozen=True)
+class LinkUtility:
+    """u = α·S^p + (1 − α)·S^c, Eq. (9)."""
+
+    gain_share: float = 0.6  # α
+    normalisation: str = "minmax"
+    gain: str = "receiver"
+    thrift: str = "joules"
+
+    def __post_init__(self) -> None:
+        require_one_of("utility.normalisation", self.normalisation, NORMALISATIONS)
+        require_one_of("utility.gain", self.gain, GAINS)
+        require_one_of("utility.thrift", self.thrift, THRIFTS)
+
+    def __call__(self, facts: RoundFacts) -> FloatMatrix:  # -> [N, N], 0 where no link is possible
+        norm = NORMALISATIONS[self.normalisation]
+        gain, thrift = GAINS[self.gain](facts, norm), THRIFTS[self.thrift](facts, norm)
+        utility = self.gain_share * gain + (1 - self.gain_share) * thrift
+        return np.where(facts.possible, np.clip(utility, 0.0, 1.0), 0.0)
+
+
+def _normalised(values: FloatMatrix, where: BoolMatrix, norm: Normalisation) -> FloatMatrix:
+    """`norm` over the entries that count; 0 elsewhere."""
+    result = np.zeros(values.shape)
+    if where.any():
+        result[where] = norm(values[where])
+    return result
