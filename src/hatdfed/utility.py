@@ -1,7 +1,7 @@
 """What a link was worth in a round: accuracy gained against joules spent, Eqs. (9)–(11).
 
-The utility is defined for all links, drawn or not, and lies in [0, 1]. How raw gains and joules become numbers between
-0 and 1 the paper leaves to "softmax", which on joules is one-hot and on accuracies flat; here it is a named choice (D7).
+The utility is defined for all links, drawn or not, and lies in [0, 1]. For making such numbers out of gains and joules
+the paper says "softmax", which on joules is one-hot and on accuracies flat; here it is a named choice (D7).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
 def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
     """S^c as the released code has it: 1 − softmax over the *drawn* links of small unit costs, not joules (D8).
 
-    A link costs 1 or 2, training 1 or 2 times the share of devices that came, each such device 0.4. Here the dearer half
-    of the links and the weaker machines are the ones that cost 2.
+    A link costs 1 or 2, training 1 or 2 times the share of devices that came, each such device 0.4. Here the dearer
+    half of the links and the weaker machines are the ones that cost 2.
     """
     prices = facts.prices
     link = np.where(prices.link_joules > np.median(prices.link_joules[facts.possible]), 2.0, 1.0)
@@ -111,7 +111,8 @@ class LinkUtility:
         require_one_of("utility.gain", self.gain, GAINS)
         require_one_of("utility.thrift", self.thrift, THRIFTS)
 
-    def __call__(self, facts: RoundFacts) -> FloatMatrix:  # -> [N, N], 0 where no link is possible
+    def __call__(self, facts: RoundFacts) -> FloatMatrix:  # -> [N, N]
+        """Utility of every link; 0 where none is possible."""
         norm = NORMALISATIONS[self.normalisation]
         gain, thrift = GAINS[self.gain](facts, norm), THRIFTS[self.thrift](facts, norm)
         utility = self.gain_share * gain + (1 - self.gain_share) * thrift

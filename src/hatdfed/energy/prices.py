@@ -70,7 +70,7 @@ def draw_prices(
     device_kbit_per_joule: float,
     link_kbit_per_joule: tuple[float, float],
 ) -> EnergyPrices:
-    """The prices of world `seed`: machines A (weak) or B (strong) with probability ½, link efficiencies uniform (D6)."""
+    """The prices of world `seed`: machines weak or strong with probability ½, link efficiencies uniform (D6)."""
     weak = stream(seed, "machines").random(num_servers) < 0.5
     efficiency = stream(seed, "link-efficiency").uniform(*link_kbit_per_joule, size=(num_servers, num_servers))
     joules_per_bit = 1 / (1000 * efficiency)

@@ -1,0 +1,196 @@
+"""How a server merges what it holds: its own model in slot 0, received ones behind it.
+
+Every rule gives weights that are at least 0 and sum to 1 over the models that are present, so a constant stays
+constant and an absent model changes nothing. Written for one server, without branches on values, so that it can be
+lifted to many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from hatdfed.errors import ConfigError, require_one_of
+
+
+class Inbox(NamedTuple):
+    """What one server holds at merge time; slot 0 is its own model."""
+
+    models: Tensor  # [D, P]
+    num_samples: Tensor  # [D] that each model was trained on in this round
+    mixing: Tensor  # [D] weight that the plan gave the link, or nan
+    mass: Tensor  # [D] push-sum mass that came along; 1 for every other method
+    present: Tensor  # [D] False: padding, or a model that never came
+
+
+class Probe(NamedTuple):
+    """How the models did on a small sample of the server's own data."""
+
+    losses: Tensor  # [D, Q] of each model on each sample
+    valid: Tensor  # [Q] False: padding
+
+    @property
+    def size(self) -> Tensor:
+        """B, the number of samples."""
+        return self.valid.sum()
+
+    @property
+    def root_mean_square(self) -> Tensor:
+        """[D] √(mean of squared losses)."""
+        return (self._masked(self.losses.square()) / self.size).sqrt()
+
+    @property
+    def mean(self) -> Tensor:
+        """[D] mean loss."""
+        return self._masked(self.losses) / self.size
+
+    def _masked(self, values: Tensor) -> Tensor:
+        return torch.where(self.valid, values, 0.0).sum(dim=-1)
+
+
+class Merged(NamedTuple):
+    """The new model and how it came about."""
+
+    model: Tensor  # [P]
+    importance: Tensor  # [D] weights, 0 where absent
+    mass: Tensor  # [] push-sum mass of the new model
+
+
+class Aggregator(Protocol):
+    """Merges an inbox; frozen hyper-parameters, no state."""
+
+    needs_probe: ClassVar[bool]  # whether `probe` must be measured
+    splits_mass: ClassVar[bool]  # whether senders hand out shares of their push-sum mass
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """The merged model."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Importance-aware aggregation, Eqs. (19)–(21): q = β·(quality) + (1 − β)·(volume).
+
+    Quality is a softmax over the models' losses on the server's probe, volume is about how much data each was trained
+    on. The paper prints one form, its text argues for a second and the released code has a third: each is a choice.
+    """
+
+    quality_share: float = 0.4  # β
+    loss_order: str = "low-first"  # D16: which losses weigh more
+    loss_scale: str = "per-sample"  # D17: what stands inside the softmax
+    volume: str = "share"  # D17, D18
+
+    needs_probe: ClassVar[bool] = True
+    splits_mass: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quality_share <= 1:
+            raise ConfigError(f"quality_share is {self.quality_share}, but must lie between 0 and 1.")
+        require_one_of("aggregator.loss_order", self.loss_order, _LOSS_ORDERS)
+        require_one_of("aggregator.loss_scale", self.loss_scale, _LOSS_SCALES)
+        require_one_of("aggregator.volume", self.volume, _VOLUMES)
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """Eq. (21) with the weights of Eq. (20)."""
+        if probe is None:
+            raise ValueError("importance-aware aggregation needs a probe")
+        quality = _softmax_present(_LOSS_ORDERS[self.loss_order] * _LOSS_SCALES[self.loss_scale](probe), inbox.present)
+        volume = _VOLUMES[self.volume](inbox)
+        return _merge(self.quality_share * quality + (1 - self.quality_share) * volume, inbox)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The plain average of everything that is there."""
+
+    needs_probe: ClassVar[bool] = False
+    splits_mass: ClassVar[bool] = False
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """Equal weights."""
+        return _merge(inbox.present / inbox.present.sum(), inbox)
+
+
+@dataclass(frozen=True)
+class BySamples:
+    """The average weighted by how many samples each model was trained on; equal weights if nobody trained."""
+
+    needs_probe: ClassVar[bool] = False
+    splits_mass: ClassVar[bool] = False
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """Weights n / Σn."""
+        return _merge(_sample_share(inbox), inbox)
+
+
+@dataclass(frozen=True)
+class ByPlan:
+    """The weights that the topology's plan gave; what did not arrive goes to the server's own model."""
+
+    needs_probe: ClassVar[bool] = False
+    splits_mass: ClassVar[bool] = False
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """Mixing weights of a doubly stochastic plan, row by row."""
+        received = torch.where(inbox.present, inbox.mixing, 0.0)[1:]
+        return _merge(torch.cat([1 - received.sum(dim=-1, keepdim=True), received], dim=-1), inbox)
+
+
+@dataclass(frozen=True)
+class PushSum:
+    """Models weighted by the mass that came with them, which undoes the bias of a directed graph."""
+
+    needs_probe: ClassVar[bool] = False
+    splits_mass: ClassVar[bool] = True
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """z = Σ mass·z / Σ mass, and the masses add up."""
+        mass = torch.where(inbox.present, inbox.mass, 0.0)
+        merged = _merge(mass / mass.sum(), inbox)
+        return merged._replace(mass=mass.sum())
+
+
+AGGREGATORS: dict[str, type[Aggregator]] = {
+    "importance": Importance,
+    "uniform": Uniform,
+    "by-samples": BySamples,
+    "by-plan": ByPlan,
+    "push-sum": PushSum,
+}
+
+
+def _merge(weights: Tensor, inbox: Inbox) -> Merged:
+    """Σ q·m over the models present, Eq. (21)."""
+    weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
+    return Merged(weights @ inbox.models, weights, torch.ones((), dtype=torch.float64))
+
+
+def _softmax_present(scores: Tensor, present: Tensor) -> Tensor:
+    return torch.softmax(torch.where(present, scores, -torch.inf), dim=-1)
+
+
+def _sample_share(inbox: Inbox) -> Tensor:
+    counts = torch.where(inbox.present, inbox.num_samples, 0).to(torch.float64)
+    equal = inbox.present / inbox.present.sum()
+    return torch.where(counts.sum() > 0, counts / counts.sum().clamp(min=1), equal)
+
+
+def _softmax_of_counts(inbox: Inbox) -> Tensor:
+    """As printed: a difference of 8 samples is a factor of e^8."""
+    return _softmax_present(inbox.num_samples.to(torch.float64), inbox.present)
+
+
+def _equal_counts(inbox: Inbox) -> Tensor:
+    """As released: the receiver's own count stands for every sender's, so all weigh the same (D18)."""
+    return inbox.present / inbox.present.sum()
+
+
+_LOSS_ORDERS = {"low-first": -1.0, "high-first": 1.0}
+_LOSS_SCALES = {
+    "per-sample": lambda probe: probe.root_mean_square,
+    "printed": lambda probe: probe.size * probe.root_mean_square,  # l = B·√(…), Eq. (19)
+    "released": lambda probe: probe.mean / 50**0.5,
+}
+_VOLUMES = {"share": _sample_share, "softmax-of-counts": _softmax_of_counts, "receiver-count": _equal_counts}

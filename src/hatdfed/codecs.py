@@ -1,0 +1,72 @@
+"""How a model looks on a link: what is sent, what comes out, how many bits it takes.
+
+A codec turns a flat model into named tensors and back. `memory` is what it must remember between rounds at its sender
+(error feedback and the like); codecs without one pass it through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hatdfed.errors import WireError
+
+Payload = Mapping[str, Tensor]
+Memory = Tensor  # [P] or empty
+
+
+class Codec(Protocol):
+    """Encodes a model for the wire."""
+
+    def init(self, num_params: int) -> Memory:
+        """The memory before the first message."""
+
+    def encode(self, model: Tensor, memory: Memory) -> tuple[Payload, Memory]:
+        """What to send, and what to remember."""
+
+    def decode(self, payload: Payload, num_params: int) -> Tensor:
+        """The model [P] that a receiver sees; refuses what is not one."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The whole model in one floating-point format."""
+
+    dtype: torch.dtype
+
+    def init(self, num_params: int) -> Memory:
+        """Nothing to remember."""
+        return torch.zeros(0)
+
+    def encode(self, model: Tensor, memory: Memory) -> tuple[Payload, Memory]:
+        """The model, rounded to the format; what exceeds it is sent as its largest number."""
+        largest = torch.finfo(self.dtype).max
+        return {"model": model.clamp(-largest, largest).to(self.dtype)}, memory
+
+    def decode(self, payload: Payload, num_params: int) -> Tensor:
+        """The model in float32."""
+        model = expect(payload, "model", self.dtype, (num_params,)).to(torch.float32)
+        if not torch.isfinite(model).all():
+            raise WireError("not-finite", "A received model has values that are no numbers, so it was refused.")
+        return model
+
+
+CODECS: dict[str, Codec] = {"float32": Plain(torch.float32), "float16": Plain(torch.float16)}
+
+
+def payload_bits(payload: Payload) -> int:
+    """What the payload takes on the wire, without the envelope."""
+    return sum(8 * tensor.numel() * tensor.element_size() for tensor in payload.values())
+
+
+def expect(payload: Payload, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The tensor called `name`, if it is what was agreed upon."""
+    tensor = payload.get(name)
+    if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != shape:
+        got = "nothing" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+        raise WireError("wrong-shape", f"A received model's {name!r} is {got}, wanted {dtype} of shape {shape}.")
+    return tensor

@@ -1,0 +1,92 @@
+"""The edge server: the whole of phase II for one server (DCMU, Algorithm 3).
+
+Three pure steps, cut where the network is: `train`, `offer`, then the exchange that somebody else carries out, then
+`merge`. No socket, clock, disk or global random state, no number of servers and no server number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hatdfed.aggregation import Aggregator, Inbox, Probe
+from hatdfed.codecs import Codec, Memory, Payload
+from hatdfed.learning.learner import Learner
+from hatdfed.learning.optimisers import OptimiserState
+from hatdfed.learning.work import Batch, Work
+
+
+class ServerState(NamedTuple):
+    """What a server keeps from round to round. The optimiser's part stays at home, it is never merged."""
+
+    params: Tensor  # [P]
+    optimiser: OptimiserState
+    codec_memory: Memory
+    mass: float = 1.0  # push-sum
+
+
+class Offer(NamedTuple):
+    """What a server sends to each of its receivers."""
+
+    payload: Payload
+    num_samples: int
+    mass: float
+
+
+class Verdict(NamedTuple):
+    """What a merge showed."""
+
+    accuracy: float  # of the merged model on validation data
+    importance: Tensor  # [D]
+    scores: Mapping[str, Tensor]  # [D] each
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeProgram:
+    """One server's part of the algorithm."""
+
+    learner: Learner
+    aggregator: Aggregator
+    codec: Codec
+
+    def start(self, seed: int) -> ServerState:
+        """A fresh server with its own initial model."""
+        params = self.learner.init(seed)
+        optimiser = self.learner.optimiser.init(self.learner.num_trainable)
+        return ServerState(params, optimiser, self.codec.init(len(params)))
+
+    def train(self, server: ServerState, work: Work) -> ServerState:
+        """Local training on what the devices brought, Eq. (2); nothing if none came."""
+        if not work.batches:
+            return server
+        params, optimiser = self.learner.fit(server.params, server.optimiser, work.batches, seed=work.seed)
+        return server._replace(params=params, optimiser=optimiser)
+
+    def offer(self, server: ServerState, work: Work, num_receivers: int) -> tuple[ServerState, Offer]:
+        """Encode the model; under push-sum, split the mass evenly between the receivers and oneself."""
+        payload, memory = self.codec.encode(server.params, server.codec_memory)
+        share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
+        return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
+
+    def merge(self, server: ServerState, inbox: Inbox, work: Work) -> tuple[ServerState, Verdict]:
+        """Judge the models on the probe, merge them, measure the result (Algorithm 3, lines 6–9)."""
+        probe = self._judge(inbox, work.probe) if self.aggregator.needs_probe else None
+        merged = self.aggregator(probe, inbox)
+        scores = {} if probe is None else {"loss": probe.mean}
+        accuracy = self.learner.accuracy(merged.model, work.validation)
+        return server._replace(params=merged.model, mass=float(merged.mass)), Verdict(
+            accuracy, merged.importance, scores
+        )
+
+    def _judge(self, inbox: Inbox, probe: Batch) -> Probe:
+        """Losses of every present model on the server's own sample, Eq. (19)."""
+        absent = torch.zeros(len(probe.y))
+        losses = [
+            self.learner.losses(model, probe) if present else absent
+            for model, present in zip(inbox.models, inbox.present.tolist(), strict=True)
+        ]
+        return Probe(torch.stack(losses), torch.ones(len(probe.y), dtype=torch.bool))

@@ -1,0 +1,1 @@
+"""Ways to run N servers: the same program in different shells."""

@@ -1,0 +1,153 @@
+"""N servers in one process that post each other bytes: slow, obvious, and the referee of every faster fleet.
+
+Messages go through the very `pack` and `unpack` that a network uses. What a receiver refuses is absent from its merge,
+as on a real link.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.edge_server import EdgeProgram, Offer, ServerState
+from hatdfed.energy.ledger import EnergyRow
+from hatdfed.energy.prices import EnergyPrices
+from hatdfed.errors import WireError
+from hatdfed.fleets.base import Snapshot
+from hatdfed.fleets.post import Postmark, Received, accept, energy_spent, inbox_of, packed, server_report
+from hatdfed.learning.optimisers import OptimiserState
+from hatdfed.learning.work import Batch, DataSource, Work
+from hatdfed.round import RoundPlan, RoundReport
+
+
+class MailboxFleet:
+    """Servers as objects, links as lists of bytes."""
+
+    def __init__(
+        self,
+        program: EdgeProgram,
+        sources: Sequence[DataSource],
+        prices: EnergyPrices,
+        *,
+        initial_seeds: Sequence[int],
+        codec_name: str = "float32",
+        run: str = "",
+        channel: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        self._program = program
+        self._sources = sources
+        self._prices = prices
+        self._mark = Postmark(run, codec_name)
+        self._channel = channel
+        self._servers = [program.start(seed) for seed in initial_seeds]
+        self._before: tuple[int, list[ServerState]] | None = None  # the last round played, and the servers before it
+        self.refused: Counter[str] = Counter()
+
+    @property
+    def num_servers(self) -> int:
+        """N."""
+        return len(self._sources)
+
+    @property
+    def models(self) -> Tensor:
+        """[N, P] as they are now."""
+        return torch.stack([server.params for server in self._servers])
+
+    def validation_accuracy(self) -> NDArray[np.float64]:
+        """[N] on each server's validation data."""
+        return np.array(
+            [
+                self._program.learner.accuracy(server.params, source.validation)
+                for server, source in zip(self._servers, self._sources, strict=True)
+            ]
+        )
+
+    def accuracy(self, data: Batch) -> NDArray[np.float64]:
+        """[N] on data from outside: the test set, once, after the last round."""
+        return np.array([self._program.learner.accuracy(server.params, data) for server in self._servers])
+
+    def run_round(self, plan: RoundPlan) -> RoundReport:
+        """Train, exchange, merge, measure."""
+        before = self._before[1] if self._before and self._before[0] == plan.t else self._servers
+        everyone = range(self.num_servers)
+        works = [source.work(plan.t) for source in self._sources]
+        trained = [self._program.train(before[i], works[i]) for i in everyone]
+        servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
+        mailboxes = self._exchange(plan, offers)
+        inboxes = [inbox_of(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
+        merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
+        self._before = (plan.t, before)
+        self._servers = [server for server, _ in merged]
+        return RoundReport(
+            tuple(
+                server_report(
+                    verdict,
+                    works[i],
+                    mailboxes[i],
+                    self._spent(plan, i, works[i], offers[i]),
+                    server=i,
+                    num_servers=self.num_servers,
+                )
+                for i, (_, verdict) in enumerate(merged)
+            )
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Models, optimisers, codec memories and masses of all servers."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for i, server in enumerate(self._servers):
+            arrays[f"{i}.params"] = server.params.numpy()
+            arrays[f"{i}.first"] = server.optimiser.first.numpy()
+            arrays[f"{i}.second"] = server.optimiser.second.numpy()
+            arrays[f"{i}.codec_memory"] = server.codec_memory.numpy()
+            arrays[f"{i}.scalars"] = np.array([server.optimiser.step, server.mass])
+        return arrays
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to what `snapshot` remembers."""
+        self._before = None
+        self._servers = [_server_from(snapshot, i) for i in range(self.num_servers)]
+
+    def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
+        return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))
+
+    def _exchange(self, plan: RoundPlan, offers: Sequence[Offer]) -> list[dict[int, Received]]:
+        """Post every offer along the drawn links; a mailbox holds what its owner accepted."""
+        mailboxes: list[dict[int, Received]] = [{} for _ in offers]
+        for sender, offer in enumerate(offers):
+            receivers = plan.draw.topology.receivers(sender)
+            data = packed(offer, self._mark, t=plan.t, sender=sender) if receivers else b""
+            for receiver in receivers:
+                try:
+                    mailboxes[receiver][sender] = self._accept(plan, sender, self._channel(data))
+                except WireError as error:
+                    self.refused[error.reason] += 1
+        return mailboxes
+
+    def _accept(self, plan: RoundPlan, sender: int, data: bytes) -> Received:
+        codec, num_params = self._program.codec, self._program.learner.num_params
+        return accept(data, self._mark, t=plan.t, sender=sender, codec=codec, num_params=num_params)
+
+    def _mixing(self, plan: RoundPlan, i: int) -> NDArray[np.float64] | None:
+        return None if plan.draw.mixing is None else plan.draw.mixing[i]
+
+    def _spent(self, plan: RoundPlan, i: int, work: Work, offer: Offer) -> tuple[EnergyRow, ...]:
+        num_params = self._program.learner.num_params
+        return energy_spent(self._prices, plan, work, offer, server=i, num_params=num_params)
+
+
+def _server_from(snapshot: Snapshot, i: int) -> ServerState:
+    step, mass = snapshot[f"{i}.scalars"]
+    first, second = torch.tensor(snapshot[f"{i}.first"]), torch.tensor(snapshot[f"{i}.second"])
+    return ServerState(
+        params=torch.tensor(snapshot[f"{i}.params"]),
+        optimiser=OptimiserState(int(step), first, second),
+        codec_memory=torch.tensor(snapshot[f"{i}.codec_memory"]),
+        mass=float(mass),
+    )

@@ -1,0 +1,107 @@
+"""One server's post: offers become bytes, bytes become an inbox, a verdict becomes a report.
+
+Shared by every fleet that moves messages, in one process or between machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.aggregation import Inbox
+from hatdfed.codecs import Codec, payload_bits
+from hatdfed.edge_server import Offer, ServerState, Verdict
+from hatdfed.energy.ledger import EnergyRow
+from hatdfed.energy.prices import EnergyPrices
+from hatdfed.errors import WireError
+from hatdfed.learning.work import Work
+from hatdfed.net.wire import Message, message_overhead, pack, unpack
+from hatdfed.round import RoundPlan, ServerReport
+
+
+class Received(NamedTuple):
+    """A model that a server accepted."""
+
+    model: Tensor  # [P]
+    num_samples: int
+    mass: float
+
+
+Mailbox = Mapping[int, Received]  # by sender
+
+
+class Postmark(NamedTuple):
+    """What sender and receiver must agree upon before a message counts."""
+
+    run: str
+    codec: str
+
+
+def packed(offer: Offer, mark: Postmark, *, t: int, sender: int) -> bytes:
+    """The bytes that go to every receiver of `sender`."""
+    payload = {name: tensor.numpy() for name, tensor in offer.payload.items()}
+    return pack(Message(mark.run, t, sender, offer.num_samples, offer.mass, mark.codec, payload))
+
+
+def accept(data: bytes, mark: Postmark, *, t: int, sender: int, codec: Codec, num_params: int) -> Received:
+    """What a receiver checks before it believes a message; raises `WireError` for what it refuses."""
+    message = unpack(data, max_bytes=4 * num_params + message_overhead())
+    if (message.run, message.t, message.sender, message.codec) != (mark.run, t, sender, mark.codec):
+        raise WireError("foreign", "A message belongs to another run, round, sender or codec.")
+    payload = {name: torch.from_numpy(array) for name, array in message.payload.items()}
+    return Received(codec.decode(payload, num_params), message.num_samples, message.mass)
+
+
+def inbox_of(server: ServerState, own: Offer, mailbox: Mailbox, mixing: NDArray[np.float64] | None, i: int) -> Inbox:
+    """Server i's own model in slot 0, then what came, by sender."""
+    senders = sorted(mailbox)
+    received = [mailbox[sender] for sender in senders]
+    planned = [np.nan] * (1 + len(senders)) if mixing is None else mixing[[i, *senders]].tolist()
+    return Inbox(
+        models=torch.stack([server.params, *(mail.model for mail in received)]),
+        num_samples=torch.tensor([own.num_samples, *(mail.num_samples for mail in received)]),
+        mixing=torch.tensor(planned, dtype=torch.float64),
+        mass=torch.tensor([own.mass, *(mail.mass for mail in received)], dtype=torch.float64),
+        present=torch.ones(1 + len(senders), dtype=torch.bool),
+    )
+
+
+def server_report(
+    verdict: Verdict, work: Work, mailbox: Mailbox, energy: tuple[EnergyRow, ...], *, server: int, num_servers: int
+) -> ServerReport:
+    """What the server tells the coordinator."""
+    slots = [server, *sorted(mailbox)]
+    delivered = np.zeros(num_servers, dtype=bool)
+    delivered[slots[1:]] = True
+
+    def row(values: Tensor) -> NDArray[np.float64]:
+        spread = np.full(num_servers, np.nan)
+        spread[slots] = values.numpy()
+        return spread
+
+    return ServerReport(
+        accuracy=verdict.accuracy,
+        num_samples=work.num_samples,
+        importance=row(verdict.importance),
+        delivered=delivered,
+        energy=energy,
+        scores={name: row(score) for name, score in verdict.scores.items()},
+    )
+
+
+def energy_spent(
+    prices: EnergyPrices, plan: RoundPlan, work: Work, offer: Offer, *, server: int, num_params: int
+) -> tuple[EnergyRow, ...]:
+    """Uploads to the server, its training, and every model it sent, whether or not it was accepted."""
+    compression = payload_bits(offer.payload) / (32 * num_params)
+    receivers = plan.draw.topology.receivers(server)
+    return (
+        prices.upload(plan.t, server, work.devices_online),
+        prices.training(plan.t, server, work.num_samples),
+        *(prices.link(plan.t, receiver, server, compression=compression) for receiver in receivers),
+    )

@@ -1,0 +1,1 @@
+"""Learning: data sets, networks and local training."""

@@ -1,0 +1,137 @@
+"""Any `nn.Module` as pure functions of one flat vector [P].
+
+The vector holds the T trainable parameters first, then the floating-point buffers: batch norm's running means and
+variances travel and are averaged like parameters, its integer step counter does not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hatdfed.learning.optimisers import Optimiser, OptimiserState
+from hatdfed.learning.work import Batch
+
+# Images a forward pass: ten passes of 100 are twice as fast as one of 1,000, whose buffers the allocator returns to the
+# system and faults in again every time.
+EVALUATION_BATCH = 100
+
+
+class Learner:
+    """Initialises, trains and judges models of one architecture; it holds no model itself."""
+
+    def __init__(self, make_module: Callable[[], nn.Module], optimiser: Optimiser, *, xavier: bool = True) -> None:
+        self._make_module = make_module
+        self._xavier = xavier
+        self.optimiser = optimiser
+        with torch.random.fork_rng(devices=[]):
+            module = make_module()
+        self._train_module = module.train()
+        self._eval_module = copy.deepcopy(module).eval()
+        buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+        self._trainable = _Layout.of(module.named_parameters())
+        self._buffers = _Layout.of(buffers)
+        self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
+
+    @property
+    def num_trainable(self) -> int:
+        """T, what the optimiser moves."""
+        return sum(self._trainable.sizes)
+
+    @property
+    def num_params(self) -> int:
+        """P, what travels."""
+        return self.num_trainable + sum(self._buffers.sizes)
+
+    def init(self, seed: int) -> Tensor:  # -> [P]
+        """A fresh model: Xavier weights and zero biases, or the module's own initialisation."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._make_module()
+            if self._xavier:
+                _xavier_in_place(module)
+        tensors = module.state_dict()
+        return torch.cat([tensors[name].reshape(-1) for name in (*self._trainable.names, *self._buffers.names)])
+
+    def fit(
+        self, params: Tensor, state: OptimiserState, batches: Iterable[Batch], *, seed: int
+    ) -> tuple[Tensor, OptimiserState]:
+        """One optimiser step for each batch, Eq. (2); `seed` is for dropout and the like."""
+        trainable, buffers = self._parts(params)
+        buffers = buffers.clone()  # batch norm writes its running statistics into it
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for batch in batches:
+                leaf = trainable.clone().requires_grad_()
+                logits = self._call(self._train_module, leaf, buffers, batch.x)
+                (gradient,) = torch.autograd.grad(F.cross_entropy(logits, batch.y), leaf)
+                trainable, state = self.optimiser.step(trainable, gradient, state)
+        return torch.cat([trainable, buffers]), state
+
+    @torch.no_grad()
+    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, classes]
+        """What the model answers, in evaluation mode."""
+        trainable, buffers = self._parts(params)
+        parts = torch.split(x, EVALUATION_BATCH)
+        return torch.cat([self._call(self._eval_module, trainable, buffers, part) for part in parts])
+
+    def losses(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n]
+        """Cross-entropy of each sample on its own."""
+        return F.cross_entropy(self.logits(params, batch.x), batch.y, reduction="none")
+
+    def accuracy(self, params: Tensor, batch: Batch) -> float:
+        """Share of samples answered rightly."""
+        return float((self.logits(params, batch.x).argmax(dim=1) == batch.y).double().mean())
+
+    def state_dict(self, params: Tensor) -> dict[str, Tensor]:
+        """The model under the names of its module, for export."""
+        trainable, buffers = self._parts(params)
+        views = {**self._trainable.views(trainable), **self._buffers.views(buffers)}
+        return {name: view.clone() for name, view in views.items()}
+
+    def _parts(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        return params[: self.num_trainable].detach(), params[self.num_trainable :].detach()
+
+    def _call(self, module: nn.Module, trainable: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+        counters = {name: counter.clone() for name, counter in self._counters.items()}
+        tensors = {**self._trainable.views(trainable), **self._buffers.views(buffers), **counters}
+        logits: Tensor = functional_call(module, tensors, (x,))
+        return logits
+
+
+class _Layout(NamedTuple):
+    """Where each named tensor lies in a flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, Tensor]]) -> _Layout:
+        named = list(tensors)
+        return cls(
+            tuple(name for name, _ in named),
+            tuple(tensor.shape for _, tensor in named),
+            tuple(tensor.numel() for _, tensor in named),
+        )
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The named tensors as views: writing to one writes to `flat`."""
+        parts = flat.split_with_sizes(list(self.sizes))
+        return {n: part.view(shape) for n, shape, part in zip(self.names, self.shapes, parts, strict=True)}
+
+
+def _xavier_in_place(module: nn.Module) -> None:
+    """Glorot and Bengio's uniform weights for every matrix and kernel, zero for the biases that go with them."""
+    for layer in module.modules():
+        weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+        if isinstance(weight, nn.Parameter) and weight.dim() > 1:
+            nn.init.xavier_uniform_(weight)
+            if isinstance(bias, nn.Parameter):
+                nn.init.zeros_(bias)

@@ -1,0 +1,80 @@
+"""Who holds which images: label skew between servers, and the validation sample they share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.errors import ConfigError
+from hatdfed.randomness import stream
+
+Indices = NDArray[np.int64]
+
+
+def label_skewed_shards(
+    labels: Indices,
+    *,
+    seed: int,
+    num_servers: int,
+    images_per_server: int,
+    label_concentration: float,
+    disjoint: bool = False,
+) -> list[Indices]:
+    """For each server the images it owns: r_i ~ Dir(λ), then a multinomial draw of its labels (D1).
+
+    Images are drawn without replacement inside a server; servers may share images unless `disjoint`.
+    """
+    _check_sizes(len(labels), num_servers, images_per_server, disjoint=disjoint)
+    by_label = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    shards: list[Indices] = []
+    for server in range(num_servers):
+        rng = stream(seed, "partition", server)
+        counts = _label_counts(rng, [len(pool) for pool in by_label], images_per_server, label_concentration)
+        chosen = [rng.choice(pool, size=count, replace=False) for pool, count in zip(by_label, counts, strict=True)]
+        shard = np.concatenate(chosen)
+        rng.shuffle(shard)
+        shards.append(shard)
+        if disjoint:
+            by_label = [np.setdiff1d(pool, own) for pool, own in zip(by_label, chosen, strict=True)]
+    return shards
+
+
+def validation_sample(pool_size: int, *, seed: int, size: int) -> Indices:
+    """One sample for all servers and rounds of a seed: drawing it anew would add noise to every accuracy gain (D3)."""
+    if size > pool_size:
+        raise ConfigError(
+            f"validation_images is {size}, but the data set holds back {pool_size} images for validation. "
+            f"Use at most {pool_size}."
+        )
+    return np.sort(stream(seed, "validation").choice(pool_size, size=size, replace=False))
+
+
+def _label_counts(rng: np.random.Generator, available: list[int], total: int, concentration: float) -> list[int]:
+    """How many images of each label; what a label cannot supply goes to the others in proportion."""
+    shares = rng.dirichlet(np.full(len(available), concentration))
+    room = np.array(available)
+    counts = np.zeros(len(available), dtype=np.int64)
+    while (missing := total - int(counts.sum())) > 0:
+        open_shares = np.where(counts < room, np.maximum(shares, 1e-12), 0.0)
+        counts = np.minimum(counts + rng.multinomial(missing, open_shares / open_shares.sum()), room)
+    return [int(count) for count in counts]
+
+
+def _check_sizes(num_images: int, num_servers: int, images_per_server: int, *, disjoint: bool) -> None:
+    if images_per_server > num_images:
+        raise ConfigError(
+            f"images_per_server is {images_per_server}, but the training pool has {num_images} images. "
+            f"Use at most {num_images}."
+        )
+    if num_servers > num_images:
+        raise ConfigError(
+            f"servers is {num_servers}, but the training pool has only {num_images} images, less than one for each. "
+            f"Use at most {num_images} servers or a larger data set."
+        )
+    if disjoint and num_servers * images_per_server > num_images:
+        needed = num_servers * images_per_server
+        raise ConfigError(
+            f"{num_servers} servers with {images_per_server} images of their own need {needed}, but "
+            f" the training pool has {num_images}. Use at most {num_images // images_per_server} servers, "
+            "fewer images_per_server, or disjoint: false."
+        )
