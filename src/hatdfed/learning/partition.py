@@ -75,6 +75,6 @@ def _check_sizes(num_images: int, num_servers: int, images_per_server: int, *, d
         needed = num_servers * images_per_server
         raise ConfigError(
             f"{num_servers} servers with {images_per_server} images of their own need {needed}, but "
-            f" the training pool has {num_images}. Use at most {num_images // images_per_server} servers, "
+            f"the training pool has {num_images}. Use at most {num_images // images_per_server} servers, "
             "fewer images_per_server, or disjoint: false."
         )

@@ -1,0 +1,1 @@
+"""Where names become objects, and nowhere else."""

@@ -1,0 +1,142 @@
+"""Settings of a run as one frozen value, from YAML or keywords.
+
+Layers, later ones win: the defaults below, what the data set brings, what the method's recipe says, what the user says.
+The result is complete: a run folder's `config.yaml` needs no layer to be understood.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Frozen; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class Component(BaseModel):
+    """A plug point by name; the other keys are its settings, checked when it is built."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class UtilityConfig(Section):
+    """How a link's worth is computed, Eqs. (9)–(11)."""
+
+    normalisation: str = "minmax"
+    """D7: minmax, softmax (as printed) or softmax-standardised."""
+    gain: str = "receiver"
+    """D8: receiver (as printed) or released."""
+    thrift: str = "joules"
+    """D8: joules (as printed) or released."""
+
+
+class LearnerConfig(Section):
+    """How a server moves its model."""
+
+    optimiser: Literal["adam", "sgd"] = "adam"
+    learning_rate: Positive = 1e-3
+    """μ."""
+    momentum: Share = 0.0
+    """For sgd."""
+    initialisation: Literal["xavier", "module"] = "xavier"
+    """xavier (as printed) or the module's own."""
+
+
+class EnergyConfig(Section):
+    """The paper's price list; energies in joules."""
+
+    model_bits: Positive | Literal["actual"] = "actual"
+    """What a model weighs on a link: the paper's figure, or 32 bits for each number that travels."""
+    weak_joules_per_sample: Positive = 0.5
+    """τ of machines of type A (D6)."""
+    strong_joules_per_sample: Positive = 0.25
+    """τ of machines of type B (D6)."""
+    device_kbit_per_joule: Positive = 1.0
+    """EE^d."""
+    link_kbit_per_joule: tuple[Positive, Positive] = (20.0, 50.0)
+    """Range of EE^{ij}, drawn once for each directed link."""
+
+
+class Config(Section):
+    """Everything that decides a run."""
+
+    method: str = "hat-dfed"
+    """The recipe whose settings come before yours."""
+    dataset: str = "digits"
+    """digits, synthetic, fashion-mnist or cifar-10."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Fixes the world: data, devices, prices, initial models. Methods with one seed meet the same world."""
+    servers: Annotated[int, Field(ge=2)] = 5
+    """N."""
+    rounds: Count = 200
+    """K."""
+    horizon: Count | None = None
+    """Rounds that the bandit's learning rate is set for; the rounds of the first start unless given."""
+
+    link_share: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """γ: share of all links that is drawn in a round."""
+    gain_share: Share = 0.6
+    """α: weight of accuracy against energy in a link's utility."""
+    quality_share: Share = 0.4
+    """β: weight of a model's quality against its data volume in a merge."""
+
+    label_concentration: Positive = 0.3
+    """λ: the smaller, the more the servers' labels differ."""
+    device_online_probability: Share = 0.5
+    """ρ: chance of a device to connect in a round."""
+    devices: Count = 30
+    """Devices under each server."""
+    images_per_server: Count = 800
+    samples_per_round: Count = 60
+    """What the devices of a server hold together in a round, online or not."""
+    disjoint: bool = False
+    """Whether no two servers may own the same image (D1)."""
+    validation_images: Count = 1000
+    """Size of the sample that accuracies are measured on during a run (D3)."""
+    feedback: Literal["validation", "test"] = "validation"
+    """What the bandit learns from. `test` reproduces a leak and marks the run (D3)."""
+    first_gain_from: Literal["initial-models", "zero"] = "initial-models"
+    """P_0: measured, or zero as released (D8, D13)."""
+    common_init: bool = False
+    """Whether all servers start from the same model."""
+
+    network: str = "small-cnn"
+    local_passes: Count = 2
+    """Passes over a round's data (D4)."""
+    batch_size: Count = 64
+    probe_size: Count = 16
+    """B: own images that received models are judged on (D15)."""
+    probe_top_up: bool = False
+    """Whether a probe is filled with images that no device sent (D8)."""
+    codec: str = "float32"
+    """How a model looks on a link: float32 or float16."""
+
+    policy: Component = Component(name="link-bandit")
+    utility: UtilityConfig = UtilityConfig()
+    aggregator: Component = Component(name="importance")
+    learner: LearnerConfig = LearnerConfig()
+    energy: EnergyConfig = EnergyConfig()
+    dataset_options: dict[str, Any] = {}
+    """Passed to the data set's loader."""
+    checkpoint_every: Annotated[int, Field(ge=0)] = 10
+    """Rounds between checkpoints in the run folder; 0 for none."""
+
+    @property
+    def leaks_test(self) -> bool:
+        """Whether anything in this run sees the test set before its end."""
+        return self.feedback == "test"

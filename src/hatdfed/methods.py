@@ -1,0 +1,121 @@
+"""The named recipes: each is a layer of settings and nothing else. A new method is one entry.
+
+Recipes name things, they do not import them, so the coordinator can read the table on a machine without torch.
+`docs/deviations.md` explains the readings D1 to D20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hatdfed.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Method:
+    """A name, what it stands for, and the settings that make it."""
+
+    name: str
+    summary: str
+    settings: Mapping[str, Any]
+
+
+# The reading of the paper that `hat-dfed` takes (D7, D12, D16, D17), in one place. It is provisional until the
+# reproduction has compared the readings on validation data.
+_OUR_READING: Mapping[str, Any] = {
+    "policy": {"name": "link-bandit"},
+    "utility": {"normalisation": "minmax", "gain": "receiver", "thrift": "joules"},
+    "aggregator": {
+        "name": "importance",
+        "loss_order": "low-first",
+        "loss_scale": "per-sample",
+        "volume": "share",
+    },
+}
+
+_AS_PRINTED: Mapping[str, Any] = {
+    "policy": {"name": "link-bandit"},
+    "utility": {"normalisation": "softmax", "gain": "receiver", "thrift": "joules"},
+    "aggregator": {
+        "name": "importance",
+        "loss_order": "high-first",
+        "loss_scale": "printed",
+        "volume": "softmax-of-counts",
+    },
+}
+
+_AS_RELEASED: Mapping[str, Any] = {
+    "policy": {
+        "name": "link-bandit",
+        "learning_rate": 0.01,
+        "capping": "clip",
+        "propensity": "after-rounding",
+        "pairing": "index-order",
+    },
+    "utility": {"normalisation": "softmax", "gain": "released", "thrift": "released"},
+    "aggregator": {
+        "name": "importance",
+        "loss_order": "low-first",
+        "loss_scale": "released",
+        "volume": "receiver-count",
+    },
+    "feedback": "test",
+    "first_gain_from": "zero",
+    "samples_per_round": 250,
+    "batch_size": 50,
+    "local_passes": 1,
+    "probe_size": 50,
+    "probe_top_up": True,
+    "learner": {"initialisation": "module"},
+}
+
+_TABLE = (
+    Method("hat-dfed", "The paper: a bandit over links, importance-aware merging", _OUR_READING),
+    Method("hat-dfed-literal", "The paper as printed, mended only where it could not run", _AS_PRINTED),
+    Method(
+        "hat-dfed-released",
+        "What the authors' code does, test-set feedback included; never ranked",
+        _AS_RELEASED,
+    ),
+    Method(
+        "hat-dfed-without-utc",
+        "Ablation: random links at the same budget",
+        {**_OUR_READING, "policy": {"name": "random-links"}},
+    ),
+    Method(
+        "hat-dfed-without-ima",
+        "Ablation: plain averaging of what arrives",
+        {**_OUR_READING, "aggregator": {"name": "uniform"}},
+    ),
+    Method(
+        "rnd",
+        "Baseline: 40 % of all links at random each round, plain averaging",
+        {"policy": {"name": "random-links"}, "aggregator": {"name": "uniform"}, "link_share": 0.4},
+    ),
+    Method(
+        "d-psgd",
+        "Baseline: a fixed ring, a third of the weight for each neighbour (Lian et al. 2017)",
+        {"policy": {"name": "ring"}, "aggregator": {"name": "by-plan"}},
+    ),
+    Method(
+        "local",
+        "Lower bound: no link at all",
+        {"policy": {"name": "no-links"}, "aggregator": {"name": "uniform"}},
+    ),
+    Method(
+        "full",
+        "Upper bound: every link, plain averaging",
+        {"policy": {"name": "all-links"}, "aggregator": {"name": "uniform"}},
+    ),
+)
+
+METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
+
+
+def method_named(name: str) -> Method:
+    """The recipe called `name`."""
+    if name not in METHODS:
+        raise ConfigError(f"There is no method called {name!r}. {did_you_mean(name, METHODS)}")
+    return METHODS[name]

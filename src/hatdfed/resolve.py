@@ -1,0 +1,155 @@
+"""From what a user typed to a complete `Config`, or one sentence about what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hatdfed.config import Component, Config
+from hatdfed.coordinator import links_in_budget
+from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.learning.datasets import dataset_kind
+from hatdfed.methods import method_named
+
+Layer = Mapping[str, Any]
+
+# Names that the code and the literature use for the same settings.
+_SYNONYMS = {"num_servers": "servers", "num_devices": "devices"}
+_COMPONENTS = ("policy", "aggregator")
+
+
+def resolve(user: Layer | None = None) -> Config:
+    """The complete configuration behind the user's settings."""
+    layer = {_SYNONYMS.get(key, key): value for key, value in (user or {}).items()}
+    _refuse_unknown(layer, Config, "")
+    method = method_named(str(layer.get("method", Config().method)))
+    dataset = dataset_kind(str(layer.get("dataset", Config().dataset)))
+    settings: dict[str, Any] = Config().model_dump()
+    for part in (dataset.defaults, method.settings, layer):
+        settings = _merge(settings, part)
+    settings["horizon"] = settings["horizon"] or settings["rounds"]
+    return validated(settings)
+
+
+def validated(settings: Layer) -> Config:
+    """A complete `Config`, or the first thing that is wrong with it as a sentence."""
+    _refuse_unknown(settings, Config, "")
+    try:
+        config = Config.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from None
+    low, high = config.energy.link_kbit_per_joule
+    if low > high:
+        raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
+    return config
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"The config file {path} cannot be read ({error.strerror}). Check the path.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        place = getattr(error, "problem_mark", None)
+        line = f" at line {place.line + 1}" if place else ""
+        raise ConfigError(f"The config file {path} is not valid YAML{line}. Mend it and try again.") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"The config file {path} holds a {type(content).__name__}, wanted `key: value` lines.")
+    return {str(key): value for key, value in content.items()}
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """`policy.learning_rate=0.02` as the nested layer it stands for."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set wants key=value, got {text!r}.")
+    try:
+        layer: Any = yaml.safe_load(value) if value.strip() else value
+    except yaml.YAMLError:
+        layer = value
+    for part in reversed(key.strip().split(".")):
+        layer = {part: layer}
+    return dict(layer)
+
+
+def merge_layers(*layers: Layer) -> dict[str, Any]:
+    """Later layers win, key by key."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _merge(merged, layer)
+    return merged
+
+
+def notes(config: Config) -> list[str]:
+    """What a user should know about how the settings were read."""
+    found = []
+    wanted, budget = config.link_share * config.servers * (config.servers - 1), config_budget(config)
+    if config.policy.name in ("link-bandit", "random-links") and abs(wanted - budget) > 1e-9:
+        found.append(f"link_share {config.link_share:g} asks for {wanted:.2f} links a round; {budget} are drawn (D11).")
+    if config.samples_per_round > config.images_per_server:
+        found.append(
+            f"samples_per_round {config.samples_per_round} exceeds the {config.images_per_server} images of a server; "
+            "all of them are used."
+        )
+    if config.leaks_test:
+        found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
+    return found
+
+
+def config_budget(config: Config) -> int:
+    """Links drawn in a round (D11)."""
+    return links_in_budget(config.link_share, config.servers)
+
+
+def _merge(base: Layer, layer: Layer) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in layer.items():
+        old = merged.get(key)
+        if not (isinstance(old, Mapping) and isinstance(value, Mapping)):
+            merged[key] = value
+        elif key in _COMPONENTS and value.get("name", old.get("name")) != old.get("name"):
+            merged[key] = dict(value)  # another component: the old one's settings mean nothing to it
+        else:
+            merged[key] = _merge(old, value)
+    return merged
+
+
+def _refuse_unknown(layer: Layer, model: type[BaseModel], path: str) -> None:
+    fields = model.model_fields
+    for key, value in layer.items():
+        if key not in fields:
+            raise ConfigError(f"There is no setting {path + str(key)!r}. {did_you_mean(str(key), fields)}")
+        section = _section(fields[key].annotation)
+        if section is None:
+            continue
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path}{key} is {value!r}, wanted a section of settings, as in {path}{key}: {{…}}.")
+        if section is not Component:
+            _refuse_unknown(value, section, f"{path}{key}.")
+
+
+def _section(annotation: object) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("constrained-", "literal[")))
+    message = first["msg"][0].lower() + first["msg"][1:]
+    message = message.removeprefix("input should be ").removeprefix("input should ")
+    return f"{key} is {first['input']!r}, but must be {message}." + _hint(key)
+
+
+def _hint(key: str) -> str:
+    hints = {
+        "link_share": " It is the share of all links that is drawn in a round; the paper uses 0.3.",
+        "servers": " One server has nobody to exchange models with.",
+    }
+    return hints.get(key, "")
