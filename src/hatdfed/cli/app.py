@@ -1,0 +1,52 @@
+"""The command `hatdfed`: its verbs, and what happens when something is wrong."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hatdfed import __version__
+from hatdfed.cli.compare import compare_command
+from hatdfed.cli.console import complain
+from hatdfed.cli.doctor import doctor_command
+from hatdfed.cli.listing import datasets_command, methods_command
+from hatdfed.cli.run import run_command
+from hatdfed.cli.show import show_command
+from hatdfed.errors import HatdfedError
+
+BAD_INPUT = 2
+
+app = typer.Typer(
+    help="Decentralized federated learning at the edge with a learned, energy-aware topology.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run_command)
+app.command("compare")(compare_command)
+app.command("methods")(methods_command)
+app.command("datasets")(datasets_command)
+app.command("show")(show_command)
+app.command("doctor")(doctor_command)
+
+
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    """Decentralized federated learning at the edge with a learned, energy-aware topology."""
+    if version:
+        typer.echo(f"hatdfed {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; what a user did wrong ends in one sentence and exit code 2."""
+    try:
+        app()
+    except HatdfedError as error:
+        complain(str(error))
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        complain("Interrupted. A run with an --out folder goes on from its last checkpoint with --resume.")
+        sys.exit(130)

@@ -1,0 +1,92 @@
+"""hatdfed doctor: is everything here that a run needs?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+from rich.table import Table
+
+from hatdfed.cli.console import out
+from hatdfed.cli.options import Json
+from hatdfed.learning.datasets import DATASETS
+from hatdfed.records.folder import environment
+
+
+class Finding(NamedTuple):
+    """One thing looked at."""
+
+    what: str
+    good: bool
+    detail: str
+
+
+def doctor_command(as_json: Json = False) -> None:
+    """Look at this machine; exits with 1 when a run could not work here."""
+    findings = [check() for check in (_python, _torch, _gpu, _plots, _digits, _data, _disk)]
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings]))
+    else:
+        table = Table("what", "", "found")
+        for finding in findings:
+            table.add_row(finding.what, "[green]ok[/]" if finding.good else "[red]missing[/]", finding.detail)
+        out.print(table)
+    if not all(finding.good for finding in findings):
+        raise typer.Exit(1)
+
+
+def _python() -> Finding:
+    here = environment()
+    return Finding("machine", True, f"Python {here['python']}, {here['cores']} cores, {here['processor']}")
+
+
+def _installed(what: str, module: str, package: str, describe: Callable[[], str]) -> Finding:
+    if find_spec(module) is None:
+        return Finding(what, False, f"{package} is not installed: pip install 'hatdfed[sim]'")
+    return Finding(what, True, describe())
+
+
+def _torch() -> Finding:
+    def describe() -> str:
+        import torch
+
+        return f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+
+    return _installed("training", "torch", "PyTorch", describe)
+
+
+def _gpu() -> Finding:
+    if find_spec("torch") is None:
+        return Finding("GPU", True, "unknown without PyTorch")
+    import torch
+
+    name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none; the processor does the work"
+    return Finding("GPU", True, name)
+
+
+def _plots() -> Finding:
+    return _installed("plots", "matplotlib", "matplotlib", lambda: "matplotlib")
+
+
+def _digits() -> Finding:
+    return _installed("embedded digits", "sklearn", "scikit-learn", lambda: "scikit-learn")
+
+
+def _data() -> Finding:
+    places = {name: kind.locate(None) for name, kind in DATASETS.items()}
+    return Finding("data sets", True, ", ".join(f"{name}: {place or 'to download'}" for name, place in places.items()))
+
+
+def _disk() -> Finding:
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free / 1e9
+    writable = os.access(here, os.W_OK)
+    return Finding(
+        "disk", writable and free > 0.1, f"{free:.0f} GB free here" if writable else f"{here} is not writable"
+    )

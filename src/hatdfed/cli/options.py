@@ -1,0 +1,39 @@
+"""Options that several verbs share, and how they become one layer of settings."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hatdfed.resolve import merge_layers, parse_assignment, read_yaml
+
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Settings to start from.")]
+DatasetName = Annotated[str | None, typer.Option("--dataset", help="Data set; `hatdfed datasets` lists them.")]
+Servers = Annotated[int | None, typer.Option("--servers", help="Number of edge servers, N.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds, K.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. --set policy.learning_rate=0.02."),
+]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie; HATDFED_DATA says the same.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def user_layer(config: Path | None, assignments: list[str] | None, **flags: Any) -> dict[str, Any]:
+    """The file, then --set, then the flags that were given: later ones win."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    return merge_layers(
+        read_yaml(config) if config else {}, *(parse_assignment(text) for text in assignments or ()), given
+    )
+
+
+def fresh_folder(*parts: str) -> Path:
+    """A folder under runs/ that no other run has."""
+    stem = "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *parts])
+    path, number = Path("runs") / stem, 2
+    while path.exists():
+        path, number = Path("runs") / f"{stem}-{number}", number + 1
+    return path

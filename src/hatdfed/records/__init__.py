@@ -1,0 +1,1 @@
+"""What is kept of a run: a folder that the run writes and everything else reads."""

@@ -1,0 +1,121 @@
+"""The rounds and the ledger of one run in SQLite: written round by round, readable while the run goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hatdfed.energy.ledger import joules_by_cause
+from hatdfed.errors import RunFolderError
+from hatdfed.round import RoundRecord
+
+Records = list[dict[str, Any]]
+
+# Probabilities and utilities of all links are kept for fleets up to this size; beyond it only those of drawn links.
+MATRIX_LIMIT = 256
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS rounds (
+    t INTEGER PRIMARY KEY, links INTEGER, avg_accuracy REAL, std_accuracy REAL, best_accuracy REAL,
+    worst_accuracy REAL, upload_joules REAL, training_joules REAL, link_joules REAL,
+    regret_best_fixed REAL, regret_best_each_round REAL, seconds REAL);
+CREATE TABLE IF NOT EXISTS servers (
+    t INTEGER, server INTEGER, accuracy REAL, num_samples INTEGER, PRIMARY KEY (t, server));
+CREATE TABLE IF NOT EXISTS links (
+    t INTEGER, receiver INTEGER, sender INTEGER, delivered INTEGER, propensity REAL, utility REAL,
+    importance REAL, PRIMARY KEY (t, receiver, sender));
+CREATE TABLE IF NOT EXISTS matrices (t INTEGER PRIMARY KEY, propensity BLOB, utility BLOB);
+CREATE TABLE IF NOT EXISTS ledger (
+    t INTEGER, cause TEXT, sender INTEGER, receiver INTEGER, bits REAL, joules REAL, source TEXT);
+CREATE INDEX IF NOT EXISTS ledger_by_round ON ledger (t);
+"""
+_TABLES = ("rounds", "servers", "links", "matrices", "ledger")
+
+
+class RunDatabase:
+    """One run's records; in memory when no path is given."""
+
+    def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
+        self._path = path
+        try:
+            if read_only and path is not None:
+                self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+                self._connection.execute("SELECT t FROM rounds LIMIT 1")
+            else:
+                self._connection = sqlite3.connect(path or ":memory:")
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+
+    def write(self, record: RoundRecord, seconds: float) -> None:
+        """Keep one round, all of it or nothing."""
+        accuracy = 100 * record.report.accuracy
+        spent = joules_by_cause(record.report.energy)
+        known = accuracy[~np.isnan(accuracy)]
+        figures = (known.mean(), known.std(), known.max(), known.min()) if len(known) else (None,) * 4
+        row = (record.t, record.draw.topology.num_links, *figures, *spent.values(), *record.regret, seconds)
+        try:
+            with self._connection as connection:
+                connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+                connection.executemany("INSERT INTO servers VALUES (?, ?, ?, ?)", _server_rows(record))
+                connection.executemany("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", _link_rows(record))
+                connection.executemany("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", record.report.energy)
+                if record.draw.topology.num_servers <= MATRIX_LIMIT:
+                    matrices = (record.draw.propensity, record.utility)
+                    blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
+                    connection.execute("INSERT INTO matrices VALUES (?, ?, ?)", (record.t, *blobs))
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+
+    def forget_from(self, t: int) -> None:
+        """Drop round t and all later ones: a resumed run plays them again."""
+        with self._connection as connection:
+            for table in _TABLES:
+                connection.execute(f"DELETE FROM {table} WHERE t >= ?", (t,))  # noqa: S608 (our own table names)
+
+    def records(self, table: str) -> Records:
+        """All rows of `rounds`, `servers`, `links` or `ledger`, in the order they were written."""
+        try:
+            cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY t, rowid")  # noqa: S608
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+
+    def close(self) -> None:
+        """Release the file."""
+        self._connection.close()
+
+    def _trouble(self, error: sqlite3.Error) -> RunFolderError:
+        return RunFolderError(
+            f"The records in {self._path} cannot be used ({error}). "
+            "Check that the folder is a run of hatdfed, writable, and on a disk with room."
+        )
+
+
+def _server_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
+    return [
+        (record.t, server, 100 * report.accuracy, report.num_samples)
+        for server, report in enumerate(record.report.servers)
+        if report is not None
+    ]
+
+
+def _link_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
+    delivered, importance = record.report.delivered, record.report.importance
+    return [
+        (
+            record.t,
+            int(i),
+            int(j),
+            int(delivered[i, j]),
+            float(record.draw.propensity[i, j]),
+            float(record.utility[i, j]),
+            None if np.isnan(importance[i, j]) else float(importance[i, j]),
+        )
+        for i, j in np.argwhere(record.draw.topology.links)
+    ]

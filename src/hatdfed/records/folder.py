@@ -1,0 +1,134 @@
+"""A run's folder on disk.
+
+config.yaml              the complete settings
+environment.json         machine and versions
+run.sqlite               rounds, servers, links, ledger
+checkpoint.safetensors   where a resumed run goes on
+results.json             the summary, once the run is finished
+*.png                    pictures
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hatdfed.config import Config
+from hatdfed.errors import RunFolderError
+from hatdfed.records.checkpoint import write_atomically
+from hatdfed.records.database import RunDatabase
+from hatdfed.resolve import read_yaml, validated
+
+_PACKAGES = ("hatdfed", "numpy", "pydantic", "safetensors", "scikit-learn", "torch")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths inside one run's folder."""
+
+    path: Path
+
+    @property
+    def database(self) -> Path:
+        """Rounds and ledger."""
+        return self.path / "run.sqlite"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where a resumed run goes on."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def results(self) -> Path:
+        """The summary of a finished run."""
+        return self.path / "results.json"
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """A new folder; one that already holds a run is refused."""
+        folder = cls(path)
+        if folder.database.exists():
+            raise RunFolderError(
+                f"{path} already holds a run. Go on with it by --resume {path}, or choose another --out."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"The folder {path} cannot be made ({error.strerror}). Choose another one with --out."
+            ) from None
+        folder.write_config(config)
+        folder.write_json("environment.json", environment())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder that holds a run."""
+        folder = cls(path)
+        if not (path / "config.yaml").is_file() or not folder.database.is_file():
+            raise RunFolderError(f"{path} is not a run folder: it has no config.yaml and run.sqlite. Check the path.")
+        return folder
+
+    def config(self) -> Config:
+        """The settings of the run."""
+        return validated(read_yaml(self.path / "config.yaml"))
+
+    def write_config(self, config: Config) -> None:
+        """Keep the complete settings."""
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        write_atomically(self.path / "config.yaml", text.encode())
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Keep a small document."""
+        write_atomically(self.path / name, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def read_results(self) -> dict[str, Any] | None:
+        """The summary, or None while the run is not finished."""
+        try:
+            content: dict[str, Any] = json.loads(self.results.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise RunFolderError(
+                f"{self.results} cannot be read ({error}). Finish the run again by --resume."
+            ) from None
+        return content
+
+    def read(self) -> RunDatabase:
+        """The records, for reading."""
+        return RunDatabase(self.database, read_only=True)
+
+
+def environment() -> dict[str, Any]:
+    """Machine and versions, for the reader of a result."""
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "packages": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

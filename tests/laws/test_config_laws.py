@@ -1,0 +1,113 @@
+"""Settings: a resolved config says everything, and survives YAML."""
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hatdfed.config import Config
+from hatdfed.errors import ConfigError
+from hatdfed.learning.datasets import DATASETS
+from hatdfed.methods import METHODS
+from hatdfed.resolve import merge_layers, notes, parse_assignment, resolve, validated
+
+layers = st.fixed_dictionaries(
+    {},
+    optional={
+        "method": st.sampled_from(sorted(METHODS)),
+        "dataset": st.sampled_from(sorted(DATASETS)),
+        "seed": st.integers(0, 2**31),
+        "servers": st.integers(2, 60),
+        "rounds": st.integers(1, 500),
+        "link_share": st.floats(0.01, 1),
+        "gain_share": st.floats(0, 1),
+        "label_concentration": st.floats(0.01, 100),
+        "policy": st.just({"name": "link-bandit", "learning_rate": 0.05}),
+        "energy": st.fixed_dictionaries({}, optional={"model_bits": st.one_of(st.just("actual"), st.floats(1, 1e9))}),
+    },
+)
+
+
+@given(layers)
+def test_a_resolved_config_survives_yaml_and_resolves_to_itself(layer):
+    config = resolve(layer)
+    again = yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json")))
+    assert validated(again) == config
+    assert resolve(again) == config
+
+
+@given(layers)
+def test_what_the_user_says_wins(layer):
+    config = resolve(layer)
+    for key in ("seed", "servers", "rounds", "link_share", "gain_share"):
+        if key in layer:
+            assert getattr(config, key) == layer[key]
+
+
+def test_a_method_comes_before_the_user_and_after_the_data_set():
+    assert resolve({"method": "rnd"}).link_share == 0.4
+    assert resolve({"method": "rnd", "link_share": 0.2}).link_share == 0.2
+    assert resolve({"dataset": "fashion-mnist"}).rounds == 200
+    assert resolve({"dataset": "digits"}).rounds == 40
+    assert resolve({"dataset": "fashion-mnist", "method": "hat-dfed-released"}).samples_per_round == 250
+
+
+def test_another_policy_brings_its_own_settings():
+    config = resolve({"method": "hat-dfed-released", "policy": {"name": "ring"}})
+    assert config.policy.settings == {}
+    config = resolve({"method": "hat-dfed-released", "policy": {"learning_rate": 0.5}})
+    assert config.policy.settings["capping"] == "clip"
+    assert config.policy.settings["learning_rate"] == 0.5
+
+
+def test_names_of_the_literature_are_understood():
+    assert resolve({"num_servers": 7}).servers == 7
+
+
+def test_the_horizon_is_that_of_the_first_start():
+    assert resolve({"rounds": 30}).horizon == 30
+    assert resolve({"rounds": 50, "horizon": 30}).horizon == 30
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ({"link_shar": 0.3}, "no setting 'link_shar'. Did you mean link_share"),
+        ({"utility": {"normalization": "minmax"}}, "no setting 'utility.normalization'. Did you mean normalisation"),
+        ({"method": "hat-dfd"}, "Did you mean hat-dfed"),
+        ({"dataset": "digit"}, "Did you mean digits"),
+        ({"link_share": 0}, "link_share is 0"),
+        ({"link_share": 2}, "link_share is 2"),
+        ({"servers": 1}, "servers is 1"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"rounds": "many"}, "rounds is 'many'"),
+        ({"gain_share": -0.1}, "gain_share is -0.1"),
+        ({"label_concentration": 0}, "label_concentration is 0"),
+        ({"energy": {"link_kbit_per_joule": [50, 20]}}, "must not exceed"),
+        ({"policy": "ring"}, "policy is 'ring', wanted a section"),
+        ({"learner": {"optimiser": "rmsprop"}}, "learner.optimiser is 'rmsprop'"),
+    ],
+)
+def test_a_bad_setting_gets_one_sentence(layer, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve(layer)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_set_reads_yaml_values_and_dotted_keys():
+    assert parse_assignment("policy.learning_rate=0.02") == {"policy": {"learning_rate": 0.02}}
+    assert parse_assignment("common_init=true") == {"common_init": True}
+    assert merge_layers({"policy": {"name": "x", "a": 1}}, {"policy": {"a": 2}}) == {"policy": {"name": "x", "a": 2}}
+    with pytest.raises(ConfigError, match="key=value"):
+        parse_assignment("rounds")
+
+
+def test_a_fractional_budget_and_a_leak_are_told():
+    assert any("7 are drawn" in note or "8 are drawn" in note for note in notes(resolve({"link_share": 0.37})))
+    assert any("test set" in note for note in notes(resolve({"method": "hat-dfed-released"})))
+    assert notes(resolve({})) == []
+
+
+def test_every_setting_is_documented_or_speaks_for_itself():
+    assert all(field.annotation is not None for field in Config.model_fields.values())

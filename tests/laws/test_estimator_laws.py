@@ -1,0 +1,122 @@
+"""The bandit's estimate is unbiased, and the two known ways to spoil it are noticed."""
+
+import numpy as np
+import pytest
+
+from hatdfed.policies.base import Feedback, PolicyContext
+from hatdfed.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
+from hatdfed.randomness import stream
+from hatdfed.round import RoundReport, ServerReport
+from hatdfed.topology import all_links
+
+N = 5
+REPEATS = 20_000
+
+
+def context(num_servers=N, budget=6, horizon=200):
+    active = np.ones(num_servers, dtype=bool)
+    return PolicyContext(0, horizon, budget, np.ones((num_servers, num_servers)), active, all_links(num_servers))
+
+
+def skewed_state():
+    """Weights far enough apart that two links are capped at probability 1."""
+    log_weights = stream(3, "weights").normal(0, 1, (N, N))
+    log_weights[0, 1] = log_weights[2, 3] = 6.0
+    return BanditState(log_weights)
+
+
+def mean_estimate(policy):
+    rng, utility = stream(0, "estimator"), stream(1, "utility").random((N, N))
+    total, square = np.zeros((N, N)), np.zeros((N, N))
+    state = skewed_state()
+    for _ in range(REPEATS):
+        draw = policy.propose(state, context(), rng)
+        estimate = reward_estimate(utility, draw.topology.links, draw.propensity)
+        total += estimate
+        square += estimate**2
+    mean = total / REPEATS
+    return mean, np.sqrt(np.maximum(square / REPEATS - mean**2, 0) / REPEATS), utility, draw
+
+
+def test_the_estimate_is_unbiased_for_every_link_capped_ones_included():
+    mean, error, utility, draw = mean_estimate(LinkBandit())
+    off = all_links(N)
+    assert (draw.propensity[[0, 2], [1, 3]] == 1).all()
+    assert (np.abs(mean - utility)[off] <= 4 * error[off] + 1e-9).all()
+
+
+def test_probabilities_taken_after_rounding_are_biased_and_noticed():
+    """The released code rounds in place and divides by 1: drawn links look worse than links that were not."""
+    mean, error, utility, _ = mean_estimate(LinkBandit(propensity="after-rounding"))
+    off = all_links(N)
+    biased = (np.abs(mean - utility) > 4 * error + 1e-9)[off]
+    assert biased.mean() > 0.8
+    assert ((mean - utility)[off] >= -1e-9).all()
+
+
+def test_clipping_without_redistribution_draws_too_few_links():
+    state, rng = skewed_state(), stream(0, "clip")
+    clipped = LinkBandit(capping="clip").propose(state, context(), rng)
+    mended = LinkBandit().propose(state, context(), rng)
+    assert clipped.propensity.sum() < 5.0
+    assert mended.propensity.sum() == pytest.approx(6.0, abs=1e-9)
+    assert mended.topology.num_links == 6
+
+
+def test_a_draw_carries_probabilities_that_nobody_can_change():
+    draw = LinkBandit().propose(skewed_state(), context(), stream(0, "draw"))
+    with pytest.raises(ValueError, match="read-only"):
+        draw.propensity[0, 1] = 0.5
+    assert not np.isin(draw.propensity[all_links(N)], (0.0, 1.0)).all()
+
+
+def report(num_servers, links, missing=()):
+    nothing = np.full(num_servers, np.nan)
+    return RoundReport(
+        tuple(None if i in missing else ServerReport(0.5, 10, nothing, links[i].copy(), ()) for i in range(num_servers))
+    )
+
+
+def test_better_links_become_more_likely():
+    policy, rng = LinkBandit(learning_rate=0.1), stream(0, "learning")
+    utility = np.where(np.arange(N)[None, :] < 2, 0.9, 0.1) * all_links(N)
+    state = policy.init(N)
+    for _ in range(200):
+        draw = policy.propose(state, context(), rng)
+        state = policy.update(state, draw, Feedback(report(N, draw.topology.links), utility), context())
+    p = policy.propose(state, context(), rng).propensity
+    assert p[:, :2][all_links(N)[:, :2]].mean() > 2 * p[:, 2:][all_links(N)[:, 2:]].mean()
+
+
+def test_a_link_that_delivered_nothing_was_worth_nothing():
+    policy = LinkBandit(learning_rate=0.1)
+    draw = policy.propose(policy.init(N), context(), stream(0, "lost"))
+    lost = np.argwhere(draw.topology.links)[0]
+    arrived = draw.topology.links.copy()
+    arrived[tuple(lost)] = False
+    utility = np.full((N, N), 0.8)
+    after = policy.update(policy.init(N), draw, Feedback(report(N, arrived), utility), context()).log_weights
+    drawn_and_delivered = after[arrived]
+    assert after[tuple(lost)] == pytest.approx(drawn_and_delivered.max() - 0.1 * 0.8 / 0.3)
+
+
+def test_links_into_a_server_without_a_report_count_as_not_drawn():
+    policy = LinkBandit(learning_rate=0.1)
+    draw = policy.propose(policy.init(N), context(), stream(0, "silent"))
+    silent = int(np.argwhere(draw.topology.links)[0][0])
+    feedback = Feedback(report(N, draw.topology.links, missing=(silent,)), np.full((N, N), 0.2))
+    after = policy.update(policy.init(N), draw, feedback, context()).log_weights
+    undrawn = after[~draw.topology.links & all_links(N)]
+    np.testing.assert_array_equal(after[silent], np.full(N, undrawn[0]))
+
+
+def test_new_servers_start_at_the_mean_and_old_weights_stay():
+    state = skewed_state()
+    grown = LinkBandit().grow(state, N + 2).log_weights
+    np.testing.assert_array_equal(grown[:N, :N], state.log_weights)
+    assert grown[N, 0] == pytest.approx(state.log_weights[all_links(N)].mean())
+
+
+def test_the_default_learning_rate_is_the_theorems():
+    assert theorem_learning_rate(5, 200) == pytest.approx(np.sqrt(200 * np.log(5)) / 1000)
+    assert theorem_learning_rate(5, 200) == pytest.approx(0.018, abs=5e-4)

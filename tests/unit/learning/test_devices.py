@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import torch
+
+from hatdfed.learning.devices import LocalWork, SimulatedDevices
+from hatdfed.learning.work import Batch
+
+SHARD = Batch(torch.arange(800.0).view(800, 1, 1, 1), torch.arange(800))
+VALIDATION = Batch(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long))
+
+
+def devices(server=0, seed=0, **settings):
+    return SimulatedDevices(SHARD, VALIDATION, LocalWork(**settings), seed, server)
+
+
+def trained_on(work):
+    return [set(batch.y.tolist()) for batch in work.batches]
+
+
+def test_each_device_that_connects_brings_its_part():
+    for t in range(30):
+        work = devices().work(t)
+        assert work.num_samples == 2 * work.devices_online
+        assert len(set().union(*trained_on(work))) == work.num_samples
+
+
+def test_devices_connect_with_their_probability():
+    online = [devices(online_probability=0.3).work(t).devices_online for t in range(400)]
+    assert abs(np.mean(online) - 9) < 4 * np.sqrt(30 * 0.21 / 400)
+
+
+def test_every_pass_sees_the_rounds_data_once():
+    work = devices(online_probability=1.0, local_passes=3, batch_size=25).work(0)
+    assert [len(batch.y) for batch in work.batches] == [25, 25, 10] * 3
+    passes = [set().union(*trained_on(work)[i : i + 3]) for i in (0, 3, 6)]
+    assert passes[0] == passes[1] == passes[2]
+    assert len(passes[0]) == 60
+    assert trained_on(work)[0] != trained_on(work)[3]
+
+
+def test_a_server_whose_devices_are_all_offline_trains_on_nothing_and_still_has_a_probe():
+    work = devices(online_probability=0.0).work(4)
+    assert work.batches == ()
+    assert work.num_samples == work.devices_online == 0
+    assert len(work.probe.y) == 16
+
+
+def test_the_probe_is_part_of_the_rounds_data():
+    work = devices().work(1)
+    assert len(work.probe.y) == 16
+    assert set(work.probe.y.tolist()) <= set().union(*trained_on(work))
+    small = devices(online_probability=0.1).work(1)
+    assert len(small.probe.y) == min(16, small.num_samples)
+
+
+def test_a_topped_up_probe_is_always_full():
+    work = devices(online_probability=0.1, probe_size=50, probe_top_up=True).work(1)
+    assert len(set(work.probe.y.tolist())) == 50
+
+
+def test_a_round_can_be_asked_for_again_and_in_any_order():
+    late, early = devices().work(7), devices().work(2)
+    again = devices().work(7)
+    assert torch.equal(late.batches[0].x, again.batches[0].x)
+    assert not torch.equal(late.batches[0].x[:5], early.batches[0].x[:5])
+
+
+@pytest.mark.parametrize("other", [devices(server=1), devices(seed=1)])
+def test_servers_and_seeds_differ(other):
+    assert trained_on(devices().work(0)) != trained_on(other.work(0))

@@ -1,0 +1,95 @@
+import json
+
+import numpy as np
+import pytest
+
+from hatdfed.coordinator import Coordinator, best_links_utility, links_in_budget
+from hatdfed.energy.ledger import Cause, EnergyRow
+from hatdfed.energy.prices import draw_prices
+from hatdfed.jsonable import from_jsonable, to_jsonable
+from hatdfed.policies import POLICIES
+from hatdfed.round import RoundReport, ServerReport
+from hatdfed.utility import LinkUtility
+
+N = 5
+
+
+def coordinator(policy="link-bandit", **settings):
+    prices = draw_prices(
+        0, N, num_devices=30, samples_per_device=2, bits_per_sample=512, model_bits=1e6, weak_joules_per_sample=0.5,
+        strong_joules_per_sample=0.25, device_kbit_per_joule=1.0, link_kbit_per_joule=(20.0, 50.0),
+    )  # fmt: skip
+    return Coordinator(POLICIES[policy](**settings), LinkUtility(), prices, seed=1, horizon=50, budget=6)
+
+
+def report(plan, accuracy):
+    def one(i):
+        energy = (
+            EnergyRow(plan.t, Cause.UPLOAD, None, i, 10.0, 5.0 + i),
+            EnergyRow(plan.t, Cause.TRAINING, i, i, 0, 3.0),
+        )
+        return ServerReport(accuracy[i], 30, np.full(N, np.nan), plan.draw.topology.links[i].copy(), energy)
+
+    return RoundReport(tuple(one(i) for i in range(N)))
+
+
+def test_the_first_draw_is_uniform():
+    plan = coordinator().plan(coordinator().start(np.zeros(N)))
+    np.testing.assert_allclose(plan.draw.propensity[~np.eye(N, dtype=bool)], 0.3)
+    assert plan.draw.topology.num_links == 6
+
+
+def test_a_plan_can_be_made_again_from_its_state_after_json():
+    boss = coordinator()
+    state = boss.start(np.full(N, 0.1))
+    for t in range(5):
+        plan = boss.plan(state)
+        state, _ = boss.learn(state, plan, report(plan, np.full(N, 0.1) + 0.01 * t * np.arange(N)))
+    again = from_jsonable(json.loads(json.dumps(to_jsonable(state))), boss.start(np.zeros(N)))
+    assert again.t == 5
+    np.testing.assert_array_equal(again.policy.log_weights, state.policy.log_weights)
+    assert boss.plan(again).draw.topology == boss.plan(state).draw.topology
+
+
+def test_learning_leaves_the_old_state_alone():
+    boss = coordinator()
+    state = boss.start(np.zeros(N))
+    before = to_jsonable(state)
+    plan = boss.plan(state)
+    boss.learn(state, plan, report(plan, np.linspace(0, 0.4, N)))
+    assert to_jsonable(state) == before
+
+
+def test_regret_is_zero_for_all_links_and_grows_for_random_ones():
+    def play(boss, rounds=10):
+        state = boss.start(np.zeros(N))
+        for _ in range(rounds):
+            plan = boss.plan(state)
+            state, record = boss.learn(state, plan, report(plan, np.linspace(0, 0.4, N)))
+        return record.regret
+
+    assert play(coordinator("all-links")).best_fixed == pytest.approx(0, abs=1e-9)
+    random = play(coordinator("random-links"))
+    assert 0 < random.best_fixed <= random.best_each_round + 1e-9
+
+
+def test_the_best_links_are_simply_the_largest():
+    utility = np.array([[0.0, 0.9, 0.1], [0.5, 0.0, 0.2], [0.8, 0.3, 0.0]])
+    assert best_links_utility(utility, 2) == pytest.approx(1.7)
+    assert best_links_utility(utility, 0) == 0
+
+
+def test_accuracy_of_a_silent_server_is_the_last_known():
+    boss = coordinator()
+    state = boss.start(np.full(N, 0.2))
+    plan = boss.plan(state)
+    full = report(plan, np.full(N, 0.5))
+    state, _ = boss.learn(state, plan, RoundReport((None, *full.servers[1:])))
+    np.testing.assert_allclose(state.accuracy, [0.2, 0.5, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("share", "servers", "links"), [(0.3, 5, 6), (0.4, 5, 8), (0.01, 3, 1), (1.0, 4, 12), (0.37, 5, 7)]
+)
+def test_a_budget_is_the_nearest_whole_number_and_at_least_one(share, servers, links):
+    assert links_in_budget(share, servers) == links

@@ -1,0 +1,95 @@
+"""EdgeProgram: pure steps, written for one server."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from hatdfed.aggregation import Importance, Inbox, PushSum, Uniform
+from hatdfed.codecs import CODECS
+from hatdfed.edge_server import EdgeProgram
+from hatdfed.learning.learner import Learner
+from hatdfed.learning.networks import NETWORKS
+from hatdfed.learning.optimisers import Adam
+from hatdfed.learning.work import Batch, Work
+
+
+def program(aggregator=None):
+    learner = Learner(partial(NETWORKS["linear"], (1, 4, 4), 3), Adam(1e-2))
+    return EdgeProgram(learner, aggregator or Importance(), CODECS["float32"])
+
+
+def batch(size=12):
+    generator = torch.Generator().manual_seed(1)
+    return Batch(torch.randn(size, 1, 4, 4, generator=generator), torch.randint(0, 3, (size,), generator=generator))
+
+
+def work(batches=None):
+    batches = (batch(),) * 5 if batches is None else batches
+    return Work(batches, 12 if batches else 0, 6 if batches else 0, batch(4), batch(30), seed=0)
+
+
+def inbox(server, *others, mass=1.0):
+    slots = 1 + len(others)
+    return Inbox(
+        torch.stack([server.params, *(other.params for other in others)]),
+        torch.full((slots,), 12),
+        torch.full((slots,), torch.nan, dtype=torch.float64),
+        torch.full((slots,), mass, dtype=torch.float64),
+        torch.ones(slots, dtype=torch.bool),
+    )
+
+
+def test_training_moves_the_model_and_leaves_the_old_state_alone():
+    server = program().start(0)
+    before = server.params.clone()
+    trained = program().train(server, work())
+    assert torch.equal(server.params, before)
+    assert not torch.equal(trained.params, before)
+    assert trained.optimiser.step == 5
+
+
+def test_without_data_training_changes_nothing():
+    server = program().start(0)
+    assert program().train(server, work(())) is server
+
+
+def test_merging_measures_the_merged_model():
+    edge = program(Uniform())
+    mine, theirs = edge.start(0), edge.start(1)
+    merged, verdict = edge.merge(mine, inbox(mine, theirs), work())
+    torch.testing.assert_close(merged.params, (mine.params + theirs.params) / 2)
+    assert verdict.accuracy == edge.learner.accuracy(merged.params, work().validation)
+    assert verdict.scores == {}
+
+
+def test_models_are_judged_on_the_servers_own_probe():
+    edge = program()
+    mine, theirs = edge.train(edge.start(0), work()), edge.start(1)
+    _, verdict = edge.merge(mine, inbox(mine, theirs), work())
+    expected = [edge.learner.losses(server.params, work().probe).mean() for server in (mine, theirs)]
+    torch.testing.assert_close(verdict.scores["loss"], torch.stack(expected))
+    better = int(torch.stack(expected).argmin())
+    assert int(verdict.importance.argmax()) == better
+
+
+def test_the_optimiser_stays_at_home():
+    edge = program(Uniform())
+    trained = edge.train(edge.start(0), work())
+    merged, _ = edge.merge(trained, inbox(trained, edge.start(1)), work())
+    assert merged.optimiser is trained.optimiser
+
+
+def test_push_sum_splits_its_mass_between_receivers_and_itself():
+    edge = program(PushSum())
+    kept, offer = edge.offer(edge.start(0), work(), num_receivers=2)
+    assert offer.mass == kept.mass == pytest.approx(1 / 3)
+    merged, _ = edge.merge(kept, inbox(kept, edge.start(1), mass=1 / 3), work())
+    assert merged.mass == pytest.approx(2 / 3)
+
+
+def test_everybody_else_always_has_mass_one():
+    edge = program(Uniform())
+    kept, offer = edge.offer(edge.start(0), work(), num_receivers=3)
+    assert offer.mass == kept.mass == 1
+    assert offer.num_samples == 12

@@ -1,0 +1,195 @@
+"""Runs, their folders, and going on where one stopped."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+import hatdfed
+from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.experiment import resume, run
+from hatdfed.records.folder import RunFolder
+
+SMALL = {
+    "dataset": "synthetic",
+    "dataset_options": {"train": 1000, "validation": 200, "test": 200},
+    "network": "small-cnn",
+    "validation_images": 60,
+    "servers": 3,
+}
+
+
+class PowerCutError(Exception):
+    """The power cut."""
+
+
+def stop_after(rounds):
+    def watch(config, record):
+        if record.t + 1 == rounds:
+            raise PowerCutError
+
+    return watch
+
+
+def without_clock(records):
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in records]
+
+
+def same(mine, theirs):
+    assert without_clock(mine.rounds) == without_clock(theirs.rounds)
+    assert mine.servers == theirs.servers
+    assert mine.links == theirs.links
+    assert mine.ledger == theirs.ledger
+    skip = ("seconds", "run_folder")
+    assert {k: v for k, v in mine.summary.items() if k not in skip} == {
+        k: v for k, v in theirs.summary.items() if k not in skip
+    }
+
+
+@pytest.mark.parametrize("stopped_at", range(1, 8))
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_run_stopped_after_any_round_ends_like_one_that_was_not(tmp_path, stopped_at, every):
+    settings = {**SMALL, "rounds": 7, "checkpoint_every": every}
+    whole = run(**settings)
+    with pytest.raises(PowerCutError):
+        run(**settings, out=tmp_path / "run", on_round=stop_after(stopped_at))
+    if stopped_at < every:
+        with pytest.raises(RunFolderError, match="no checkpoint"):
+            resume(tmp_path / "run")
+        return
+    same(resume(tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("method", ["hat-dfed-literal", "hat-dfed-released", "d-psgd"])
+def test_every_kind_of_state_survives_a_stop(tmp_path, method):
+    settings = {**SMALL, "rounds": 4, "checkpoint_every": 1, "method": method, "codec": "float16"}
+    with pytest.raises(PowerCutError):
+        run(**settings, out=tmp_path / "run", on_round=stop_after(2))
+    same(resume(tmp_path / "run"), run(**settings))
+
+
+def test_a_killed_process_goes_on_bit_for_bit(tmp_path):
+    settings = {**SMALL, "rounds": 30, "checkpoint_every": 2}
+    code = (
+        "import json, sys, torch; torch.set_num_threads(1); from hatdfed.experiment import run; "
+        "run(**json.loads(sys.argv[1]), out=sys.argv[2])"
+    )
+    folder = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", code, json.dumps(settings), str(folder)])
+    deadline = time.monotonic() + 60
+    while not (folder / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (folder / "results.json").exists()
+    same(resume(folder), run(**settings))
+
+
+def test_more_rounds_keep_the_horizon_of_the_first_start(tmp_path):
+    settings = {**SMALL, "rounds": 3}
+    run(**settings, out=tmp_path / "run")
+    longer = resume(tmp_path / "run", {"rounds": 6})
+    assert longer.config.horizon == 3
+    same(longer, run(**{**settings, "rounds": 6, "horizon": 3}))
+
+
+def test_a_finished_run_can_be_resumed_and_stays_the_same(tmp_path):
+    first = run(**SMALL, rounds=3, out=tmp_path / "run")
+    same(resume(tmp_path / "run"), first)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": 5}, "has seed 0, but 5"),
+        ({"method": "rnd"}, "has method 'hat-dfed'"),
+        ({"rounds": 2}, "Ask for 3 or more"),
+    ],
+)
+def test_resuming_with_other_settings_is_refused(tmp_path, settings, message):
+    run(**SMALL, rounds=3, out=tmp_path / "run")
+    with pytest.raises(RunFolderError, match=message):
+        resume(tmp_path / "run", settings)
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
+    run(**SMALL, rounds=2, out=tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors cannot be read"):
+        resume(tmp_path / "run")
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    run(**SMALL, rounds=1, out=tmp_path / "run")
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        run(**SMALL, rounds=1, out=tmp_path / "run")
+
+
+def test_a_run_folder_holds_what_the_result_holds(tmp_path):
+    result = run(**SMALL, rounds=3, out=tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.config() == result.config
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["servers"] == 3
+    assert folder.read().records("rounds") == result.rounds
+    assert folder.read().records("ledger") == result.ledger
+    written = folder.read_results()
+    assert written is not None
+    assert {key: written[key] for key in result.summary} == result.summary
+    with sqlite3.connect(folder.database) as connection:
+        (blob,) = connection.execute("SELECT propensity FROM matrices WHERE t = 0").fetchone()
+    assert len(blob) == 3 * 3 * 4
+
+
+def test_the_test_set_changes_no_decision():
+    """Other test images, same everything else: only the final figures may differ."""
+    base = run(**SMALL, rounds=4)
+    options = {**SMALL["dataset_options"], "test": 150}
+    other = run(**{**SMALL, "dataset_options": options}, rounds=4)
+    assert without_clock(base.rounds) == without_clock(other.rounds)
+    assert base.summary["accuracy_by_server"] != other.summary["accuracy_by_server"]
+
+
+def test_a_leaking_run_is_marked():
+    result = run(**SMALL, rounds=2, method="hat-dfed-released")
+    assert result.summary["leaks_test"] is True
+    assert result.rounds[-1]["avg_accuracy"] == pytest.approx(result.summary["avg_accuracy"])
+    assert run(**SMALL, rounds=1).summary["leaks_test"] is False
+
+
+def test_a_comparison_pairs_seeds_and_gives_a_row_for_each_method():
+    comparison = hatdfed.compare(["rnd", "local"], seeds=[3, 5], rounds=2, **SMALL)
+    assert [row["method"] for row in comparison.summary] == ["rnd", "local"]
+    assert [result.config.seed for result in comparison.runs["local"]] == [3, 5]
+    assert comparison.summary[1]["link_energy_mj"] == 0
+    training = [[r.summary["energy_by_cause_mj"]["training"] for r in runs] for runs in comparison.runs.values()]
+    assert training[0] == training[1], "a seed is a world: the same data came"
+
+
+def test_a_comparison_in_processes_gives_the_same_figures(tmp_path):
+    plain = hatdfed.compare(["rnd", "local"], seeds=2, rounds=2, **SMALL)
+    spread = hatdfed.compare(["rnd", "local"], seeds=2, rounds=2, jobs=2, out=tmp_path, **SMALL)
+    for row in (*plain.summary, *spread.summary):
+        row.pop("seconds"), row.pop("seconds_sd")
+    assert spread.summary == plain.summary
+    assert (tmp_path / "rnd-seed1" / "results.json").exists()
+
+
+def test_an_empty_comparison_is_refused():
+    with pytest.raises(ConfigError, match="at least one method"):
+        hatdfed.compare([])
+
+
+def test_importing_hatdfed_and_its_coordinator_needs_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None; import hatdfed, hatdfed.coordinator, hatdfed.loop, "
+        "hatdfed.build.policy, hatdfed.records.folder, hatdfed.records.checkpoint, hatdfed.cli.app; "
+        "print(hatdfed.METHODS['rnd'].name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "rnd"

@@ -1,0 +1,111 @@
+import json
+
+import numpy as np
+import pytest
+
+from hatdfed.jsonable import from_jsonable, to_jsonable
+from hatdfed.policies import POLICIES
+from hatdfed.policies.base import PolicyContext
+from hatdfed.policies.ring import metropolis_weights
+from hatdfed.randomness import stream
+from hatdfed.topology import all_links, is_strongly_connected
+
+
+def context(n, budget=None, active=None, reachable=None):
+    return PolicyContext(
+        t=0,
+        horizon=100,
+        budget=max(1, round(0.3 * n * (n - 1))) if budget is None else budget,
+        prices=np.ones((n, n)),
+        active=np.ones(n, dtype=bool) if active is None else active,
+        reachable=all_links(n) if reachable is None else reachable,
+    )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 18, 54])
+def test_draws_are_repeatable_have_no_self_link_and_carry_their_probabilities(name, n):
+    policy = POLICIES[name]()
+    state = policy.init(n)
+    draw, again = (policy.propose(state, context(n), stream(0, "draw", n)) for _ in range(2))
+    assert draw.topology == again.topology
+    assert not draw.topology.links.diagonal().any()
+    assert (draw.propensity[draw.topology.links] > 0).all()
+    assert draw.propensity.sum() == pytest.approx(draw.topology.num_links)
+    assert not draw.propensity.flags.writeable
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_states_survive_json(name):
+    policy = POLICIES[name]()
+    state = policy.grow(policy.init(3), 5)
+    again = from_jsonable(json.loads(json.dumps(to_jsonable(state))), policy.init(5))
+    for mine, theirs in zip(state, again, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["link-bandit", "random-links", "ring", "all-links"])
+def test_absent_servers_and_dead_links_are_never_drawn(name):
+    active = np.array([True, True, False, True, True])
+    reachable = all_links(5)
+    reachable[0, 1] = False
+    policy = POLICIES[name]()
+    for attempt in range(20):
+        draw = policy.propose(policy.init(5), context(5, 4, active, reachable), stream(0, "mask", attempt))
+        assert not draw.topology.links[2].any()
+        assert not draw.topology.links[:, 2].any()
+        assert not draw.topology.links[0, 1]
+
+
+def test_random_links_are_uniform_over_links():
+    policy, counts, repeats = POLICIES["random-links"](), np.zeros((4, 4)), 20_000
+    rng = stream(0, "uniform")
+    for _ in range(repeats):
+        counts += policy.propose(None, context(4, 5), rng).topology.links
+    p = 5 / 12
+    assert (np.abs(counts / repeats - p)[all_links(4)] < 4 * np.sqrt(p * (1 - p) / repeats)).all()
+
+
+def test_the_ring_gives_a_third_each_and_two_servers_average():
+    draw = POLICIES["ring"]().propose(None, context(5), stream(0, "ring"))
+    assert draw.topology.num_links == 10
+    assert is_strongly_connected(draw.topology)
+    np.testing.assert_allclose(draw.mixing[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
+    pair = POLICIES["ring"]().propose(None, context(2), stream(0, "ring"))
+    np.testing.assert_allclose(pair.mixing, [[0.5, 0.5], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize("n", range(2, 20))
+def test_ring_weights_are_symmetric_doubly_stochastic_and_contract(n):
+    weights = POLICIES["ring"]().propose(None, context(n), stream(0, "ring")).mixing
+    np.testing.assert_allclose(weights, weights.T)
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    if n > 2:
+        second = sorted(np.abs(np.linalg.eigvalsh(weights)))[-2]
+        expected = max(abs(1 / 3 + 2 / 3 * np.cos(2 * np.pi * k / n)) for k in range(1, n))
+        assert second == pytest.approx(expected)
+
+
+def test_train_then_average_on_the_ring_gives_the_known_vector():
+    x, g = np.arange(5.0), np.arange(5.0)
+    weights = POLICIES["ring"]().propose(None, context(5), stream(0, "ring")).mixing
+    np.testing.assert_allclose(weights @ (x - 0.1 * g), [1.5, 0.9, 1.8, 2.7, 2.1])
+
+
+def test_metropolis_weights_of_a_path():
+    path = np.zeros((4, 4), dtype=bool)
+    for i in range(3):
+        path[i, i + 1] = path[i + 1, i] = True
+    expected = np.array([[2, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 2]]) / 3
+    np.testing.assert_allclose(metropolis_weights(path), expected)
+
+
+def test_the_bandit_without_learning_draws_like_random_links():
+    bandit, rng, repeats = POLICIES["link-bandit"](learning_rate=0.0), stream(0, "law"), 20_000
+    seen = {}
+    for _ in range(repeats):
+        links = bandit.propose(bandit.init(3), context(3, 2), rng).topology.links
+        key = tuple(np.flatnonzero(links).tolist())
+        seen[key] = seen.get(key, 0) + 1
+    assert len(seen) == 15
+    assert all(abs(count / repeats - 1 / 15) < 4 * np.sqrt(14 / 225 / repeats) for count in seen.values())

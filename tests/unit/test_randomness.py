@@ -1,0 +1,26 @@
+import subprocess
+import sys
+
+import numpy as np
+
+from hatdfed.randomness import stream, torch_seed
+
+
+def test_a_stream_is_a_function_of_its_key_alone():
+    np.testing.assert_array_equal(stream(1, "devices", 3).random(4), stream(1, "devices", 3).random(4))
+
+
+def test_every_part_of_the_key_counts():
+    keys = [(1, "a", 0), (2, "a", 0), (1, "b", 0), (1, "a", 1), (1, "a"), (1, "a", "0"), (1, "a", 0, 0)]
+    assert len({stream(*key).random() for key in keys}) == len(keys)
+    assert len({torch_seed(*key) for key in keys}) == len(keys)
+
+
+def test_torch_seeds_fit_into_63_bits():
+    assert all(0 <= torch_seed(seed, "x") < 2**63 for seed in range(200))
+
+
+def test_another_process_draws_the_same_numbers():
+    code = "from hatdfed.randomness import stream; print(stream(5, 'x', 7).integers(10**9))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(other.stdout) == stream(5, "x", 7).integers(10**9)

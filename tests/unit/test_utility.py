@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hatdfed.energy.prices import draw_prices
+from hatdfed.errors import ConfigError
+from hatdfed.topology import all_links
+from hatdfed.utility import GAINS, NORMALISATIONS, THRIFTS, LinkUtility, RoundFacts, minmax, softmax
+
+N = 4
+
+
+def prices(seed=0):
+    return draw_prices(
+        seed, N, num_devices=30, samples_per_device=2, bits_per_sample=6272, model_bits=47.2e6,
+        weak_joules_per_sample=17.33, strong_joules_per_sample=8.67, device_kbit_per_joule=1.0,
+        link_kbit_per_joule=(20.0, 50.0),
+    )  # fmt: skip
+
+
+def facts(gain=(0.1, 0.0, -0.2, 0.3), upload=(188.0, 200.0, 0.0, 150.0), compute=(400.0, 250.0, 0.0, 300.0)):
+    drawn = np.zeros((N, N), dtype=bool)
+    drawn[0, 1] = drawn[2, 3] = drawn[1, 2] = True
+    importance = np.where(drawn, 0.5, np.nan)
+    return RoundFacts(np.array(gain), np.array(upload), np.array(compute), prices(), drawn, importance, all_links(N))
+
+
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+@pytest.mark.parametrize("gain", GAINS)
+@pytest.mark.parametrize("thrift", THRIFTS)
+def test_utility_lies_between_0_and_1_for_every_link(normalisation, gain, thrift):
+    utility = LinkUtility(normalisation=normalisation, gain=gain, thrift=thrift)(facts())
+    assert (utility >= 0).all()
+    assert (utility <= 1).all()
+    assert (utility.diagonal() == 0).all()
+
+
+def test_utility_is_the_printed_mix_of_gain_and_thrift():
+    utility = LinkUtility(gain_share=0.6)(facts())
+    off = all_links(N)
+    gain = (facts().gain - -0.2) / 0.5
+    cost = (facts().upload_joules + facts().compute_joules)[None, :] + prices().link_joules
+    thrift = 1 - (cost - cost[off].min()) / (cost[off].max() - cost[off].min())
+    expected = 0.6 * gain[:, None] + 0.4 * thrift
+    np.testing.assert_allclose(utility[off], expected[off], atol=1e-12)
+
+
+def test_the_senders_work_and_the_link_count_against_a_link_not_the_receivers():
+    base = LinkUtility(gain_share=0.0)(facts())
+    dearer_sender = LinkUtility(gain_share=0.0)(facts(compute=(400.0, 250.0, 0.0, 3000.0)))
+    assert (dearer_sender[:3, 3] < base[:3, 3]).all()
+
+
+def test_softmax_on_joules_is_one_hot_and_on_accuracies_flat():
+    assert softmax(np.array([2360.0, 1442.0, 944.0])).max() == pytest.approx(1)
+    flat = softmax(np.array([0.01, 0.02, -0.01]))
+    assert np.ptp(flat) < 0.02
+
+
+@given(st.floats(-5, 5), st.integers(1, 6))
+def test_equal_values_give_a_half_under_minmax_and_uniform_under_softmax(value, size):
+    values = np.full(size, value)
+    np.testing.assert_array_equal(minmax(values), np.full(size, 0.5))
+    for name in ("softmax", "softmax-standardised"):
+        np.testing.assert_allclose(NORMALISATIONS[name](values), np.full(size, 1 / size))
+
+
+def test_released_gain_needs_a_model_that_arrived():
+    utility = GAINS["released"](facts(), softmax)
+    assert (utility[~facts().drawn] == 0).all()
+    assert (utility[facts().drawn] > 0).all()
+
+
+def test_an_unknown_choice_is_refused():
+    with pytest.raises(ConfigError, match="Did you mean minmax"):
+        LinkUtility(normalisation="minmx")
