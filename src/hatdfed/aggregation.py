@@ -63,14 +63,23 @@ class Aggregator(Protocol):
     """Merges an inbox; frozen hyper-parameters, no state."""
 
     needs_probe: ClassVar[bool]  # whether `probe` must be measured
+    needs_plan: ClassVar[bool]  # whether the policy must give mixing weights
     splits_mass: ClassVar[bool]  # whether senders hand out shares of their push-sum mass
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """The merged model."""
 
 
+class Rule:
+    """What most rules have in common: they need nothing but the inbox."""
+
+    needs_probe: ClassVar[bool] = False
+    needs_plan: ClassVar[bool] = False
+    splits_mass: ClassVar[bool] = False
+
+
 @dataclass(frozen=True)
-class Importance:
+class Importance(Rule):
     """Importance-aware aggregation, Eqs. (19)–(21): q = β·(quality) + (1 − β)·(volume).
 
     Quality is a softmax over the models' losses on the server's probe, volume is about how much data each was trained
@@ -83,7 +92,6 @@ class Importance:
     volume: str = "share"  # D17, D18
 
     needs_probe: ClassVar[bool] = True
-    splits_mass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.quality_share <= 1:
@@ -102,11 +110,8 @@ class Importance:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Rule):
     """The plain average of everything that is there."""
-
-    needs_probe: ClassVar[bool] = False
-    splits_mass: ClassVar[bool] = False
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """Equal weights."""
@@ -114,11 +119,8 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class BySamples:
+class BySamples(Rule):
     """The average weighted by how many samples each model was trained on; equal weights if nobody trained."""
-
-    needs_probe: ClassVar[bool] = False
-    splits_mass: ClassVar[bool] = False
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """Weights n / Σn."""
@@ -126,11 +128,10 @@ class BySamples:
 
 
 @dataclass(frozen=True)
-class ByPlan:
+class ByPlan(Rule):
     """The weights that the topology's plan gave; what did not arrive goes to the server's own model."""
 
-    needs_probe: ClassVar[bool] = False
-    splits_mass: ClassVar[bool] = False
+    needs_plan: ClassVar[bool] = True
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """Mixing weights of a doubly stochastic plan, row by row."""
@@ -139,10 +140,9 @@ class ByPlan:
 
 
 @dataclass(frozen=True)
-class PushSum:
+class PushSum(Rule):
     """Models weighted by the mass that came with them, which undoes the bias of a directed graph."""
 
-    needs_probe: ClassVar[bool] = False
     splits_mass: ClassVar[bool] = True
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:

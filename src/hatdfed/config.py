@@ -86,7 +86,7 @@ class Config(Section):
     rounds: Count = 200
     """K."""
     horizon: Count | None = None
-    """Rounds that the bandit's learning rate is set for; the rounds of the first start unless given."""
+    """Rounds that the bandit's learning rate is set for, if not `rounds`: kept when a run is extended."""
 
     link_share: Annotated[float, Field(gt=0, le=1)] = 0.3
     """γ: share of all links that is drawn in a round."""

@@ -61,7 +61,8 @@ class Coordinator:
     ) -> tuple[CoordinatorState, RoundRecord]:
         """Turn the round's reports into utilities and let the policy learn from them."""
         context = self._context(plan.t)
-        utility = self.utility(self._facts(state, plan, report, context))
+        lost = plan.draw.topology.links & report.reported[:, None] & ~report.delivered
+        utility = np.where(lost, 0.0, self.utility(self._facts(state, plan, report, context)))  # sent, never arrived
         policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
         utility_sum = state.utility_sum + utility
         utility_drawn = state.utility_drawn + float((plan.draw.propensity * utility).sum())

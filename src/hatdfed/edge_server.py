@@ -72,6 +72,10 @@ class EdgeProgram:
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
         return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
 
+    def take_back(self, server: ServerState, offer: Offer, failed_sends: int) -> ServerState:
+        """Under push-sum, what nobody received stays with its sender: mass is never lost."""
+        return server._replace(mass=server.mass + failed_sends * offer.mass) if self.aggregator.splits_mass else server
+
     def merge(self, server: ServerState, inbox: Inbox, work: Work) -> tuple[ServerState, Verdict]:
         """Judge the models on the probe, merge them, measure the result (Algorithm 3, lines 6–9)."""
         probe = self._judge(inbox, work.probe) if self.aggregator.needs_probe else None

@@ -23,7 +23,7 @@ from hatdfed.learning.datasets.base import Progress
 from hatdfed.records.checkpoint import read_checkpoint, write_checkpoint
 from hatdfed.records.database import Records, RunDatabase
 from hatdfed.records.folder import RunFolder
-from hatdfed.resolve import merge_layers, notes, resolve
+from hatdfed.resolve import merge_layers, notes, overlay, resolve
 from hatdfed.round import RoundRecord
 from hatdfed.summary import summarise
 
@@ -85,7 +85,7 @@ def resume(
 
 def config_digest(config: Config) -> str:
     """A short name for a configuration, the same on every machine."""
-    text = json.dumps(config.model_dump(mode="json", exclude={"rounds", "checkpoint_every"}), sort_keys=True)
+    text = json.dumps(config.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -105,8 +105,10 @@ def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
     """The folder's own settings; others may be named only if they say the same, but for more rounds."""
     old = folder.config()
     before = old.model_dump()
-    new = resolve(merge_layers(before, settings))
-    for key, value in new.model_dump(exclude={"rounds", "checkpoint_every"}).items():
+    new = resolve(overlay(before, settings))
+    if new.rounds > old.rounds:
+        new = new.model_copy(update={"horizon": old.horizon or old.rounds})
+    for key, value in new.model_dump(exclude={"rounds", "horizon", "checkpoint_every"}).items():
         if value != before[key]:
             raise RunFolderError(
                 f"The run in {folder.path} has {key} {before[key]!r}, but {value!r} was asked for. "

@@ -30,8 +30,7 @@ def resolve(user: Layer | None = None) -> Config:
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)))
     settings: dict[str, Any] = Config().model_dump()
     for part in (dataset.defaults, method.settings, layer):
-        settings = _merge(settings, part)
-    settings["horizon"] = settings["horizon"] or settings["rounds"]
+        settings = overlay(settings, part)
     return validated(settings)
 
 
@@ -80,10 +79,19 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def merge_layers(*layers: Layer) -> dict[str, Any]:
-    """Later layers win, key by key."""
+    """Later layers win, key by key.
+
+    A complete config already holds what its method and data set brought, so neither can be changed on top of it.
+    """
     merged: dict[str, Any] = {}
     for layer in layers:
-        merged = _merge(merged, layer)
+        for key in ("method", "dataset"):
+            if set(merged) >= set(Config.model_fields) and layer.get(key, merged[key]) != merged[key]:
+                raise ConfigError(
+                    f"These settings are complete and made for {key} {merged[key]!r}, so {layer[key]!r} cannot be put "
+                    f"in its place. Start from a config that holds only your own settings."
+                )
+        merged = overlay(merged, layer)
     return merged
 
 
@@ -108,7 +116,8 @@ def config_budget(config: Config) -> int:
     return links_in_budget(config.link_share, config.servers)
 
 
-def _merge(base: Layer, layer: Layer) -> dict[str, Any]:
+def overlay(base: Layer, layer: Layer) -> dict[str, Any]:
+    """`layer` on top of `base`, key by key."""
     merged = dict(base)
     for key, value in layer.items():
         old = merged.get(key)
@@ -117,7 +126,7 @@ def _merge(base: Layer, layer: Layer) -> dict[str, Any]:
         elif key in _COMPONENTS and value.get("name", old.get("name")) != old.get("name"):
             merged[key] = dict(value)  # another component: the old one's settings mean nothing to it
         else:
-            merged[key] = _merge(old, value)
+            merged[key] = overlay(old, value)
     return merged
 
 

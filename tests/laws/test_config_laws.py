@@ -64,9 +64,12 @@ def test_names_of_the_literature_are_understood():
     assert resolve({"num_servers": 7}).servers == 7
 
 
-def test_the_horizon_is_that_of_the_first_start():
-    assert resolve({"rounds": 30}).horizon == 30
-    assert resolve({"rounds": 50, "horizon": 30}).horizon == 30
+@pytest.mark.parametrize("change", [{"method": "rnd"}, {"dataset": "cifar-10"}])
+def test_a_complete_config_cannot_be_relabelled(change):
+    complete = resolve({"method": "hat-dfed"}).model_dump()
+    with pytest.raises(ConfigError, match="complete and made for"):
+        merge_layers(complete, change)
+    assert merge_layers(complete, {"method": "hat-dfed", "rounds": 7})["rounds"] == 7
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,18 @@ def test_accuracy_of_a_silent_server_is_the_last_known():
     np.testing.assert_allclose(state.accuracy, [0.2, 0.5, 0.5, 0.5, 0.5])
 
 
+def test_a_link_that_delivered_nothing_was_worth_nothing():
+    boss = coordinator()
+    state = boss.start(np.zeros(N))
+    plan = boss.plan(state)
+    whole = report(plan, np.linspace(0.1, 0.4, N))
+    receiver, sender = np.argwhere(plan.draw.topology.links)[0]
+    whole.servers[receiver].delivered[sender] = False
+    _, record = boss.learn(state, plan, whole)
+    assert record.utility[receiver, sender] == 0
+    assert np.count_nonzero(record.utility[plan.draw.topology.links]) > 1
+
+
 @pytest.mark.parametrize(
     ("share", "servers", "links"), [(0.3, 5, 6), (0.4, 5, 8), (0.01, 3, 1), (1.0, 4, 12), (0.37, 5, 7)]
 )

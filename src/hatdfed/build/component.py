@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from hatdfed.config import Component
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
@@ -12,7 +14,7 @@ from hatdfed.errors import ConfigError, did_you_mean, require_one_of
 T = TypeVar("T")
 
 
-def build_component(key: str, component: Component, known: Mapping[str, Callable[..., T]], **given: Any) -> T:
+def build_component(key: str, component: Component, known: Mapping[str, type[T]], **given: Any) -> T:
     """The component called for, with the user's settings and those of `given` that it has a field for."""
     require_one_of(f"{key}.name", component.name, known)
     maker = known[component.name]
@@ -21,4 +23,11 @@ def build_component(key: str, component: Component, known: Mapping[str, Callable
         if name not in fields - set(given):
             hint = did_you_mean(name, fields - set(given)) if fields - set(given) else "It has none."
             raise ConfigError(f"{key} {component.name!r} has no setting {name!r}. {hint}")
-    return maker(**{name: value for name, value in given.items() if name in fields}, **component.settings)
+    settings = {**{name: value for name, value in given.items() if name in fields}, **component.settings}
+    try:
+        built: T = TypeAdapter(maker).validate_python(settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join([key, *(str(part) for part in first["loc"][:1])])
+        raise ConfigError(f"{place} is {first['input']!r}: {first['msg'].lower()}.") from None
+    return built

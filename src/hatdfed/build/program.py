@@ -17,7 +17,7 @@ from hatdfed.codecs import CODECS
 from hatdfed.config import Config
 from hatdfed.coordinator import Coordinator
 from hatdfed.edge_server import EdgeProgram
-from hatdfed.errors import require_one_of
+from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.learning.datasets.base import Dataset, Images
 from hatdfed.learning.devices import LocalWork, SimulatedDevices
@@ -26,6 +26,7 @@ from hatdfed.learning.networks import network_maker
 from hatdfed.learning.optimisers import OPTIMISERS
 from hatdfed.learning.partition import label_skewed_shards, validation_sample
 from hatdfed.learning.work import Batch
+from hatdfed.policies import POLICIES
 from hatdfed.randomness import torch_seed
 
 
@@ -40,6 +41,7 @@ class Simulation(NamedTuple):
 def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:
     """Everything that `config` names, put together."""
     program = make_program(config, dataset)
+    _refuse_missing_plan(config, program)
     num_params = program.learner.num_params
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
     fleet = MailboxFleet(
@@ -87,6 +89,15 @@ def make_sources(config: Config, dataset: Dataset) -> list[SimulatedDevices]:
         SimulatedDevices(_batch(dataset, dataset.train, shard), validation, work, config.seed, server)
         for server, shard in enumerate(shards)
     ]
+
+
+def _refuse_missing_plan(config: Config, program: EdgeProgram) -> None:
+    if program.aggregator.needs_plan and not POLICIES[config.policy.name].plans_mixing:
+        able = ", ".join(name for name, policy in POLICIES.items() if policy.plans_mixing)
+        raise ConfigError(
+            f"aggregator {config.aggregator.name!r} merges by the weights of a plan, but policy "
+            f"{config.policy.name!r} makes none. Use one of {able}, or another aggregator."
+        )
 
 
 def initial_seed(config: Config, server: int) -> int:

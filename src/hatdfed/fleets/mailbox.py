@@ -79,7 +79,8 @@ class MailboxFleet:
         works = [source.work(plan.t) for source in self._sources]
         trained = [self._program.train(before[i], works[i]) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
-        mailboxes = self._exchange(plan, offers)
+        mailboxes, failed = self._exchange(plan, offers)
+        servers = tuple(self._program.take_back(servers[i], offers[i], failed[i]) for i in everyone)
         inboxes = [inbox_of(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
         self._before = (plan.t, before)
@@ -117,9 +118,10 @@ class MailboxFleet:
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))
 
-    def _exchange(self, plan: RoundPlan, offers: Sequence[Offer]) -> list[dict[int, Received]]:
-        """Post every offer along the drawn links; a mailbox holds what its owner accepted."""
+    def _exchange(self, plan: RoundPlan, offers: Sequence[Offer]) -> tuple[list[dict[int, Received]], Counter[int]]:
+        """Post every offer along the drawn links: what each mailbox accepted, and how often each sender failed."""
         mailboxes: list[dict[int, Received]] = [{} for _ in offers]
+        failed: Counter[int] = Counter()
         for sender, offer in enumerate(offers):
             receivers = plan.draw.topology.receivers(sender)
             data = packed(offer, self._mark, t=plan.t, sender=sender) if receivers else b""
@@ -128,7 +130,8 @@ class MailboxFleet:
                     mailboxes[receiver][sender] = self._accept(plan, sender, self._channel(data))
                 except WireError as error:
                     self.refused[error.reason] += 1
-        return mailboxes
+                    failed[sender] += 1
+        return mailboxes, failed
 
     def _accept(self, plan: RoundPlan, sender: int, data: bytes) -> Received:
         codec, num_params = self._program.codec, self._program.learner.num_params

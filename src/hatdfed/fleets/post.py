@@ -58,7 +58,7 @@ def accept(data: bytes, mark: Postmark, *, t: int, sender: int, codec: Codec, nu
 
 
 def inbox_of(server: ServerState, own: Offer, mailbox: Mailbox, mixing: NDArray[np.float64] | None, i: int) -> Inbox:
-    """Server i's own model in slot 0, then what came, by sender."""
+    """Server i's own model in slot 0 with the mass it kept, then what came, by sender."""
     senders = sorted(mailbox)
     received = [mailbox[sender] for sender in senders]
     planned = [np.nan] * (1 + len(senders)) if mixing is None else mixing[[i, *senders]].tolist()
@@ -66,7 +66,7 @@ def inbox_of(server: ServerState, own: Offer, mailbox: Mailbox, mixing: NDArray[
         models=torch.stack([server.params, *(mail.model for mail in received)]),
         num_samples=torch.tensor([own.num_samples, *(mail.num_samples for mail in received)]),
         mixing=torch.tensor(planned, dtype=torch.float64),
-        mass=torch.tensor([own.mass, *(mail.mass for mail in received)], dtype=torch.float64),
+        mass=torch.tensor([server.mass, *(mail.mass for mail in received)], dtype=torch.float64),
         present=torch.ones(1 + len(senders), dtype=torch.bool),
     )
 

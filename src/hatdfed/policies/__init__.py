@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hatdfed.policies.base import AnyPolicy
 from hatdfed.policies.bounds import AllLinks, NoLinks
 from hatdfed.policies.link_bandit import LinkBandit
 from hatdfed.policies.random_links import RandomLinks
 from hatdfed.policies.ring import Ring
 
-POLICIES: dict[str, Callable[..., AnyPolicy]] = {
+POLICIES: dict[str, type[AnyPolicy]] = {
     "link-bandit": LinkBandit,
     "random-links": RandomLinks,
     "ring": Ring,

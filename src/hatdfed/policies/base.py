@@ -7,7 +7,7 @@ methods and name it in `policies/__init__.py`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,8 @@ class Feedback(NamedTuple):
 class TopologyPolicy(Protocol[S]):
     """Draws the links of a round and learns from what they brought."""
 
+    plans_mixing: ClassVar[bool]  # whether its draws say how much each model weighs in a merge
+
     def init(self, num_servers: int) -> S:
         """The state before the first round."""
 
@@ -67,7 +69,9 @@ class NoState(NamedTuple):
 
 
 class Stateless:
-    """The three methods that a policy without memory does not need to write."""
+    """What a policy without memory does not need to write."""
+
+    plans_mixing: ClassVar[bool] = False
 
     def init(self, num_servers: int) -> NoState:
         """Nothing to remember."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ class LinkBandit:
     capping: str = "redistribute"  # D12
     propensity: str = "before-rounding"  # D9
     pairing: str = "random"  # D8
+
+    plans_mixing: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.learning_rate is not None and not 0 <= self.learning_rate <= 1:
@@ -77,14 +79,15 @@ class LinkBandit:
     def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
         """w ← w·exp(η·û), Eq. (16), in logarithms; the largest is kept at 0.
 
-        A drawn link that delivered nothing was worth 0. A link into a server that sent no report tells us nothing, and
-        is treated like one that was not drawn.
+        About links into a server that sent no report nothing was learned: they move with the average of the others,
+        which leaves their standing as it was.
         """
-        reported = feedback.report.reported[:, None]
-        utility = np.where(feedback.report.delivered, feedback.utility, 0.0)
-        estimate = reward_estimate(utility, draw.topology.links & reported, draw.propensity)
+        reported = feedback.report.reported
+        estimate = reward_estimate(feedback.utility, draw.topology.links, draw.propensity)
+        known = context.possible & reported[:, None]
+        estimate[~reported] = estimate[known].mean() if known.any() else 0.0
         rate = (
-            theorem_learning_rate(len(utility), context.horizon) if self.learning_rate is None else self.learning_rate
+            theorem_learning_rate(len(estimate), context.horizon) if self.learning_rate is None else self.learning_rate
         )
         log_weights = state.log_weights + rate * estimate
         return BanditState(log_weights - log_weights.max())

@@ -8,6 +8,7 @@ nearly all implementations do: adapt, then combine.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from hatdfed.topology import BoolMatrix, FloatMatrix
 @dataclass(frozen=True)
 class Ring(Stateless):
     """Every server receives from the next and the previous active one."""
+
+    plans_mixing: ClassVar[bool] = True
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """The ring over the servers that are active; the budget plays no part."""

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from hatdfed.build.program import make_simulation
+from hatdfed.errors import ConfigError
 from hatdfed.learning.datasets import load_dataset
 from hatdfed.loop import run
 from hatdfed.resolve import resolve
@@ -142,3 +143,43 @@ def test_methods_of_one_seed_meet_the_same_world():
 def test_a_common_start_is_common():
     assert torch.equal(*simulation(common_init=True).fleet.models[:2])
     assert not torch.equal(*simulation().fleet.models[:2])
+
+
+def test_push_sum_never_loses_mass_even_when_messages_are_refused():
+    sim = simulation("rnd", aggregator={"name": "push-sum"})
+    calls = []
+
+    def every_third_is_lost(data):
+        calls.append(data)
+        return data if len(calls) % 3 else data[:-1]
+
+    sim.fleet._channel = every_third_is_lost
+    run(sim.coordinator, sim.fleet, rounds=4)
+    masses = [scalars[1] for name, scalars in sim.fleet.snapshot().items() if name.endswith("scalars")]
+    assert sum(sim.fleet.refused.values()) > 3
+    assert sum(masses) == pytest.approx(4)
+    assert len(set(masses)) > 1
+
+
+def test_an_aggregator_that_needs_a_plan_is_refused_without_one():
+    with pytest.raises(ConfigError, match="Use one of ring"):
+        simulation("rnd", aggregator={"name": "by-plan"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": {"learning_rate": "fast"}}, "policy.learning_rate is 'fast'"),
+        ({"policy": {"learning_rte": 0.1}}, "no setting 'learning_rte'. Did you mean learning_rate"),
+        ({"policy": {"name": "ringg"}}, "Did you mean ring"),
+        ({"aggregator": {"quality_share": 0.5}}, "no setting 'quality_share'"),
+        ({"aggregator": {"loss_order": 3}}, "aggregator.loss_order is 3"),
+        ({"codec": "float8"}, "Did you mean float"),
+        ({"network": "big"}, "network is 'big'"),
+    ],
+)
+def test_a_component_that_cannot_be_built_gets_one_sentence(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        simulation(**settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
