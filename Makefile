@@ -23,7 +23,7 @@ run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
 	$(BIN)/hatdfed compare --dataset digits --methods hat-dfed,rnd,d-psgd,full,local --seeds 3
 
 test: lint  ## Every check and every fast test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not slow"
 
 lint: $(READY)  ## Format, style, types, direction of imports
 	$(BIN)/ruff format --check .

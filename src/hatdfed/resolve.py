@@ -14,6 +14,7 @@ from hatdfed.coordinator import links_in_budget
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import dataset_kind
 from hatdfed.methods import method_named
+from hatdfed.policies import POLICIES
 
 Layer = Mapping[str, Any]
 
@@ -99,7 +100,8 @@ def notes(config: Config) -> list[str]:
     """What a user should know about how the settings were read."""
     found = []
     wanted, budget = config.link_share * config.servers * (config.servers - 1), config_budget(config)
-    if config.policy.name in ("link-bandit", "random-links") and abs(wanted - budget) > 1e-9:
+    policy = POLICIES.get(config.policy.name)
+    if policy is not None and policy.uses_budget and abs(wanted - budget) > 1e-9:
         found.append(f"link_share {config.link_share:g} asks for {wanted:.2f} links a round; {budget} are drawn (D11).")
     if config.samples_per_round > config.images_per_server:
         found.append(

@@ -42,11 +42,12 @@ def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simul
     """Everything that `config` names, put together."""
     program = make_program(config, dataset)
     _refuse_missing_plan(config, program)
+    sources = make_sources(config, dataset)
     num_params = program.learner.num_params
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
     fleet = MailboxFleet(
         program,
-        make_sources(config, dataset),
+        sources,
         prices,
         initial_seeds=[initial_seed(config, server) for server in range(config.servers)],
         codec_name=config.codec,

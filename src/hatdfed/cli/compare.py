@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hatdfed.cli.console import download_bar, err, note, out, require_torch
+from hatdfed.cli.console import note, out, require_torch
 from hatdfed.cli.options import (
     Assignments,
     ConfigFile,
@@ -24,15 +21,16 @@ from hatdfed.cli.options import (
     fresh_folder,
     user_layer,
 )
+from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.tables import summary_table
+from hatdfed.config import Config
 from hatdfed.errors import ConfigError
 from hatdfed.methods import METHODS
 from hatdfed.records.checkpoint import write_atomically
 from hatdfed.resolve import merge_layers, notes, resolve
 
 if TYPE_CHECKING:
-    from hatdfed.comparison import Comparison, OnRun
-    from hatdfed.experiment import RunResult
+    from hatdfed.comparison import Comparison
 
 
 def compare_command(
@@ -51,43 +49,45 @@ def compare_command(
     """Compare methods on the same seeds and keep all runs in a folder."""
     require_torch()
     from hatdfed.comparison import compare
-    from hatdfed.learning.datasets import load_dataset
 
-    names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
     layer = user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
-    _refuse_per_run_keys(layer)
-    configs = [resolve(merge_layers(layer, {"method": name})) for name in names]
-    for sentence in dict.fromkeys(sentence for one in configs for sentence in notes(one)):
-        note(sentence)
-    folder = folder or fresh_folder("compare", configs[0].dataset if configs else "nothing")
-    with download_bar() as progress:  # once, before the workers look for it
-        load_dataset(
-            configs[0].dataset, data_dir=data_dir, progress=progress, options=configs[0].dataset_options
-        ) if configs else None
-    with _live() as on_run:
+    names = _names(methods)
+    first = _check(layer, names, data_dir)
+    folder = folder or fresh_folder("compare", first.dataset)
+    with watch_runs() as on_run:
         comparison = compare(
-            names,
-            seeds=seeds,
-            jobs=jobs or os.cpu_count() or 1,
-            out=folder,
-            data_dir=data_dir,
-            on_run=on_run,
-            **layer,
+            names, seeds=seeds, jobs=jobs or os.cpu_count() or 1, out=folder, data_dir=data_dir, on_run=on_run, **layer
         )
     _write(comparison, folder)
     if as_json:
         typer.echo(json.dumps({"methods": comparison.summary, "run_folder": str(folder)}))
         return
-    one = configs[0]
-    heading = f"{one.dataset}, {one.servers} servers, {one.rounds} rounds, mean ± sd over {seeds} seeds"
+    heading = f"{first.dataset}, {first.servers} servers, {first.rounds} rounds, mean ± sd over {seeds} seeds"
     out.print(summary_table(comparison.summary, title=heading))
     out.print(f"Plots, tables and all runs: {folder}", soft_wrap=True)
 
 
-def _refuse_per_run_keys(layer: dict[str, object]) -> None:
+def _names(methods: str) -> list[str]:
+    names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--methods names no method. Give names separated by commas, or `all`.")
+    return names
+
+
+def _check(layer: dict[str, Any], names: list[str], data_dir: Path | None) -> Config:
+    """Find out before the first run whether all of them can work; fetch the data once, before the workers want it."""
+    from hatdfed.learning.datasets import load_dataset
+
     for key, option in (("method", "--methods"), ("seed", "--seeds")):
         if key in layer:
             raise ConfigError(f"A comparison sets {key!r} for each run by itself. Use {option} instead.")
+    configs = [resolve(merge_layers(layer, {"method": name})) for name in names]
+    for sentence in dict.fromkeys(sentence for config in configs for sentence in notes(config)):
+        note(sentence)
+    first = configs[0]
+    with watch_download() as progress:
+        load_dataset(first.dataset, data_dir=data_dir, progress=progress, options=first.dataset_options)
+    return first
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
@@ -98,27 +98,3 @@ def _write(comparison: Comparison, folder: Path) -> None:
     write_atomically(folder / "comparison.json", rows.encode())
     data = {name: [run_data(result) for result in runs] for name, runs in comparison.runs.items()}
     write_comparison_figures(data, folder)
-
-
-@contextmanager
-def _live() -> Iterator[OnRun]:
-    """A progress bar on a terminal, a plain line for each run elsewhere."""
-
-    def line(result: RunResult) -> str:
-        summary = result.summary
-        return f"{summary['method']} seed {summary['seed']}: accuracy {summary['avg_accuracy']:.1f} %"
-
-    if not err.is_terminal:
-        yield lambda result, done, total: err.print(f"run {done}/{total}  {line(result)}", soft_wrap=True)
-        return
-
-    columns = (
-        TextColumn("run"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("getting ready")
-        yield lambda result, done, total: bar.update(task, total=total, completed=done, description=line(result))

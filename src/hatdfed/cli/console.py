@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from importlib.util import find_spec
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hatdfed.errors import MissingDependencyError
-from hatdfed.learning.datasets.base import Progress as DownloadProgress
 
-out = Console(highlight=False)
+# A pipe or a file has no width of its own; tables should not be cut for it.
+_WIDTH_WITHOUT_TERMINAL = 120
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
 err = Console(stderr=True, highlight=False)
 
 
@@ -31,21 +31,6 @@ def require_torch() -> None:
     """Say what to install where models cannot be trained."""
     if find_spec("torch") is None:
         raise MissingDependencyError("This command trains models and needs PyTorch: pip install 'hatdfed[sim]'.")
-
-
-@contextmanager
-def download_bar() -> Iterator[DownloadProgress]:
-    """A bar for a data set on its way; invisible when nothing is downloaded."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        tasks = {}
-
-        def report(done_bytes: int, total_bytes: int | None, label: str, /) -> None:
-            if label not in tasks:
-                tasks[label] = bar.add_task(label, total=total_bytes)
-            bar.update(tasks[label], completed=done_bytes, total=total_bytes)
-
-        yield report
 
 
 def joules_text(joules: float) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hatdfed.cli.console import download_bar, err, joules_text, note, out, require_torch
+from hatdfed.cli.console import note, out, require_torch
 from hatdfed.cli.options import (
     Assignments,
     ConfigFile,
@@ -23,14 +20,12 @@ from hatdfed.cli.options import (
     fresh_folder,
     user_layer,
 )
-from hatdfed.cli.tables import summary_table
-from hatdfed.config import Config
-from hatdfed.energy.ledger import total_joules
+from hatdfed.cli.progress import watch_download, watch_rounds
+from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.resolve import notes, resolve
-from hatdfed.round import RoundRecord
 
 if TYPE_CHECKING:
-    from hatdfed.experiment import OnRound, RunResult
+    from hatdfed.experiment import RunResult
 
 
 def run_command(
@@ -48,31 +43,33 @@ def run_command(
 ) -> None:
     """Play one run and keep it in a folder."""
     require_torch()
-    from hatdfed import experiment
-
-    layer = user_layer(config, assignments, method=method, dataset=dataset, servers=servers, rounds=rounds, seed=seed)
-    with download_bar() as progress:
-        if resume_from is not None:
-            with _live() as on_round:
-                result = experiment.resume(resume_from, layer, data_dir=data_dir, on_round=on_round, progress=progress)
-        else:
-            complete = resolve(layer)
-            for sentence in notes(complete):
-                note(sentence)
-            folder = folder or fresh_folder(complete.method, complete.dataset, f"seed{complete.seed}")
-            with _live() as on_round:
-                result = experiment.run(complete, out=folder, data_dir=data_dir, on_round=on_round, progress=progress)
+    flags = {"method": method, "dataset": dataset, "servers": servers, "rounds": rounds, "seed": seed}
+    layer = user_layer(config, assignments, **flags)
+    result = _start(layer, folder, data_dir) if resume_from is None else _go_on(resume_from, layer, data_dir)
     _draw(result)
     if as_json:
         typer.echo(json.dumps({**result.summary, "config": result.config.model_dump(mode="json")}))
     else:
-        out.print(summary_table([result.summary], title=title(result.config)))
+        out.print(summary_table([result.summary], title=run_title(result.config)))
         out.print(f"Run folder: {result.folder}", soft_wrap=True)
 
 
-def title(config: Config) -> str:
-    """What a run is, in one line."""
-    return f"{config.method} on {config.dataset}, {config.servers} servers, {config.rounds} rounds, seed {config.seed}"
+def _start(layer: dict[str, Any], folder: Path | None, data_dir: Path | None) -> RunResult:
+    from hatdfed.experiment import run
+
+    config = resolve(layer)
+    for sentence in notes(config):
+        note(sentence)
+    folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
+    with watch_download() as progress, watch_rounds() as on_round:
+        return run(config, out=folder, data_dir=data_dir, on_round=on_round, progress=progress)
+
+
+def _go_on(folder: Path, layer: dict[str, Any], data_dir: Path | None) -> RunResult:
+    from hatdfed.experiment import resume
+
+    with watch_download() as progress, watch_rounds() as on_round:
+        return resume(folder, layer, data_dir=data_dir, on_round=on_round, progress=progress)
 
 
 def _draw(result: RunResult) -> None:
@@ -81,42 +78,3 @@ def _draw(result: RunResult) -> None:
 
     if result.folder is not None:
         write_run_figures(run_data(result), result.folder)
-
-
-@contextmanager
-def _live() -> Iterator[OnRound]:
-    """A progress bar on a terminal, now and then a plain line elsewhere."""
-    spent = 0.0
-
-    def figures(record: RoundRecord) -> tuple[float, float]:
-        nonlocal spent
-        spent += total_joules(record.report.energy)
-        return 100 * float(record.report.accuracy.mean()), spent
-
-    if not err.is_terminal:
-
-        def print_line(config: Config, record: RoundRecord) -> None:
-            accuracy, joules = figures(record)
-            if (record.t + 1) % max(1, config.rounds // 10) == 0 or record.t + 1 == config.rounds:
-                text = f"round {record.t + 1}/{config.rounds}  accuracy {accuracy:.1f} %  spent {joules_text(joules)}"
-                err.print(text, soft_wrap=True)
-
-        yield print_line
-        return
-
-    columns: tuple[Any, ...] = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("getting ready")
-
-        def move_bar(config: Config, record: RoundRecord) -> None:
-            accuracy, joules = figures(record)
-            text = f"accuracy {accuracy:.1f} %  spent {joules_text(joules)}"
-            bar.update(task, total=config.rounds, completed=record.t + 1, description=text)
-
-        yield move_bar

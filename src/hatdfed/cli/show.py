@@ -10,8 +10,7 @@ import typer
 
 from hatdfed.cli.console import joules_text, out
 from hatdfed.cli.options import Json
-from hatdfed.cli.run import title
-from hatdfed.cli.tables import summary_table
+from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.records.folder import RunFolder
 
 
@@ -27,11 +26,11 @@ def show_command(
         typer.echo(json.dumps(content))
         return
     if results is not None:
-        out.print(summary_table([results], title=title(config)))
+        out.print(summary_table([results], title=run_title(config)))
         for sentence in results.get("notes", ()):
             out.print(f"note: {sentence}", soft_wrap=True)
         return
-    out.print(f"{title(config)}: {len(rounds)} of {config.rounds} rounds played.", soft_wrap=True)
+    out.print(f"{run_title(config)}: {len(rounds)} of {config.rounds} rounds played.", soft_wrap=True)
     if rounds:
         spent = sum(row["upload_joules"] + row["training_joules"] + row["link_joules"] for row in rounds)
         accuracy = rounds[-1]["avg_accuracy"]

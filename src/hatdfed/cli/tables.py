@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from hatdfed.cli.console import joules_text
+from hatdfed.config import Config
 from hatdfed.summary import JOULES_PER_MJ
 
 _COLUMNS = (
     ("avg_accuracy", "accuracy %"),
-    ("std_accuracy", "over servers, sd"),
+    ("std_accuracy", "sd of servers"),
     ("best_accuracy", "best %"),
     ("worst_accuracy", "worst %"),
     ("total_energy_mj", "energy"),
-    ("link_energy_mj", "of it on links"),
-    ("links_per_round", "links a round"),
+    ("link_energy_mj", "link energy"),
+    ("links_per_round", "links"),
 )
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], *, title: str) -> Table:
     """One row for each run or method: the paper's six metrics, and the links they took."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("method")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", no_wrap=True)
     for _, heading in _COLUMNS:
         table.add_column(heading, justify="right")
     for row in rows:
@@ -37,5 +39,16 @@ def _cell(row: Mapping[str, Any], key: str) -> str:
     value, deviation = float(row[key]), row.get(f"{key}_sd")
     if key.endswith("_mj"):
         text = joules_text(value * JOULES_PER_MJ)
-        return text if deviation is None else f"{text} ± {joules_text(deviation * JOULES_PER_MJ)}"
+        return text if deviation is None else f"{text} ± {_percent(deviation, value)}"
+    if key == "links_per_round":
+        return f"{value:.1f}"
     return f"{value:.1f}" if deviation is None else f"{value:.1f} ± {deviation:.1f}"
+
+
+def _percent(deviation: float, value: float) -> str:
+    return f"{100 * deviation / value:.0f} %" if value else "0 %"
+
+
+def run_title(config: Config) -> str:
+    """What a run is, in one line."""
+    return f"{config.method} on {config.dataset}, {config.servers} servers, {config.rounds} rounds, seed {config.seed}"

@@ -46,6 +46,7 @@ class Feedback(NamedTuple):
 class TopologyPolicy(Protocol[S]):
     """Draws the links of a round and learns from what they brought."""
 
+    uses_budget: ClassVar[bool]  # whether it draws `context.budget` links, or knows its own number
     plans_mixing: ClassVar[bool]  # whether its draws say how much each model weighs in a merge
 
     def init(self, num_servers: int) -> S:
@@ -71,6 +72,7 @@ class NoState(NamedTuple):
 class Stateless:
     """What a policy without memory does not need to write."""
 
+    uses_budget: ClassVar[bool] = True
     plans_mixing: ClassVar[bool] = False
 
     def init(self, num_servers: int) -> NoState:

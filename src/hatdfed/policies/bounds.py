@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from hatdfed.round import LinkDraw
 class NoLinks(Stateless):
     """Everybody for itself."""
 
+    uses_budget: ClassVar[bool] = False
+
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Nothing."""
         return certain(np.zeros(context.reachable.shape, dtype=bool))
@@ -22,6 +25,8 @@ class NoLinks(Stateless):
 @dataclass(frozen=True)
 class AllLinks(Stateless):
     """Everybody hears everybody."""
+
+    uses_budget: ClassVar[bool] = False
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Every possible link."""

@@ -41,6 +41,7 @@ class LinkBandit:
     propensity: str = "before-rounding"  # D9
     pairing: str = "random"  # D8
 
+    uses_budget: ClassVar[bool] = True
     plans_mixing: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ from hatdfed.topology import BoolMatrix, FloatMatrix
 class Ring(Stateless):
     """Every server receives from the next and the previous active one."""
 
+    uses_budget: ClassVar[bool] = False
     plans_mixing: ClassVar[bool] = True
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:

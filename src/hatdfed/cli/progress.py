@@ -1,0 +1,89 @@
+"""How far things have come: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hatdfed.cli.console import err, joules_text
+from hatdfed.config import Config
+from hatdfed.energy.ledger import total_joules
+from hatdfed.learning.datasets.base import Progress as DownloadProgress
+from hatdfed.round import RoundRecord
+
+if TYPE_CHECKING:
+    from hatdfed.comparison import OnRun
+    from hatdfed.experiment import OnRound, RunResult
+
+
+class _Show(Protocol):
+    def __call__(self, done: int, total: int, text: str) -> None:
+        """`done` of `total`, and what there is to say about it."""
+
+
+@contextmanager
+def watch_rounds() -> Iterator[OnRound]:
+    """Round, accuracy and joules of a run."""
+    spent = 0.0
+    with _counter("round", lines=10) as show:
+
+        def on_round(config: Config, record: RoundRecord) -> None:
+            nonlocal spent
+            spent += total_joules(record.report.energy)
+            accuracy = 100 * float(record.report.accuracy.mean())
+            show(record.t + 1, config.rounds, f"accuracy {accuracy:.1f} %  spent {joules_text(spent)}")
+
+        yield on_round
+
+
+@contextmanager
+def watch_runs() -> Iterator[OnRun]:
+    """The runs of a comparison, as they finish."""
+    with _counter("run", lines=1000) as show:
+
+        def on_run(result: RunResult, done: int, total: int) -> None:
+            config, accuracy = result.config, result.summary["avg_accuracy"]
+            show(done, total, f"{config.method} seed {config.seed}: accuracy {accuracy:.1f} %")
+
+        yield on_run
+
+
+@contextmanager
+def watch_download() -> Iterator[DownloadProgress]:
+    """A data set on its way; nothing is shown when none is downloaded."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        tasks = {}
+
+        def report(done_bytes: int, total_bytes: int | None, label: str, /) -> None:
+            if label not in tasks:
+                tasks[label] = bar.add_task(label, total=total_bytes)
+            bar.update(tasks[label], completed=done_bytes, total=total_bytes)
+
+        yield report
+
+
+@contextmanager
+def _counter(what: str, *, lines: int) -> Iterator[_Show]:
+    """`lines` is how many plain lines a whole job may take where there is no terminal."""
+    if not err.is_terminal:
+
+        def print_line(done: int, total: int, text: str) -> None:
+            if done % max(1, total // lines) == 0 or done == total:
+                err.print(f"{what} {done}/{total}  {text}", soft_wrap=True)
+
+        yield print_line
+        return
+    columns = (
+        TextColumn(what),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("getting ready", total=None)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)

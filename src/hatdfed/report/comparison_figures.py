@@ -1,0 +1,185 @@
+"""Three pictures that hold methods against each other, each method played with one or more seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+import hatdfed.report as rp
+import hatdfed.report.findings as fd
+import hatdfed.report.style as st
+from hatdfed.errors import RunFolderError
+from hatdfed.report import RunData, Vector
+from hatdfed.report.findings import format_joules, format_percent
+
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_MARKERS = ("o", "s", "^", "D")
+_LOG_RATIO = 30  # of the dearest method to the cheapest, beyond which a linear axis would squeeze the cheap ones
+
+
+class _Method(NamedTuple):
+    """What the seeds of one method came to, and how it is drawn."""
+
+    name: str
+    runs: Sequence[RunData]
+    joules: Vector  # [S] all of a run
+    test_accuracy: Vector  # [S] percent, nan where it was not measured
+    colour: str
+    dashes: Any
+    marker: str
+
+
+def write_comparison_figures(runs: Mapping[str, Sequence[RunData]], folder: Path) -> list[Path]:
+    """Draw accuracy over rounds, accuracy against energy, and energy by cause into `folder`; return the files."""
+    methods = _methods(runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        "accuracy": _accuracy(methods),
+        "accuracy_vs_energy": _accuracy_vs_energy(methods),
+        "energy": _energy(methods),
+    }
+    return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
+
+
+def _methods(runs: Mapping[str, Sequence[RunData]]) -> list[_Method]:
+    """Colours go round with the order of `runs`, and line styles and markers change with each turn."""
+    empty = [name for name, seeds in runs.items() if not seeds or not all(run.rounds for run in seeds)]
+    if not runs or empty:
+        found = f"No rounds were played by {', '.join(empty)}" if empty else "There are no runs"
+        raise RunFolderError(f"{found}, so there is nothing to compare. Give runs of at least one round.")
+    methods = []
+    for index, (name, seeds) in enumerate(runs.items()):
+        turn, colour = divmod(index, len(st.PALETTE))
+        joules = np.array([rp.total_joules(run) for run in seeds])
+        accuracy = rp.column([run.summary for run in seeds], "avg_accuracy")
+        look = (st.PALETTE[colour], _DASHES[turn % len(_DASHES)], _MARKERS[turn % len(_MARKERS)])
+        methods.append(_Method(name, seeds, joules, accuracy, *look))
+    return methods
+
+
+def _accuracy(methods: Sequence[_Method]) -> Figure:
+    """Mean validation accuracy over rounds, a line for each method and ± 1 sd over its seeds around it."""
+    curves = {method.name: rp.accuracy_curve(method.runs) for method in methods}  # name -> rounds, mean, sd
+    final = {name: (mean[-1], sd[-1]) for name, (_, mean, sd) in curves.items()}
+    ranked = sorted(methods, key=lambda method: -np.nan_to_num(final[method.name][0], nan=-1.0))
+    title = fd.best_finding(ranked[0].name, final[ranked[0].name][0], len(ranked))
+    figure, axes = st.chart(9.2, 5.2, title, f"Mean over servers. {_seeds(methods, 'bands show')}")
+    lines = {}
+    for method in reversed(ranked):  # the best in front
+        rounds, mean, sd = curves[method.name]
+        (line,) = axes.plot(rounds, mean, color=method.colour, linestyle=method.dashes, linewidth=1.8)
+        line.set_marker("o" if len(rp.finite(mean)) == 1 else "")
+        lines[method.name] = line
+        axes.fill_between(rounds, mean - sd, mean + sd, color=method.colour, alpha=0.13, linewidth=0)
+    st.round_axis(axes, min(rounds[0] for rounds, _, _ in curves.values()), max(c[0][-1] for c in curves.values()))
+    st.percent_axis(axes, np.concatenate([mean + side * sd for _, mean, sd in curves.values() for side in (-1, 1)]))
+    st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
+    words = [f"{method.name}  {format_percent(*final[method.name])}" for method in ranked]
+    handles = [lines[method.name] for method in ranked]
+    _legend(axes, handles, words, loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=2.8)
+    return figure
+
+
+def _accuracy_vs_energy(methods: Sequence[_Method]) -> Figure:
+    """Test accuracy against total energy: a point with error bars for each method, a faint one for each seed."""
+    shown = [method for method in methods if len(rp.finite(method.test_accuracy))]
+    absent = ", ".join(method.name for method in methods if not len(rp.finite(method.test_accuracy)))
+    # [M, 2, 2]: joules and percent, mean and sd of each
+    spots = np.array([(rp.mean_and_sd(m.joules), rp.mean_and_sd(m.test_accuracy)) for m in shown]).reshape(-1, 2, 2)
+    front = rp.pareto_front(spots[:, :, 0])
+    title = fd.front_finding([shown[index].name for index in front], len(shown))
+    note = f"Test accuracy after the last round. {_seeds(methods, 'bars show')}"
+    figure, axes = st.chart(9.2, 5.8, title, f"{note} Not measured: {absent}." if absent else note)
+    seeds = np.concatenate([(method.joules, method.test_accuracy) for method in methods], axis=1).T  # [S, 2]
+    unit = _energy_axis(axes, np.append(seeds[:, 0], _spokes(spots)[:, 0]))
+    spots[:, 0] /= unit
+    _points(axes, shown, spots, unit)
+    st.percent_axis(axes, np.append(seeds[:, 1], _spokes(spots)[:, 1]))
+    busy = np.concatenate([_spokes(spots), seeds / (unit, 1)])
+    if front:
+        stairs = _stairs(spots[front, :, 0], axes)
+        axes.plot(stairs[:, 0], stairs[:, 1], color="#9AA3AD", linewidth=1.1, zorder=1)
+        st.end_labels(figure, axes, [st.EndLabel(stairs[-1, 1], "Pareto front")])
+        busy = np.concatenate([busy, st.along(stairs)])
+    st.place_labels(figure, axes, spots[:, :, 0], [method.name for method in shown], busy)
+    return figure
+
+
+def _points(axes: Axes, methods: Sequence[_Method], spots: Vector, unit: float) -> None:
+    for method, ((x, x_sd), (y, y_sd)) in zip(methods, spots, strict=True):
+        look: dict[str, Any] = {"color": method.colour, "marker": method.marker, "linestyle": ""}
+        if len(method.runs) > 1:
+            axes.plot(method.joules / unit, method.test_accuracy, markersize=3.5, alpha=0.45, markeredgewidth=0, **look)
+        axes.errorbar(x, y, y_sd, x_sd, markersize=8, markeredgecolor=st.PAPER, elinewidth=1.1, zorder=3, **look)
+
+
+def _energy_axis(axes: Axes, joules: Vector) -> float:
+    """An x axis for these energies, logarithmic where they differ by far; how many joules its unit is."""
+    low, high = float(joules.min()), float(joules.max())
+    is_log = low > 0 and high / low > _LOG_RATIO
+    unit = fd.EnergyUnit("logarithmic", 1.0) if is_log else fd.energy_unit(high)
+    st.name_axes(axes, f"Total energy ({unit.symbol})", "Average test accuracy (%)")
+    if is_log:
+        axes.set(xscale="log", xlim=(low / 1.3, high * 1.5))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_joules(value)))
+    else:
+        left, right = rp.limits(joules / unit.joules, least=0.1 * high / unit.joules or 1.0)
+        axes.set_xlim(max(left, -0.02 * right), right)
+    return unit.joules
+
+
+def _stairs(front: Vector, axes: Axes) -> Vector:  # [F, 2] -> [2F + 1, 2]
+    """The corners of the front, from the lower edge of the axes up and to the right edge."""
+    x = np.append(np.repeat(front[:, 0], 2), axes.get_xlim()[1])
+    y = np.append(axes.get_ylim()[0], np.repeat(front[:, 1], 2))
+    return np.stack([x, y], axis=1)
+
+
+def _spokes(spots: Vector) -> Vector:  # [M, 2, 2] -> [many, 2]
+    """Points along all error bars."""
+    share = np.linspace(-1, 1, 9)[:, None]
+    mean, sd = spots[:, :, 0], spots[:, :, 1]
+    arms = [mean + share[..., None] * sd * axis for axis in ((1, 0), (0, 1))]
+    return np.concatenate(arms).reshape(-1, 2)
+
+
+def _energy(methods: Sequence[_Method]) -> Figure:
+    """Energy of each method as a bar stacked by cause, mean over its seeds, the cheapest method on top."""
+    ranked = sorted(methods, key=lambda method: float(method.joules.mean()))
+    means = {method.name: float(method.joules.mean()) for method in ranked}
+    unit, note = fd.energy_unit(max(means.values())), f"Energy by cause. {_seeds(methods, 'numbers show')}"
+    figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note)
+    left, bars = np.zeros(len(ranked)), []
+    for cause, colour in st.CAUSE_COLOURS.items():
+        spent = np.array([np.mean([rp.cumulative_joules(r)[cause][-1] for r in method.runs]) for method in ranked])
+        bars.append(axes.barh(range(len(ranked)), spent / unit.joules, left=left, height=0.66, color=colour))
+        left = left + spent / unit.joules
+    for row, method in enumerate(ranked):
+        spread = format_joules(*rp.mean_and_sd(method.joules))
+        text = axes.annotate(spread, (left[row], row), (5, 0), textcoords="offset points", va="center")
+        text.set(size=st.SMALL, family=st.FONT, color=st.INK, path_effects=st.HALO)
+    axes.set_yticks(range(len(ranked)), list(means))
+    axes.tick_params(axis="y", labelcolor=st.INK, labelsize=st.BODY - 0.5)
+    axes.grid(visible=False, axis="y")
+    axes.set(ylim=(len(ranked) - 0.5, -0.5), xlim=(0, 1.22 * left.max() or 1.0))
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=st.STEPS))
+    st.name_axes(axes, f"Total energy ({unit.symbol})", "")
+    _legend(axes, bars, list(rp.CAUSES.values()), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
+    return figure
+
+
+def _legend(axes: Axes, handles: Sequence[Any], words: Sequence[str], **place: Any) -> None:
+    font = {"family": st.FONT, "size": st.SMALL}
+    axes.legend(handles, words, frameon=False, prop=font, labelcolor=st.INK, borderaxespad=0.4, **place)
+
+
+def _seeds(methods: Sequence[_Method], spread: str) -> str:
+    return fd.seeds_note([len(method.runs) for method in methods], spread)

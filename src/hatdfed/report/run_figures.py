@@ -1,0 +1,113 @@
+"""Four pictures of one run: accuracy, energy, the one against the other, and who sent to whom in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import hatdfed.report as rp
+import hatdfed.report.findings as fd
+import hatdfed.report.style as st
+from hatdfed.errors import RunFolderError
+from hatdfed.report import RunData, Vector
+from hatdfed.report.findings import format_joules, format_percent
+from hatdfed.report.topology_figure import topology_figure
+
+_MOST_LINES = 12  # servers; more lines would be a thicket
+
+
+def write_run_figures(run: RunData, folder: Path) -> list[Path]:
+    """Draw accuracy, energy, accuracy against energy and the last topology into `folder`; return the files."""
+    if not run.rounds:
+        raise RunFolderError(f"The run {run.title!r} has no rounds, so there is nothing to draw. Let it play one.")
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        "accuracy": accuracy_figure(run),
+        "energy": energy_figure(run),
+        "accuracy_vs_energy": accuracy_vs_energy_figure(run),
+        "topology": topology_figure(run),
+    }
+    return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
+
+
+def accuracy_figure(run: RunData) -> Figure:
+    """Mean validation accuracy over rounds, in front of one line for each server or, for many servers, of bands."""
+    played, mean = rp.rounds_played(run), rp.column(run.rounds, "avg_accuracy")
+    figure, axes = st.chart(8, 4.8, fd.accuracy_finding(mean), run.title)
+    draw = _server_lines if run.num_servers <= _MOST_LINES else _server_bands
+    seen, labels = draw(axes, run, played)
+    axes.plot(played, mean, color=st.PALETTE[0], linewidth=2.8, marker=_marker(mean), markersize=7, zorder=4)
+    st.round_axis(axes, played[0], played[-1])
+    st.percent_axis(axes, np.append(seen, mean))
+    st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
+    st.end_labels(figure, axes, [*labels, st.EndLabel(mean[-1], f"mean  {format_percent(mean[-1])}", strong=True)])
+    return figure
+
+
+def _server_lines(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[st.EndLabel]]:
+    accuracy = rp.server_accuracy(run)
+    for line in accuracy:
+        axes.plot(played, line, color=st.PALETTE[5], alpha=0.75, linewidth=1, marker=_marker(line), markersize=4)
+    labels = [f"server {server}  {format_percent(line[-1])}" for server, line in enumerate(accuracy)]
+    return accuracy, [st.EndLabel(line[-1], label) for line, label in zip(accuracy, labels, strict=True)]
+
+
+def _server_bands(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[st.EndLabel]]:
+    mean, sd, worst, best = (rp.column(run.rounds, f"{name}_accuracy") for name in ("avg", "std", "worst", "best"))
+    for low, high, alpha in ((worst, best, 0.22), (mean - sd, mean + sd, 0.45)):
+        axes.fill_between(played, low, high, color=st.PALETTE[5], alpha=alpha, linewidth=0)
+        if len(played) == 1:  # a band of one round has no area
+            axes.vlines(played, low, high, color=st.PALETTE[5], alpha=alpha, linewidth=14)
+    marks = {"best server": best, "mean + 1 sd": mean + sd, "mean − 1 sd": mean - sd, "worst server": worst}
+    labels = [st.EndLabel(line[-1], f"{name}  {format_percent(line[-1])}") for name, line in marks.items()]
+    return np.concatenate(list(marks.values())), labels
+
+
+def energy_figure(run: RunData) -> Figure:
+    """Joules spent so far on device upload, training and links, one on top of the other."""
+    spent, total = rp.cumulative_joules(run), rp.total_joules(run)
+    figure, axes = st.chart(8, 4.8, fd.energy_finding(spent), run.title)
+    unit = fd.energy_unit(total)
+    played = np.append(0.0, rp.rounds_played(run))
+    layers = [spent[cause] / unit.joules for cause in spent]
+    axes.stackplot(
+        played, *layers, colors=[st.CAUSE_COLOURS[cause] for cause in spent], linewidth=0.8, edgecolor=st.PAPER
+    )
+    st.round_axis(axes, 0, played[-1])
+    axes.set_ylim(0, 1.06 * total / unit.joules if total > 0 else 1)
+    st.name_axes(axes, "Rounds played", f"Energy spent so far ({unit.symbol})")
+    middle = np.cumsum([layer[-1] for layer in layers]) - [layer[-1] / 2 for layer in layers]
+    labels = [f"{rp.CAUSES[cause]}  {format_joules(spent[cause][-1])}" for cause in spent]
+    if total > 0:
+        st.end_labels(figure, axes, [st.EndLabel(at, text) for at, text in zip(middle, labels, strict=True)])
+    else:
+        st.notice(axes, "0 J in all rounds")
+    return figure
+
+
+def accuracy_vs_energy_figure(run: RunData) -> Figure:
+    """Mean validation accuracy against the joules spent to get there, with a mark at every quarter of the rounds."""
+    mean, played = rp.column(run.rounds, "avg_accuracy"), rp.rounds_played(run)
+    joules = np.sum(list(rp.cumulative_joules(run).values()), axis=0)[1:]  # [R], after each round
+    figure, axes = st.chart(8, 4.8, fd.half_way_finding(joules, mean), run.title)
+    unit = fd.energy_unit(joules[-1])
+    line = np.stack([joules / unit.joules, mean], axis=1)
+    quarters = sorted({max(round(len(line) * quarter / 4), 1) - 1 for quarter in (1, 2, 3, 4)})
+    marks = [index for index in quarters if np.isfinite(mean[index])]
+    axes.plot(*line.T, color=st.PALETTE[0], linewidth=2.2)
+    dots = axes.scatter(line[marks, 0], line[marks, 1], s=55, color=st.PALETTE[0], edgecolor=st.PAPER, zorder=3)
+    dots.set_clip_on(False)  # all of a dot at 0 J
+    axes.set_xlim(0, 1.06 * joules[-1] / unit.joules if joules[-1] > 0 else 1)
+    st.percent_axis(axes, mean)
+    st.name_axes(axes, f"Energy spent so far ({unit.symbol})", "Mean validation accuracy (%)")
+    names = [f"round {played[index]:.0f}" for index in marks]
+    st.place_labels(figure, axes, line[marks], names, st.along(line[np.isfinite(mean)]))
+    return figure
+
+
+def _marker(line: Vector) -> str:
+    """A dot where a line of a single number would not be seen."""
+    return "o" if len(rp.finite(line)) == 1 else ""

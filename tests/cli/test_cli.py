@@ -1,0 +1,236 @@
+"""The command line as a user types it: what it prints, and what it says when something is wrong."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hatdfed.cli.app import main
+
+SMALL = ["--dataset", "synthetic", "--servers", "3", "--set", "network=linear", "--set", "validation_images=60"]
+SIX_METRICS = {
+    "avg_accuracy", "var_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "total_energy_mj",
+    "link_energy_mj", "energy_by_cause_mj", "links_per_round", "rounds", "seconds", "run_folder", "config",
+}  # fmt: skip
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def hatdfed(monkeypatch, capfd):
+    """The command in this process, as its entry point runs it: importing torch once saves minutes."""
+
+    def call(*arguments, cwd, check=True):
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["hatdfed", *arguments])
+        capfd.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        done = Done(code, *capfd.readouterr())
+        if check:
+            assert done.returncode == 0, done.stderr
+        return done
+
+    return call
+
+
+def refused(done, *expected):
+    """Exit code 2, one sentence that says all of `expected`, no traceback."""
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(sentences) == 1, done.stderr
+    for part in expected:
+        assert part in sentences[0], sentences[0]
+    return True
+
+
+def test_a_run_prints_one_json_object_with_the_papers_metrics(tmp_path):
+    command = [Path(sys.executable).with_name("hatdfed"), "run", *SMALL, "--method", "rnd", "--rounds", "3", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout)
+    assert set(result) >= SIX_METRICS
+    assert result["rounds"] == 3
+    assert result["config"]["method"] == "rnd"
+    assert result["worst_accuracy"] <= result["avg_accuracy"] <= result["best_accuracy"] <= 100
+    assert result["std_accuracy"] ** 2 == pytest.approx(result["var_accuracy"])
+    assert sum(result["energy_by_cause_mj"].values()) == pytest.approx(result["total_energy_mj"])
+    folder = tmp_path / result["run_folder"]
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"config.yaml", "environment.json", "run.sqlite", "results.json", "checkpoint.safetensors"}
+    assert names >= {"accuracy.png", "energy.png", "accuracy_vs_energy.png", "topology.png"}
+    assert json.loads((folder / "results.json").read_text())["avg_accuracy"] == result["avg_accuracy"]
+
+
+def test_without_a_terminal_progress_is_plain_lines(hatdfed, tmp_path):
+    done = hatdfed("run", *SMALL, "--rounds", "2", "--out", "here", cwd=tmp_path)
+    assert re.search(r"round 2/2 {2}accuracy [\d.]+ % {2}spent [\d.]+ k?J", done.stderr)
+    assert "\x1b" not in done.stderr + done.stdout
+    assert "hat-dfed on synthetic, 3 servers, 2 rounds, seed 0" in done.stdout
+    assert "Run folder: here" in done.stdout
+
+
+def test_a_config_file_a_flag_and_set_are_layers(hatdfed, tmp_path):
+    (tmp_path / "mine.yaml").write_text("method: rnd\nrounds: 9\nlink_share: 0.5\nseed: 4\n")
+    done = hatdfed("run", "mine.yaml", *SMALL, "--rounds", "1", "--set", "link_share=1.0", "--json", cwd=tmp_path)
+    config = json.loads(done.stdout)["config"]
+    assert (config["rounds"], config["link_share"], config["seed"]) == (1, 1.0, 4)
+
+
+def test_a_run_goes_on_where_it_was_and_can_be_shown(hatdfed, tmp_path):
+    hatdfed("run", *SMALL, "--rounds", "2", "--out", "run", cwd=tmp_path)
+    done = hatdfed("run", "--resume", "run", "--rounds", "4", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["rounds"] == 4
+    assert "4 rounds" in hatdfed("show", "run", cwd=tmp_path).stdout
+    assert json.loads(hatdfed("show", "run", "--json", cwd=tmp_path).stdout)["rounds"] == 4
+    (tmp_path / "run" / "results.json").unlink()
+    assert "4 of 4 rounds played" in hatdfed("show", "run", cwd=tmp_path).stdout
+
+
+def test_methods_and_datasets_are_listed(hatdfed, tmp_path):
+    methods = {row["name"] for row in json.loads(hatdfed("methods", "--json", cwd=tmp_path).stdout)}
+    assert methods >= {
+        "hat-dfed", "hat-dfed-literal", "hat-dfed-released", "hat-dfed-without-utc", "hat-dfed-without-ima",
+        "rnd", "d-psgd", "local", "full",
+    }  # fmt: skip
+    assert "hat-dfed-without-utc" in hatdfed("methods", cwd=tmp_path).stdout
+    datasets = {row["name"]: row["found"] for row in json.loads(hatdfed("datasets", "--json", cwd=tmp_path).stdout)}
+    assert datasets["digits"] == "embedded"
+    assert set(datasets) >= {"digits", "fashion-mnist", "cifar-10", "synthetic"}
+
+
+def test_the_doctor_finds_what_a_run_needs(hatdfed, tmp_path):
+    findings = json.loads(hatdfed("doctor", "--json", cwd=tmp_path).stdout)
+    assert {finding["what"] for finding in findings} >= {"training", "data sets", "disk"}
+    assert all(finding["good"] for finding in findings)
+
+
+def test_a_comparison_prints_a_row_for_each_method_and_draws(hatdfed, tmp_path):
+    done = hatdfed(
+        "compare", *SMALL, "--methods", "rnd,local", "--seeds", "2", "--rounds", "2", "--out", "c", cwd=tmp_path
+    )
+    assert "mean ± sd over 2 seeds" in done.stdout
+    assert re.search(r"^ *local .* 0\.0 J", done.stdout, re.MULTILINE)
+    names = {path.name for path in (tmp_path / "c").iterdir()}
+    assert names >= {
+        "comparison.json",
+        "accuracy.png",
+        "energy.png",
+        "accuracy_vs_energy.png",
+        "rnd-seed0",
+        "local-seed1",
+    }
+
+
+def test_a_method_that_sees_the_test_set_is_marked_and_told(hatdfed, tmp_path):
+    done = hatdfed("run", *SMALL, "--method", "hat-dfed-released", "--rounds", "1", cwd=tmp_path)
+    assert "sees the test set" in done.stdout
+    assert "note: feedback: test" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--set", "link_shar=0.3"], ["'link_shar'", "Did you mean link_share?"]),
+        (["--set", "learner.learning_rat=0.3"], ["'learner.learning_rat'", "Did you mean learning_rate?"]),
+        (["--method", "hat-dfd"], ["'hat-dfd'", "Did you mean hat-dfed?"]),
+        (["--dataset", "digit"], ["'digit'", "Did you mean digits?"]),
+        (["--set", "link_share=0"], ["link_share is 0", "greater than 0"]),
+        (["--set", "link_share=2"], ["link_share is 2", "less than or equal to 1"]),
+        (["--servers", "1"], ["servers is 1", "greater than or equal to 2"]),
+        (["--servers", "5000"], ["servers is 5000", "1097 images"]),
+        (["--servers", "20", "--set", "disjoint=true"], ["20 servers", "at most 10 servers"]),
+        (["--set", "images_per_server=5000"], ["images_per_server is 5000", "1097"]),
+        (["--set", "rounds"], ["key=value"]),
+        (["--dataset", "fashion-mnist", "--data-dir", "nowhere"], ["nowhere"]),
+        (["--dataset", "cifar-10", "--data-dir", "."], ["data_batch_1.bin"]),
+        (["missing.yaml"], ["missing.yaml", "cannot be read"]),
+        (["--resume", "nothing-here"], ["nothing-here is not a run folder"]),
+        (["--out", "/dev/null/run"], ["/dev/null/run", "Choose another one with --out"]),
+        (["--set", "policy.name=ringg"], ["Did you mean ring?"]),
+        (["--set", "policy.learning_rate=7"], ["policy.learning_rate is 7", "between 0 and 1"]),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(hatdfed, tmp_path, arguments, expected):
+    assert refused(hatdfed("run", *arguments, cwd=tmp_path, check=False), *expected)
+    assert not list(tmp_path.glob("runs/*/results.json"))
+
+
+@pytest.mark.parametrize("content", ["rounds: [1", "- a\n- b\n", "\x00\x01"])
+def test_a_config_file_that_is_none_is_refused(hatdfed, tmp_path, content):
+    (tmp_path / "bad.yaml").write_text(content)
+    assert refused(hatdfed("run", "bad.yaml", cwd=tmp_path, check=False), "bad.yaml")
+
+
+def test_truncated_data_files_are_refused_by_name(hatdfed, tmp_path):
+    folder = tmp_path / "data" / "fashion-mnist"
+    folder.mkdir(parents=True)
+    for name in (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ):
+        (folder / name).write_bytes(b"\x00\x00\x08\x03" + b"\x00" * 5)
+    arguments = ("run", "--dataset", "fashion-mnist", "--data-dir", "data")
+    assert refused(hatdfed(*arguments, cwd=tmp_path, check=False), "idx")
+    binary = tmp_path / "data" / "cifar-10-batches-bin"
+    binary.mkdir()
+    for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
+        (binary / name).write_bytes(b"\x01" * 4000)
+    arguments = ("run", "--dataset", "cifar-10", "--data-dir", "data")
+    assert refused(hatdfed(*arguments, cwd=tmp_path, check=False), ".bin", "4000")
+
+
+def test_resuming_a_folder_of_another_config_is_refused_and_nothing_is_lost(hatdfed, tmp_path):
+    hatdfed("run", *SMALL, "--rounds", "2", "--out", "run", cwd=tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.[yj]*")}
+    (tmp_path / "other.yaml").write_text("method: rnd\nseed: 3\n")
+    done = hatdfed("run", "other.yaml", "--resume", "run", cwd=tmp_path, check=False)
+    assert refused(done, "run has method 'hat-dfed', but 'rnd' was asked for")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.[yj]*")} == before
+
+
+def test_a_comparison_refuses_what_it_sets_by_itself(hatdfed, tmp_path):
+    done = hatdfed("compare", "--methods", "rnd", "--set", "seed=3", cwd=tmp_path, check=False)
+    assert refused(done, "Use --seeds instead")
+    assert refused(hatdfed("compare", "--methods", ",", cwd=tmp_path, check=False), "names no method")
+    assert refused(hatdfed("compare", "--methods", "rnd,rdn", cwd=tmp_path, check=False), "Did you mean rnd?")
+
+
+def test_a_full_disk_ends_in_one_sentence_and_keeps_what_was_committed(hatdfed, tmp_path):
+    """A file size limit stands in for a full disk: writes past it fail in the same way."""
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+        "from hatdfed.cli.app import main; main()"
+    )
+    arguments = [
+        "run",
+        *SMALL,
+        "--rounds",
+        "5",
+        "--out",
+        "run",
+        "--set",
+        "checkpoint_every=1",
+        "--set",
+        "network=small-cnn",
+    ]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert refused(done, "checkpoint.safetensors cannot be written")
+    assert not list(Path(tmp_path / "run").glob(".*partial"))
+    assert "1 of 5 rounds played" in hatdfed("show", "run", cwd=tmp_path).stdout
