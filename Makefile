@@ -4,8 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+METHODS := hat-dfed,rnd,d-psgd,full,local
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow clean
+.PHONY: help setup run test lint format test-slow readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
-	$(BIN)/hatdfed compare --dataset digits --methods hat-dfed,rnd,d-psgd,full,local --seeds 3
+	$(BIN)/hatdfed compare --dataset digits --methods $(METHODS) --seeds 3
 
 test: lint  ## Every check and every fast test
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -37,6 +39,14 @@ format: $(READY)  ## Rewrite the code in the one format
 
 test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
 	$(BIN)/pytest -m slow
+
+# What README shows of `make run`: the same command, its table and pictures kept under docs/.
+readme-figures: $(READY)  ## Draw the README's pictures anew from a fresh `make run`
+	rm -rf build/readme && mkdir -p docs/make_run
+	$(BIN)/hatdfed compare --dataset digits --methods $(METHODS) --seeds 3 --out build/readme
+	cp build/readme/comparison.json build/readme/accuracy.png build/readme/accuracy_vs_energy.png docs/make_run/
+	$(BIN)/hatdfed run --method hat-dfed --out build/readme/run
+	cp build/readme/run/topology.png build/readme/run/environment.json docs/make_run/
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=1)]
 class Section(BaseModel):
     """Frozen; unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True)
 
 
 class Component(BaseModel):

@@ -12,7 +12,7 @@ from hatdfed.cli.console import joules_text
 from hatdfed.config import Config
 from hatdfed.summary import JOULES_PER_MJ
 
-_COLUMNS = (
+COLUMNS = (
     ("avg_accuracy", "accuracy %"),
     ("std_accuracy", "sd of servers"),
     ("best_accuracy", "best %"),
@@ -27,15 +27,16 @@ def summary_table(rows: Sequence[Mapping[str, Any]], *, title: str) -> Table:
     """One row for each run or method: the paper's six metrics, and the links they took."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for _, heading in _COLUMNS:
+    for _, heading in COLUMNS:
         table.add_column(heading, justify="right")
     for row in rows:
         name = f"{row['method']} (sees the test set)" if row.get("leaks_test") else str(row["method"])
-        table.add_row(name, *(_cell(row, key) for key, _ in _COLUMNS))
+        table.add_row(name, *(cell(row, key) for key, _ in COLUMNS))
     return table
 
 
-def _cell(row: Mapping[str, Any], key: str) -> str:
+def cell(row: Mapping[str, Any], key: str) -> str:
+    """One figure of a row, with its deviation over seeds where there is one."""
     value, deviation = float(row[key]), row.get(f"{key}_sd")
     if key.endswith("_mj"):
         text = joules_text(value * JOULES_PER_MJ)

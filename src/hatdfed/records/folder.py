@@ -118,7 +118,7 @@ def environment() -> dict[str, Any]:
             versions[package] = None
     return {
         "python": sys.version.split()[0],
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
         "packages": versions,

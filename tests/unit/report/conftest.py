@@ -27,12 +27,11 @@ def made_up_run(
 ) -> RunData:
     """A run whose accuracy climbs, or stays at `accuracy`; every cost is a multiple of `joules`."""
     rng = np.random.default_rng(seed)
-    reached = 90 - 70 * np.exp(-0.4 * np.arange(1, rounds + 1)[:, None]) + rng.normal(0, 3, (rounds, num_servers))
-    if accuracy is not None:
-        reached = np.full((rounds, num_servers), accuracy)
+    climb = 90 - 70 * np.exp(-0.4 * np.arange(1, rounds + 1)[:, None]) + rng.normal(0, 3, (rounds, num_servers))
+    reached = climb if accuracy is None else np.full_like(climb, accuracy)
     drawn = (rng.random((rounds, num_servers, num_servers)) < link_share) & ~np.eye(num_servers, dtype=bool)
     prices = joules * rng.uniform(1, 9, (num_servers, num_servers))
-    mean = None if math.isnan(reached[-1, 0]) else float(reached[-1].mean())
+    mean = None if math.isnan(reached[-1, 0]) else reached[-1].mean()
     return RunData(
         label=label,
         title=f"{label} on digits, {num_servers} servers, seed {seed}",
