@@ -19,11 +19,12 @@ from hatdfed.errors import ConfigError
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Indices = NDArray[np.intp]
 
 # Bins in which the threshold of capping is looked for: many, so that few links are left to sort.
-_BINS = 4096
+_BINS = 2048
 # Links settled at a time: a block and its temporaries stay in the processor's cache.
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 
 
 def cap_to_budget(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
@@ -36,11 +37,12 @@ def cap_to_budget(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
     _check_budget(log_weights, budget)
     if budget == 0:
         return np.zeros_like(log_weights)
-    uncapped = _softmax(log_weights) * budget
-    if uncapped.max() <= 1:
-        return uncapped
+    probability = _weights(log_weights)
+    probability *= budget / probability.sum()
+    if probability.max() <= 1:
+        return probability
     capped = _capped_links(log_weights, budget)
-    return _share(log_weights, capped, budget - int(capped.sum()))
+    return _share(log_weights, capped, budget - int(np.count_nonzero(capped)))
 
 
 def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
@@ -49,7 +51,9 @@ def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
     _check_budget(log_weights, budget)
     if budget == 0:
         return np.zeros_like(log_weights)
-    return np.minimum(_softmax(log_weights) * budget, 1.0)
+    weights = _weights(log_weights)
+    weights *= budget / weights.sum()
+    return np.minimum(weights, 1.0, out=weights)
 
 
 def dependent_rounding(probability: Vector, rng: np.random.Generator, *, shuffle: bool = True) -> Mask:
@@ -66,28 +70,40 @@ def dependent_rounding(probability: Vector, rng: np.random.Generator, *, shuffle
     still_open = np.flatnonzero((probability > 0) & ~drawn)
     if shuffle:
         rng.shuffle(still_open)
-    value = probability.take(still_open)
-    while len(still_open) > 1:
-        blocks = [slice(start, start + _BLOCK) for start in range(0, len(still_open), _BLOCK)]
-        swept = [_sweep(still_open[block], value[block], drawn, rng) for block in blocks]
-        still_open, value = (np.concatenate(parts) for parts in zip(*swept, strict=True))
+    blocks = [still_open[start : start + _BLOCK] for start in range(0, len(still_open), _BLOCK)]
+    settled = [_settle(block, probability.take(block), drawn, rng, leave=_BLOCK // 32) for block in blocks]
+    # The few that every block leaves open, each with a new value, settle among themselves.
+    links = np.concatenate([still_open[:0], *(links for links, _ in settled)])
+    value = np.concatenate([probability[:0], *(value for _, value in settled)])
+    links, value = _settle(links, value, drawn, rng)
     # One link may be left with float dust around 0 or 1, because Σp is a whole number.
-    drawn[still_open] = value > 0.5
+    drawn[links] = value > 0.5
     return drawn
 
 
-def _sweep(
-    links: NDArray[np.intp], value: Vector, drawn: Mask, rng: np.random.Generator
-) -> tuple[NDArray[np.intp], Vector]:
+def _settle(
+    links: Indices, value: Vector, drawn: Mask, rng: np.random.Generator, *, leave: int = 1
+) -> tuple[Indices, Vector]:
+    """Sweep until at most `leave` links are open; returns them and their values."""
+    while len(links) > leave:
+        links, value = _sweep(links, value, drawn, rng)
+    return links, value
+
+
+def _sweep(links: Indices, value: Vector, drawn: Mask, rng: np.random.Generator) -> tuple[Indices, Vector]:
     """Settle neighbours in pairs, mark in `drawn` those that became 1, return the links still open and their values."""
     even = len(links) // 2 * 2
     first, second = links[0:even:2], links[1:even:2]
     kept_first, kept_value, other_drawn = _settle_pairs(value[0:even:2], value[1:even:2], rng)
     kept = np.where(kept_first, first, second)
     drawn[(first + second - kept)[other_drawn]] = True  # the other one of each pair
-    drawn[kept[kept_value >= 1]] = True
     is_open = (kept_value > 0) & (kept_value < 1)
-    return np.append(kept[is_open], links[even:]), np.append(kept_value[is_open], value[even:])
+    if not is_open.all():
+        drawn[kept[kept_value >= 1]] = True
+        kept, kept_value = kept[is_open], kept_value[is_open]
+    if even < len(links):
+        return np.append(kept, links[even:]), np.append(kept_value, value[even:])
+    return kept, kept_value
 
 
 def sequential_rounding(probability: Vector, rng: np.random.Generator) -> Mask:
@@ -134,9 +150,10 @@ def _settle_pairs(
 
 
 def _check_budget(log_weights: Vector, budget: int) -> None:
-    if np.isnan(log_weights).any() or (log_weights == np.inf).any():
+    low, top = log_weights.min(initial=0.0), log_weights.max(initial=-np.inf)  # nan if there is one
+    if not (low <= np.inf and top < np.inf):
         raise ValueError("log-weights must be numbers below infinity")
-    drawable = int((log_weights > -np.inf).sum())
+    drawable = log_weights.size if low > -np.inf else int(np.count_nonzero(log_weights > -np.inf))
     if not 0 <= budget <= drawable:
         raise ConfigError(
             f"The budget is {budget} links, but {drawable} can be drawn. Use a budget between 0 and {drawable}."
@@ -151,31 +168,41 @@ def _capped_links(log_weights: Vector, budget: int) -> Mask:
     their sum, kept as a logarithm. So one pass finds the bin of x, and only the links in that bin are sorted.
     """
     top = log_weights.max()
-    low = np.min(log_weights, where=log_weights > -np.inf, initial=top)
-    if low == top or budget >= int((log_weights > -np.inf).sum()):
+    low = log_weights.min()
+    if low == -np.inf:
+        low = np.min(log_weights, where=log_weights > -np.inf, initial=top)
+    if low == top:
         return log_weights > -np.inf
-    width = (top - low) / _BINS
-    place = np.maximum(log_weights, low)  # −inf goes to the lowest bin, where it weighs nothing
-    place -= low
-    place *= (1 - 1e-12) / width  # the largest falls into the last bin
-    bin_of = place.astype(np.int32)
-    edge = low + width * np.arange(1, _BINS + 1)  # the upper edge of each bin
-    in_bin = np.bincount(bin_of, minlength=_BINS)
-    weight_in_bin = np.bincount(bin_of, weights=np.exp(log_weights - edge[bin_of]), minlength=_BINS)
-    with np.errstate(divide="ignore"):
-        log_sum_to = np.logaddexp.accumulate(edge + np.log(weight_in_bin))
+    bin_of, log_sum, in_bin, edge = _binned(log_weights, low, top)
+    log_sum_to = np.logaddexp.accumulate(log_sum)
     num_above = len(log_weights) - np.cumsum(in_bin)
     home = int(np.argmax(num_above + np.exp(log_sum_to - edge) <= budget))
     capped: Mask = bin_of > home
-    inside = np.flatnonzero(bin_of == home)
     log_sum_below = log_sum_to[home - 1] if home else -np.inf
+    inside = np.flatnonzero(bin_of == home)
     capped[_largest_over(log_weights, inside, log_sum_below, budget - int(num_above[home]))] = True
     return capped
 
 
-def _largest_over(
-    log_weights: Vector, inside: NDArray[np.intp], log_sum_below: float, remaining: int
-) -> NDArray[np.intp]:
+def _binned(log_weights: Vector, low: float, top: float) -> tuple[NDArray[np.int16], Vector, Indices, Vector]:
+    """The bin of each link, and for each bin the log of its summed weights, its count and its upper edge."""
+    width = (top - low) / _BINS
+    edge = np.linspace(low, top, _BINS + 1)[1:]
+    bin_of: NDArray[np.int16] = np.empty(log_weights.shape, dtype=np.int16)
+    count: Indices = np.zeros(_BINS, dtype=np.intp)
+    weight: Vector = np.zeros(_BINS)
+    for start in range(0, len(log_weights), _BLOCK):
+        part = log_weights[start : start + _BLOCK]
+        # −inf goes to the lowest bin, where it weighs nothing; the largest goes to the last one.
+        place = ((np.maximum(part, low) - low) * ((1 - 1e-12) / width)).astype(np.intp)
+        bin_of[start : start + _BLOCK] = place
+        count += np.bincount(place, minlength=_BINS)
+        weight += np.bincount(place, weights=np.exp(part - edge[place]), minlength=_BINS)
+    with np.errstate(divide="ignore"):
+        return bin_of, edge + np.log(weight), count, edge
+
+
+def _largest_over(log_weights: Vector, inside: Indices, log_sum_below: float, remaining: int) -> Indices:
     """Those of the links `inside` that exceed 1 when `remaining` is shared among them and all smaller ones."""
     if remaining == 0:  # the links above take it all
         return inside[:0]
@@ -193,14 +220,15 @@ def _share(log_weights: Vector, capped: Mask, remaining: int) -> Vector:
     if remaining == 0:
         return capped.astype(np.float64)
     uncapped = log_weights.copy()
-    uncapped[capped] = -np.inf
-    probability = _softmax(uncapped) * remaining
-    probability[capped] = 1.0
+    np.putmask(uncapped, capped, -np.inf)
+    probability = _weights(uncapped, out=uncapped)
+    probability *= remaining / probability.sum()
+    np.putmask(probability, capped, 1.0)
     return np.minimum(probability, 1.0, out=probability)
 
 
-def _softmax(log_weights: Vector) -> Vector:
-    weights: Vector = log_weights - log_weights.max()  # every exponent is at most 0
+def _weights(log_weights: Vector, out: Vector | None = None) -> Vector:
+    """Weights relative to the largest: every exponent is at most 0, so nothing overflows."""
+    weights: Vector = np.subtract(log_weights, log_weights.max(), out=out)
     np.exp(weights, out=weights)
-    weights /= weights.sum()
     return weights
