@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.registry import Registry
 
 
 class Inbox(NamedTuple):
@@ -128,6 +129,28 @@ class BySamples(Rule):
 
 
 @dataclass(frozen=True)
+class BestBySamples(Rule):
+    """One's own model and the few received ones that do best on the probe, weighted by samples (PENS)."""
+
+    best: int = 2  # received models that are kept
+
+    needs_probe: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.best < 1:
+            raise ConfigError(f"aggregator.best is {self.best}, but must be at least 1.")
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """Ties go to the lower slot."""
+        if probe is None:
+            raise ValueError("keeping the best models needs a probe")
+        loss = torch.where(inbox.present, probe.mean, torch.inf)[1:]
+        place = torch.argsort(torch.argsort(loss, stable=True), stable=True)
+        kept = torch.cat([inbox.present[:1], (place < self.best) & inbox.present[1:]])
+        return _merge(_sample_share(inbox._replace(present=kept)), inbox._replace(present=kept))
+
+
+@dataclass(frozen=True)
 class ByPlan(Rule):
     """The weights that the topology's plan gave; what did not arrive goes to the server's own model."""
 
@@ -152,13 +175,16 @@ class PushSum(Rule):
         return merged._replace(mass=mass.sum())
 
 
-AGGREGATORS: dict[str, type[Aggregator]] = {
+_BUILT_IN: dict[str, type[Aggregator]] = {
     "importance": Importance,
     "uniform": Uniform,
     "by-samples": BySamples,
+    "best-by-samples": BestBySamples,
     "by-plan": ByPlan,
     "push-sum": PushSum,
 }
+
+AGGREGATORS: Registry[type[Aggregator]] = Registry("hatdfed.aggregators", _BUILT_IN)
 
 
 def _merge(weights: Tensor, inbox: Inbox) -> Merged:

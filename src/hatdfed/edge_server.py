@@ -52,6 +52,7 @@ class EdgeProgram:
     learner: Learner
     aggregator: Aggregator
     codec: Codec
+    scores: frozenset[str] = frozenset()  # what the policy wants to know about received models
 
     def start(self, seed: int) -> ServerState:
         """A fresh server with its own initial model."""
@@ -63,7 +64,11 @@ class EdgeProgram:
         """Local training on what the devices brought, Eq. (2); nothing if none came."""
         if not work.batches:
             return server
-        params, optimiser = self.learner.fit(server.params, server.optimiser, work.batches, seed=work.seed)
+        # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
+        step_scale = 1 / server.mass if self.aggregator.splits_mass else 1.0
+        params, optimiser = self.learner.fit(
+            server.params, server.optimiser, work.batches, seed=work.seed, step_scale=step_scale
+        )
         return server._replace(params=params, optimiser=optimiser)
 
     def offer(self, server: ServerState, work: Work, num_receivers: int) -> tuple[ServerState, Offer]:
@@ -78,9 +83,12 @@ class EdgeProgram:
 
     def merge(self, server: ServerState, inbox: Inbox, work: Work) -> tuple[ServerState, Verdict]:
         """Judge the models on the probe, merge them, measure the result (Algorithm 3, lines 6–9)."""
-        probe = self._judge(inbox, work.probe) if self.aggregator.needs_probe else None
+        needs_probe = self.aggregator.needs_probe or "loss" in self.scores
+        probe = self._judge(inbox, work.probe) if needs_probe else None
         merged = self.aggregator(probe, inbox)
         scores = {} if probe is None else {"loss": probe.mean}
+        if "similarity" in self.scores:
+            scores["similarity"] = self.learner.similarity(inbox.models)
         accuracy = self.learner.accuracy(merged.model, work.validation)
         return server._replace(params=merged.model, mass=float(merged.mass)), Verdict(
             accuracy, merged.importance, scores

@@ -25,7 +25,7 @@ from hatdfed.records.database import Records, RunDatabase
 from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import merge_layers, notes, overlay, resolve
 from hatdfed.round import RoundRecord
-from hatdfed.summary import summarise
+from hatdfed.summary import personal_accuracy, summarise
 
 OnRound = Callable[[Config, RoundRecord], None]
 
@@ -171,7 +171,9 @@ def _first_accuracy(config: Config, simulation: Simulation) -> NDArray[np.float6
 def _finish(config: Config, simulation: Simulation, folder: RunFolder | None, database: RunDatabase) -> RunResult:
     """Read the test set, once, and write the results."""
     rounds = database.records("rounds")
-    summary = summarise(config, simulation.fleet.accuracy(simulation.test), rounds)
+    correct = simulation.fleet.correct(simulation.test)
+    personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
+    summary = summarise(config, correct.mean(axis=1), personal, rounds)
     summary["notes"] = notes(config)
     if folder is not None:
         summary["run_folder"] = str(folder.path)

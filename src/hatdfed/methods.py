@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ _TABLE = (
     ),
 )
 
-METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
+METHODS: Registry[Method] = Registry("hatdfed.methods", {method.name: method for method in _TABLE})
 
 
 def method_named(name: str) -> Method:

@@ -17,13 +17,30 @@ METRICS = (
     "std_accuracy",
     "best_accuracy",
     "worst_accuracy",
+    "personal_accuracy",
     "total_energy_mj",
     "link_energy_mj",
 )
 
 
+def personal_accuracy(
+    correct: NDArray[np.bool_], labels: NDArray[np.int64], label_shares: NDArray[np.float64]
+) -> NDArray[np.float64]:  # [N, n], [n], [N, classes] -> [N]
+    """Accuracy of each server on its own mix of labels: accuracy label by label, weighted by what the server holds.
+
+    This is what personalised methods such as DAC aim at. A label that the test data lack counts nowhere.
+    """
+    by_label = np.stack([correct[:, labels == label].mean(axis=1) for label in np.unique(labels)], axis=1)
+    held = label_shares[:, np.unique(labels)]
+    weighted: NDArray[np.float64] = (by_label * held).sum(axis=1) / held.sum(axis=1)
+    return weighted
+
+
 def summarise(
-    config: Config, test_accuracy: NDArray[np.float64], rounds: Sequence[Mapping[str, Any]]
+    config: Config,
+    test_accuracy: NDArray[np.float64],
+    personal: NDArray[np.float64],
+    rounds: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Accuracies in percent over servers on the test set after the last round, energies in MJ.
 
@@ -41,6 +58,7 @@ def summarise(
         "best_accuracy": float(percent.max()),
         "worst_accuracy": float(percent.min()),
         "accuracy_by_server": percent.tolist(),
+        "personal_accuracy": 100 * float(personal.mean()),
         "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
         "link_energy_mj": joules["link"] / JOULES_PER_MJ,
         "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},

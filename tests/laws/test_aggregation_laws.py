@@ -8,7 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.aggregation import AGGREGATORS, ByPlan, BySamples, Importance, Inbox, Probe, PushSum, Uniform
+from hatdfed.aggregation import (
+    AGGREGATORS,
+    BestBySamples,
+    ByPlan,
+    BySamples,
+    Importance,
+    Inbox,
+    Probe,
+    PushSum,
+    Uniform,
+)
 from hatdfed.errors import ConfigError
 
 READINGS = [
@@ -19,7 +29,7 @@ READINGS = [
         ("share", "softmax-of-counts", "receiver-count"),
     )
 ]
-RULES = [*READINGS, Uniform(), BySamples(), ByPlan(), PushSum()]
+RULES = [*READINGS, Uniform(), BySamples(), BestBySamples(1), BestBySamples(2), ByPlan(), PushSum()]
 
 
 @st.composite

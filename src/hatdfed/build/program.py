@@ -27,6 +27,7 @@ from hatdfed.learning.optimisers import OPTIMISERS
 from hatdfed.learning.partition import label_skewed_shards, validation_sample
 from hatdfed.learning.work import Batch
 from hatdfed.policies import POLICIES
+from hatdfed.policies.base import AnyPolicy
 from hatdfed.randomness import torch_seed
 
 
@@ -36,6 +37,7 @@ class Simulation(NamedTuple):
     coordinator: Coordinator
     fleet: MailboxFleet
     test: Batch  # for after the last round
+    label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
 
 
 def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:
@@ -53,7 +55,9 @@ def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simul
         codec_name=config.codec,
         run=run,
     )
-    return Simulation(make_coordinator(config, prices), fleet, _batch(dataset, dataset.test))
+    shares = [np.bincount(source.shard.y.numpy(), minlength=dataset.num_classes) for source in sources]
+    label_shares = np.stack(shares) / config.images_per_server
+    return Simulation(make_coordinator(config, prices), fleet, _batch(dataset, dataset.test), label_shares)
 
 
 def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
@@ -63,6 +67,7 @@ def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
         learner=_learner(config, dataset),
         aggregator=build_component("aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share),
         codec=CODECS[config.codec],
+        scores=_policy_class(config).needs_scores,
     )
 
 
@@ -92,8 +97,13 @@ def make_sources(config: Config, dataset: Dataset) -> list[SimulatedDevices]:
     ]
 
 
+def _policy_class(config: Config) -> type[AnyPolicy]:
+    require_one_of("policy.name", config.policy.name, POLICIES)
+    return POLICIES[config.policy.name]
+
+
 def _refuse_missing_plan(config: Config, program: EdgeProgram) -> None:
-    if program.aggregator.needs_plan and not POLICIES[config.policy.name].plans_mixing:
+    if program.aggregator.needs_plan and not _policy_class(config).plans_mixing:
         able = ", ".join(name for name, policy in POLICIES.items() if policy.plans_mixing)
         raise ConfigError(
             f"aggregator {config.aggregator.name!r} merges by the weights of a plan, but policy "

@@ -68,9 +68,10 @@ class MailboxFleet:
             ]
         )
 
-    def accuracy(self, data: Batch) -> NDArray[np.float64]:
-        """[N] on data from outside: the test set, once, after the last round."""
-        return np.array([self._program.learner.accuracy(server.params, data) for server in self._servers])
+    def correct(self, data: Batch) -> NDArray[np.bool_]:
+        """[N, n] which samples each server answers rightly: of the test set, once, after the last round."""
+        learner = self._program.learner
+        return np.stack([learner.correct(server.params, data).numpy() for server in self._servers])
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure."""

@@ -60,7 +60,7 @@ class Learner:
         return torch.cat([tensors[name].reshape(-1) for name in (*self._trainable.names, *self._buffers.names)])
 
     def fit(
-        self, params: Tensor, state: OptimiserState, batches: Iterable[Batch], *, seed: int
+        self, params: Tensor, state: OptimiserState, batches: Iterable[Batch], *, seed: int, step_scale: float = 1.0
     ) -> tuple[Tensor, OptimiserState]:
         """One optimiser step for each batch, Eq. (2); `seed` is for dropout and the like."""
         trainable, buffers = self._parts(params)
@@ -71,7 +71,8 @@ class Learner:
                 leaf = trainable.clone().requires_grad_()
                 logits = self._call(self._train_module, leaf, buffers, batch.x)
                 (gradient,) = torch.autograd.grad(F.cross_entropy(logits, batch.y), leaf)
-                trainable, state = self.optimiser.step(trainable, gradient, state)
+                moved, state = self.optimiser.step(trainable, gradient, state)
+                trainable = moved if step_scale == 1 else torch.lerp(trainable, moved, step_scale)
         return torch.cat([trainable, buffers]), state
 
     @torch.no_grad()
@@ -87,7 +88,16 @@ class Learner:
 
     def accuracy(self, params: Tensor, batch: Batch) -> float:
         """Share of samples answered rightly."""
-        return float((self.logits(params, batch.x).argmax(dim=1) == batch.y).double().mean())
+        return float(self.correct(params, batch).double().mean())
+
+    def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
+        """Cosine between the first model and each, parameter tensor by parameter tensor, then averaged."""
+        parts = models[:, : self.num_trainable].split_with_sizes(list(self._trainable.sizes), dim=1)
+        return torch.stack([F.cosine_similarity(part[:1], part, dim=1) for part in parts]).mean(dim=0)
+
+    def correct(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n] bool
+        """Which samples are answered rightly."""
+        return self.logits(params, batch.x).argmax(dim=1) == batch.y
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
         """The model under the names of its module, for export."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from hatdfed.errors import require_one_of
+from hatdfed.registry import Registry
 
 Shape = tuple[int, int, int]  # channels, height, width
 NetworkMaker = Callable[[Shape, int], nn.Module]  # image shape, number of classes -> module
@@ -45,12 +46,14 @@ def linear(shape: Shape, num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, num_classes))
 
 
-NETWORKS: dict[str, NetworkMaker] = {
+_BUILT_IN: dict[str, NetworkMaker] = {
     "paper-cnn": paper_cnn,
     "paper-cnn-relu": paper_cnn_relu,
     "small-cnn": small_cnn,
     "linear": linear,
 }
+
+NETWORKS: Registry[NetworkMaker] = Registry("hatdfed.networks", _BUILT_IN)
 
 
 def network_maker(name: str) -> NetworkMaker:

@@ -48,6 +48,7 @@ class TopologyPolicy(Protocol[S]):
 
     uses_budget: ClassVar[bool]  # whether it draws `context.budget` links, or knows its own number
     plans_mixing: ClassVar[bool]  # whether its draws say how much each model weighs in a merge
+    needs_scores: ClassVar[frozenset[str]]  # what receivers must find out about each model: "loss", "similarity"
 
     def init(self, num_servers: int) -> S:
         """The state before the first round."""
@@ -65,15 +66,20 @@ class TopologyPolicy(Protocol[S]):
 AnyPolicy = TopologyPolicy[Any]
 
 
+class Policy:
+    """What most policies have in common, to inherit from or not."""
+
+    uses_budget: ClassVar[bool] = True
+    plans_mixing: ClassVar[bool] = False
+    needs_scores: ClassVar[frozenset[str]] = frozenset()
+
+
 class NoState(NamedTuple):
     """The state of a policy that learns nothing."""
 
 
-class Stateless:
+class Stateless(Policy):
     """What a policy without memory does not need to write."""
-
-    uses_budget: ClassVar[bool] = True
-    plans_mixing: ClassVar[bool] = False
 
     def init(self, num_servers: int) -> NoState:
         """Nothing to remember."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.errors import ConfigError, require_one_of
-from hatdfed.policies.base import Feedback, PolicyContext, make_draw
+from hatdfed.policies.base import Feedback, Policy, PolicyContext, make_draw
 from hatdfed.round import LinkDraw
 from hatdfed.selection import cap_to_budget, clip_to_one, dependent_rounding
 from hatdfed.topology import BoolMatrix, FloatMatrix
@@ -33,16 +33,13 @@ class BanditState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LinkBandit:
+class LinkBandit(Policy):
     """Draws links by what they have been worth; hyper-parameters only, what it learns is `BanditState`."""
 
     learning_rate: float | None = None  # η; None: the theorem's, from the horizon
     capping: str = "redistribute"  # D12
     propensity: str = "before-rounding"  # D9
     pairing: str = "random"  # D8
-
-    uses_budget: ClassVar[bool] = True
-    plans_mixing: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.learning_rate is not None and not 0 <= self.learning_rate <= 1:

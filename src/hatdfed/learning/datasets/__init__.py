@@ -13,6 +13,7 @@ from typing import Any
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import cifar10, defaults, digits, fashion_mnist, synthetic
 from hatdfed.learning.datasets.base import Dataset, DatasetKind, Images, Progress
+from hatdfed.registry import Registry
 
 __all__ = ["DATASETS", "Dataset", "DatasetKind", "Images", "Progress", "dataset_kind", "load_dataset"]
 
@@ -47,7 +48,7 @@ _KINDS = (
     ),
 )
 
-DATASETS: dict[str, DatasetKind] = {kind.name: kind for kind in _KINDS}
+DATASETS: Registry[DatasetKind] = Registry("hatdfed.datasets", {kind.name: kind for kind in _KINDS})
 
 
 def dataset_kind(name: str) -> DatasetKind:

@@ -1,0 +1,175 @@
+"""Laws for plug points, to be inherited by their tests: a few lines prove that a new policy plays by the rules.
+
+    class TestMyPolicy(TopologyPolicyLaws):
+        def policy(self):
+            return MyPolicy()
+
+Every method whose name starts with `test_` is collected by pytest. `sizes` are the numbers of servers tried; those that
+the policy cannot serve must be refused with a `ConfigError`, and are named in `impossible_sizes`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hatdfed.energy.ledger import EnergyRow
+from hatdfed.errors import ConfigError
+from hatdfed.jsonable import from_jsonable, to_jsonable
+from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext
+from hatdfed.randomness import stream
+from hatdfed.round import LinkDraw, RoundReport, ServerReport
+from hatdfed.topology import BoolMatrix, FloatMatrix, all_links
+
+
+def policy_context(
+    num_servers: int,
+    *,
+    t: int = 0,
+    budget: int | None = None,
+    horizon: int = 50,
+    active: NDArray[np.bool_] | None = None,
+    reachable: BoolMatrix | None = None,
+    prices: FloatMatrix | None = None,
+) -> PolicyContext:
+    """A plausible context: 30 % of the links, random prices, everybody there."""
+    drawn = stream(0, "prices", num_servers).uniform(1, 3, (num_servers, num_servers))
+    return PolicyContext(
+        t=t,
+        horizon=horizon,
+        budget=max(1, round(0.3 * num_servers * (num_servers - 1))) if budget is None else budget,
+        prices=drawn if prices is None else prices,
+        active=np.ones(num_servers, dtype=bool) if active is None else active,
+        reachable=all_links(num_servers) if reachable is None else reachable,
+    )
+
+
+def feedback_for(draw: LinkDraw, rng: np.random.Generator, *, missing: Sequence[int] = ()) -> Feedback:
+    """A plausible round: everything drawn was delivered, with random scores; `missing` servers sent no report."""
+    links = draw.topology.links
+    num_servers = len(links)
+
+    def report(i: int) -> ServerReport | None:
+        if i in missing:
+            return None
+        heard = links[i] | (np.arange(num_servers) == i)
+        scores = {
+            "loss": np.where(heard, rng.uniform(0.1, 3, num_servers), np.nan),
+            "similarity": np.where(heard, rng.uniform(-1, 1, num_servers), np.nan),
+        }
+        importance = np.where(heard, 1 / heard.sum(), np.nan)
+        energy: tuple[EnergyRow, ...] = ()
+        return ServerReport(float(rng.random()), 30, importance, links[i].copy(), energy, scores)
+
+    reports = RoundReport(tuple(report(i) for i in range(num_servers)))
+    return Feedback(reports, np.where(all_links(num_servers), rng.random(links.shape), 0.0))
+
+
+class TopologyPolicyLaws:
+    """What holds for every way to draw links."""
+
+    sizes: Sequence[int] = (2, 3, 4, 5, 6, 7, 10, 18, 20, 54)
+    impossible_sizes: Sequence[int] = ()
+
+    def policy(self) -> AnyPolicy:
+        """The policy under test, made anew."""
+        raise NotImplementedError
+
+    def _possible_sizes(self) -> list[int]:
+        return [size for size in self.sizes if size not in self.impossible_sizes]
+
+    def _play(self, num_servers: int, rounds: int) -> tuple[AnyPolicy, Any, LinkDraw]:
+        policy = self.policy()
+        state = policy.init(num_servers)
+        for t in range(rounds):
+            context = policy_context(num_servers, t=t)
+            draw = policy.propose(state, context, stream(1, "topology", t))
+            feedback = feedback_for(draw, stream(2, "round", t))
+            state = policy.update(state, draw, feedback, context)
+        return policy, state, draw
+
+    def test_draws_only_possible_links_with_their_probabilities(self) -> None:
+        for size in self._possible_sizes():
+            for rounds in (1, 4):
+                _, _, draw = self._play(size, rounds)
+                assert draw.topology.num_servers == size
+                assert not draw.topology.links.diagonal().any()
+                assert (draw.propensity[draw.topology.links] > 0).all()
+                assert (draw.propensity <= 1 + 1e-9).all()
+                assert not draw.propensity.flags.writeable
+
+    def test_a_policy_that_uses_the_budget_draws_exactly_that(self) -> None:
+        for size in self._possible_sizes():
+            policy, state, _ = self._play(size, 2)
+            if not policy.uses_budget:
+                continue
+            for budget in {1, size, size * (size - 1) // 2, size * (size - 1)} & set(range(size * (size - 1) + 1)):
+                draw = policy.propose(state, policy_context(size, t=2, budget=budget), stream(3, "budget"))
+                assert draw.topology.num_links == budget
+                assert abs(draw.propensity.sum() - budget) < 1e-6
+
+    def test_the_same_state_and_generator_give_the_same_draw(self) -> None:
+        for size in self._possible_sizes():
+            policy, state, _ = self._play(size, 3)
+            one, two = (policy.propose(state, policy_context(size, t=3), stream(4, "again")) for _ in range(2))
+            assert one.topology == two.topology
+
+    def test_updating_leaves_state_draw_and_feedback_alone(self) -> None:
+        policy, state, draw = self._play(self._possible_sizes()[-1], 2)
+        context = policy_context(draw.topology.num_servers, t=2)
+        feedback = feedback_for(draw, stream(5, "round"))
+        before = json.dumps([to_jsonable(state), to_jsonable(feedback.utility), to_jsonable(draw.propensity)])
+        policy.update(state, draw, feedback, context)
+        assert json.dumps([to_jsonable(state), to_jsonable(feedback.utility), to_jsonable(draw.propensity)]) == before
+
+    def test_state_survives_json(self) -> None:
+        for size in self._possible_sizes():
+            policy, state, _ = self._play(size, 3)
+            again = from_jsonable(json.loads(json.dumps(to_jsonable(state))), policy.init(size))
+            context = policy_context(size, t=3)
+            one, two = (policy.propose(s, context, stream(6, "json")) for s in (state, again))
+            assert one.topology == two.topology
+
+    def test_absent_servers_and_dead_links_are_never_drawn(self) -> None:
+        size = max(self._possible_sizes())
+        policy, state, _ = self._play(size, 2)
+        active = np.ones(size, dtype=bool)
+        active[[1, 3]] = False
+        reachable = all_links(size)
+        reachable[0, 2] = False
+        for t in range(6):
+            context = policy_context(size, t=t, budget=size, active=active, reachable=reachable)
+            links = policy.propose(state, context, stream(7, "mask", t)).topology.links
+            assert not (links & ~context.possible).any()
+
+    def test_a_round_without_some_reports_is_survived(self) -> None:
+        size = self._possible_sizes()[-1]
+        policy, state, draw = self._play(size, 2)
+        feedback = feedback_for(draw, stream(8, "round"), missing=(0, size - 1))
+        after = policy.update(state, draw, feedback, policy_context(size, t=2))
+        assert policy.propose(after, policy_context(size, t=3), stream(8, "next")).topology.num_servers == size
+
+    def test_servers_may_join(self) -> None:
+        small, large = self._possible_sizes()[-2:]
+        policy, state, _ = self._play(small, 3)
+        grown = policy.grow(state, large)
+        assert policy.propose(grown, policy_context(large, t=3), stream(9, "grow")).topology.num_servers == large
+
+    def test_mixing_weights_are_shares_on_links_and_oneself(self) -> None:
+        for size in self._possible_sizes():
+            policy, _, draw = self._play(size, 3)
+            assert (draw.mixing is not None) == policy.plans_mixing
+            if draw.mixing is not None:
+                np.testing.assert_allclose(draw.mixing.sum(axis=1), 1, atol=1e-12)
+                assert (draw.mixing >= -1e-12).all()
+                assert not draw.mixing[~draw.topology.links & all_links(size)].any()
+
+    def test_impossible_sizes_are_refused_with_a_sentence(self) -> None:
+        for size in self.impossible_sizes:
+            with pytest.raises(ConfigError):
+                self._play(size, 1)
