@@ -104,6 +104,8 @@ class Config(Section):
     images_per_server: Count = 800
     samples_per_round: Count = 60
     """What the devices of a server hold together in a round, online or not."""
+    split: Literal["labels", "groups"] = "labels"
+    """How images are shared out: label skew by λ (the paper), or by the person or place they come from."""
     disjoint: bool = False
     """Whether no two servers may own the same image (D1)."""
     validation_images: Count = 1000

@@ -6,7 +6,7 @@ A package adds to one by an entry point, and nothing in hatdfed has to change:
     my-policy = "my_package.policy:MyPolicy"
 
 The groups are hatdfed.policies, hatdfed.aggregators, hatdfed.networks, hatdfed.datasets and hatdfed.methods. Names are
-listed without importing anything; a plug-in is loaded when it is first asked for.
+listed without importing anything; a plug-in is loaded when it is first asked for. In a script, `POLICIES.add(…)` does.
 """
 
 from __future__ import annotations
@@ -37,14 +37,19 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._built_in or name in self._plug_ins
+        return name in self._built_in or name in self._loaded or name in self._plug_ins
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._built_in
-        yield from self._plug_ins
+        return iter(dict.fromkeys([*self._built_in, *self._plug_ins, *self._loaded]))
 
     def __len__(self) -> int:
-        return len(self._built_in) + len(self._plug_ins)
+        return len(list(iter(self)))
+
+    def add(self, name: str, thing: T) -> None:
+        """Add something of your own for this process; worker processes of a comparison know only entry points."""
+        if name in self:
+            raise ConfigError(f"The name {name!r} in {self.group} is taken. Choose another one.")
+        self._loaded[name] = thing
 
     @property
     def built_in(self) -> Mapping[str, T]:

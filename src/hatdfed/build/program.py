@@ -24,7 +24,7 @@ from hatdfed.learning.devices import LocalWork, SimulatedDevices
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.networks import network_maker
 from hatdfed.learning.optimisers import OPTIMISERS
-from hatdfed.learning.partition import label_skewed_shards, validation_sample
+from hatdfed.learning.partition import grouped_shards, label_skewed_shards, validation_sample
 from hatdfed.learning.work import Batch
 from hatdfed.policies import POLICIES
 from hatdfed.policies.base import AnyPolicy
@@ -56,7 +56,7 @@ def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simul
         run=run,
     )
     shares = [np.bincount(source.shard.y.numpy(), minlength=dataset.num_classes) for source in sources]
-    label_shares = np.stack(shares) / config.images_per_server
+    label_shares = np.stack(shares) / np.sum(shares, axis=1, keepdims=True)
     return Simulation(make_coordinator(config, prices), fleet, _batch(dataset, dataset.test), label_shares)
 
 
@@ -73,14 +73,7 @@ def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
 
 def make_sources(config: Config, dataset: Dataset) -> list[SimulatedDevices]:
     """Each server's devices, with the shard of the training pool that they share out among themselves."""
-    shards = label_skewed_shards(
-        dataset.train.labels,
-        seed=config.seed,
-        num_servers=config.servers,
-        images_per_server=config.images_per_server,
-        label_concentration=config.label_concentration,
-        disjoint=config.disjoint,
-    )
+    shards = _shards(config, dataset)
     validation = _validation(config, dataset)
     work = LocalWork(
         num_devices=config.devices,
@@ -109,6 +102,24 @@ def _refuse_missing_plan(config: Config, program: EdgeProgram) -> None:
             f"aggregator {config.aggregator.name!r} merges by the weights of a plan, but policy "
             f"{config.policy.name!r} makes none. Use one of {able}, or another aggregator."
         )
+
+
+def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
+    if config.split == "labels":
+        return label_skewed_shards(
+            dataset.train.labels,
+            seed=config.seed,
+            num_servers=config.servers,
+            images_per_server=config.images_per_server,
+            label_concentration=config.label_concentration,
+            disjoint=config.disjoint,
+        )
+    if dataset.groups is None:
+        raise ConfigError(
+            f"split is groups, but {config.dataset!r} does not say whom its images come from. Use labels."
+        )
+    sizes = {"num_servers": config.servers, "images_per_server": config.images_per_server}
+    return grouped_shards(dataset.groups, seed=config.seed, **sizes)
 
 
 def initial_seed(config: Config, server: int) -> int:

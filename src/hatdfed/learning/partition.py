@@ -39,6 +39,21 @@ def label_skewed_shards(
     return shards
 
 
+def grouped_shards(groups: Indices, *, seed: int, num_servers: int, images_per_server: int) -> list[Indices]:
+    """A natural split: every person or place belongs to one server, which owns at most so many of its images."""
+    names = stream(seed, "groups").permutation(np.unique(groups))
+    if num_servers > len(names):
+        raise ConfigError(
+            f"servers is {num_servers}, but the data come from {len(names)} people or places. "
+            f"Use at most {len(names)} servers, or split: labels."
+        )
+    shards: list[Indices] = []
+    for server in range(num_servers):
+        own = np.flatnonzero(np.isin(groups, names[server::num_servers]))
+        shards.append(stream(seed, "partition", server).permutation(own)[:images_per_server])
+    return shards
+
+
 def validation_sample(pool_size: int, *, seed: int, size: int) -> Indices:
     """One sample for all servers and rounds of a seed: drawing it anew would add noise to every accuracy gain (D3)."""
     if size > pool_size:

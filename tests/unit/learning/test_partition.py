@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hatdfed.errors import ConfigError
-from hatdfed.learning.partition import label_skewed_shards, validation_sample
+from hatdfed.learning.partition import grouped_shards, label_skewed_shards, validation_sample
 
 LABELS = np.repeat(np.arange(10), 200)
 
@@ -74,3 +74,14 @@ def test_the_validation_sample_is_one_for_a_seed():
     assert len(set(validation_sample(1000, seed=3, size=1000).tolist())) == 1000
     with pytest.raises(ConfigError, match="at most 1000"):
         validation_sample(1000, seed=3, size=1001)
+
+
+def test_a_natural_split_keeps_every_person_together():
+    people = np.repeat(np.arange(7), 30)
+    owned = grouped_shards(people, seed=0, num_servers=3, images_per_server=50)
+    held = [set(people[shard].tolist()) for shard in owned]
+    assert [len(shard) for shard in owned] == [50, 50, 50]
+    assert not held[0] & held[1]
+    assert not held[1] & held[2]
+    with pytest.raises(ConfigError, match="7 people or places"):
+        grouped_shards(people, seed=0, num_servers=8, images_per_server=5)

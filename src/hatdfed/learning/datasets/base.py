@@ -43,6 +43,7 @@ class Dataset(NamedTuple):
     num_classes: int
     mean: tuple[float, ...]  # per channel, of pixels / 255, over `train`
     std: tuple[float, ...]
+    groups: NDArray[np.int64] | None = None  # [n] of `train`: the person or place each image comes from, if known
 
     @property
     def bits_per_sample(self) -> int:
@@ -65,13 +66,21 @@ class DatasetKind:
     """Where it would be read from now, or None if that takes a download. Never downloads, never raises."""
 
 
-def make_dataset(name: str, *, train: Images, validation: Images, test: Images, num_classes: int) -> Dataset:
+def make_dataset(
+    name: str,
+    *,
+    train: Images,
+    validation: Images,
+    test: Images,
+    num_classes: int,
+    groups: NDArray[np.int64] | None = None,
+) -> Dataset:
     """A data set whose arrays are read-only and whose mean and deviation are those of `train`."""
     for images in (train, validation, test):
         images.pixels.setflags(write=False)
         images.labels.setflags(write=False)
     mean, std = channel_statistics(train.pixels)
-    return Dataset(name, train, validation, test, num_classes, mean, std)
+    return Dataset(name, train, validation, test, num_classes, mean, std, groups)
 
 
 def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
