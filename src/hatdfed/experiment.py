@@ -140,6 +140,7 @@ def _play(
     def checkpoint(state: CoordinatorState, record: RoundRecord) -> None:
         every = config.checkpoint_every
         if folder is not None and every and (state.t % every == 0 or state.t == config.rounds):
+            database.flush()  # records may be ahead of a checkpoint, never behind it
             write_checkpoint(folder.checkpoint, state, simulation.fleet.snapshot())
 
     def watch(state: CoordinatorState, record: RoundRecord) -> None:

@@ -47,6 +47,8 @@ class RunDatabase:
             else:
                 self._connection = sqlite3.connect(path or ":memory:")
                 self._connection.execute("PRAGMA journal_mode=WAL")
+                # A commit need not reach the disk by itself: `flush` sees to that before every checkpoint.
+                self._connection.execute("PRAGMA synchronous=NORMAL")
                 self._connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise self._trouble(error) from None
@@ -68,6 +70,13 @@ class RunDatabase:
                     matrices = (record.draw.propensity, record.utility)
                     blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
                     connection.execute("INSERT INTO matrices VALUES (?, ?, ?)", (record.t, *blobs))
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+
+    def flush(self) -> None:
+        """Bring everything written so far safely onto the disk."""
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             raise self._trouble(error) from None
 

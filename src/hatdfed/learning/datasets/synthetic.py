@@ -46,10 +46,12 @@ def load(
     _require_moderate(sum(sizes.values()) * channels * side * side)
 
     templates = _templates(seed, classes, channels, side)
-    images = {
+    parts = {
         split: _images(stream(seed, "synthetic", split), templates, count, noise) for split, count in sizes.items()
     }
-    return make_dataset("synthetic", num_classes=classes, **images)
+    return make_dataset(
+        "synthetic", train=parts["train"], validation=parts["validation"], test=parts["test"], num_classes=classes
+    )
 
 
 def locate(data_dir: Path | None = None) -> str | None:
