@@ -1,12 +1,4 @@
-"""Laws for plug points, to be inherited by their tests: a few lines prove that a new policy plays by the rules.
-
-    class TestMyPolicy(TopologyPolicyLaws):
-        def policy(self):
-            return MyPolicy()
-
-Every method whose name starts with `test_` is collected by pytest. `sizes` are the numbers of servers tried; those that
-the policy cannot serve must be refused with a `ConfigError`, and are named in `impossible_sizes`.
-"""
+"""Laws of topology policies. numpy only."""
 
 from __future__ import annotations
 

@@ -1,0 +1,48 @@
+"""Laws for plug points, to be inherited by their tests: a few lines prove that a new one plays by the rules.
+
+    class TestMyPolicy(TopologyPolicyLaws):
+        def policy(self):
+            return MyPolicy()
+
+Every method whose name starts with `test_` is collected by pytest. `TopologyPolicyLaws` also has `sizes`, the numbers
+of servers tried; those that a policy cannot serve must be refused with a `ConfigError` and stand in `impossible_sizes`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hatdfed.testing.aggregators import AggregatorLaws
+    from hatdfed.testing.codecs import CodecLaws
+    from hatdfed.testing.datasets import DatasetLaws
+    from hatdfed.testing.networks import NetworkLaws
+    from hatdfed.testing.policies import TopologyPolicyLaws, feedback_for, policy_context
+
+__all__ = [
+    "AggregatorLaws",
+    "CodecLaws",
+    "DatasetLaws",
+    "NetworkLaws",
+    "TopologyPolicyLaws",
+    "feedback_for",
+    "policy_context",
+]
+
+# Loaded when first used: a policy is tested without torch.
+_HOMES = {
+    "AggregatorLaws": "aggregators",
+    "CodecLaws": "codecs",
+    "DatasetLaws": "datasets",
+    "NetworkLaws": "networks",
+    "TopologyPolicyLaws": "policies",
+    "feedback_for": "policies",
+    "policy_context": "policies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hatdfed.testing' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hatdfed.testing.{_HOMES[name]}"), name)

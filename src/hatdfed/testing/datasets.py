@@ -1,0 +1,47 @@
+"""Laws of data sets. numpy only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hatdfed.config import Config
+from hatdfed.learning.datasets.base import Dataset, DatasetKind
+from hatdfed.resolve import overlay, validated
+
+
+class DatasetLaws:
+    """What holds for every data set that can be loaded here."""
+
+    def kind(self) -> DatasetKind:
+        """The data set under test."""
+        raise NotImplementedError
+
+    def _load(self) -> Dataset:
+        return self.kind().load(None)
+
+    def test_images_and_labels_fit_together(self) -> None:
+        dataset = self._load()
+        for images in (dataset.train, dataset.validation, dataset.test):
+            assert images.pixels.dtype == np.uint8
+            assert images.pixels.ndim == 4
+            assert images.labels.dtype == np.int64
+            assert len(images.pixels) == len(images.labels) > 0
+            assert images.pixels.shape[1:] == dataset.train.pixels.shape[1:]
+            assert images.labels.min() >= 0
+            assert images.labels.max() < dataset.num_classes
+        assert len(dataset.mean) == len(dataset.std) == dataset.train.pixels.shape[1]
+        assert min(dataset.std) > 0
+        assert dataset.groups is None or len(dataset.groups) == len(dataset.train.labels)
+
+    def test_loading_twice_gives_the_same_data(self) -> None:
+        one, two = self._load(), self._load()
+        for mine, theirs in zip((*one.train, *one.test), (*two.train, *two.test), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+    def test_its_defaults_are_settings_that_exist(self) -> None:
+        settings = overlay(Config().model_dump(), self.kind().defaults)
+        assert validated(settings).rounds >= 1
+
+    def test_it_says_where_it_is_without_failing(self) -> None:
+        where = self.kind().locate(None)
+        assert where is None or isinstance(where, str)

@@ -1,0 +1,61 @@
+"""Every built-in plug point passes the laws that ship with hatdfed."""
+
+import pytest
+
+from hatdfed.aggregation import AGGREGATORS
+from hatdfed.codecs import CODECS
+from hatdfed.learning.datasets import DATASETS
+from hatdfed.learning.networks import NETWORKS
+from hatdfed.testing import AggregatorLaws, CodecLaws, DatasetLaws, NetworkLaws
+
+
+@pytest.mark.parametrize("name", AGGREGATORS.built_in)
+class TestBuiltInAggregators(AggregatorLaws):
+    @pytest.fixture(autouse=True)
+    def _choose(self, name):
+        self.name = name
+
+    def aggregator(self):
+        return AGGREGATORS[self.name]()
+
+
+@pytest.mark.parametrize("name", CODECS)
+class TestBuiltInCodecs(CodecLaws):
+    @pytest.fixture(autouse=True)
+    def _choose(self, name):
+        self.name = name
+        self.relative_error = {"float32": 0.0, "float16": 1e-3}[name]
+
+    def codec(self):
+        return CODECS[self.name]
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+class TestEmbeddedDatasets(DatasetLaws):
+    @pytest.fixture(autouse=True)
+    def _choose(self, name):
+        self.name = name
+
+    def kind(self):
+        return DATASETS[self.name]
+
+
+@pytest.mark.parametrize("name", NETWORKS.built_in)
+class TestBuiltInNetworks(NetworkLaws):
+    @pytest.fixture(autouse=True)
+    def _choose(self, name):
+        self.name = name
+        self.shapes = ((1, 8, 8), (1, 28, 28))
+
+    def maker(self):
+        return NETWORKS[self.name]
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10"])
+def test_the_real_sets_name_settings_that_exist(name):
+    class Real(DatasetLaws):
+        def kind(self):
+            return DATASETS[name]
+
+    Real().test_its_defaults_are_settings_that_exist()
+    Real().test_it_says_where_it_is_without_failing()
