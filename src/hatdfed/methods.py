@@ -72,6 +72,9 @@ _AS_RELEASED: Mapping[str, Any] = {
     "learner": {"initialisation": "module"},
 }
 
+# Larger than any round's data: a method that judges others by its own data judges by all of it.
+_ALL_OF_THE_ROUND = 10_000
+
 _TABLE = (
     Method("hat-dfed", "The paper: a bandit over links, importance-aware merging", _OUR_READING),
     Method("hat-dfed-literal", "The paper as printed, mended only where it could not run", _AS_PRINTED),
@@ -99,6 +102,74 @@ _TABLE = (
         "d-psgd",
         "Baseline: a fixed ring, a third of the weight for each neighbour (Lian et al. 2017)",
         {"policy": {"name": "ring"}, "aggregator": {"name": "by-plan"}},
+    ),
+    Method(
+        "sgp",
+        "Baseline: push-sum on the directed exponential graph, two peers a round (Assran et al. 2019)",
+        {"policy": {"name": "exponential-graph", "peers": 2}, "aggregator": {"name": "push-sum"}},
+    ),
+    Method(
+        "dac",
+        "Baseline: two neighbours chosen by how well their models do on own data (Zec et al. 2022)",
+        {
+            "policy": {"name": "similarity-links", "neighbours": 2},
+            "aggregator": {"name": "by-samples"},
+            "probe_size": _ALL_OF_THE_ROUND,
+        },
+    ),
+    Method(
+        "el-local",
+        "Epidemic learning: everybody sends to two random others (de Vos et al. 2023)",
+        {"policy": {"name": "epidemic-local", "fanout": 2}, "aggregator": {"name": "uniform"}},
+    ),
+    Method(
+        "el-oracle",
+        "Epidemic learning on a fresh random 2-regular graph each round (de Vos et al. 2023)",
+        {"policy": {"name": "epidemic-oracle", "degree": 2}, "aggregator": {"name": "by-plan"}},
+    ),
+    Method(
+        "one-peer-exponential",
+        "The exponential graph with one peer a round, plain averaging (Ying et al. 2021)",
+        {"policy": {"name": "exponential-graph", "peers": 1}, "aggregator": {"name": "uniform"}},
+    ),
+    Method(
+        "base-2",
+        "Pairs in a sequence that averages exactly after a period, for any N (Takezawa et al. 2023)",
+        {"policy": {"name": "base-2-graph"}, "aggregator": {"name": "by-plan"}},
+    ),
+    Method(
+        "morph",
+        "Two senders each, exchanged one by one for less similar ones (Cox et al. 2026)",
+        {"policy": {"name": "morph", "degree": 2}, "aggregator": {"name": "uniform"}},
+    ),
+    Method(
+        "pens",
+        "First find out whose models do well on own data, then keep to them (Onoszko et al. 2021)",
+        {
+            "policy": {"name": "pens", "sampled": 3, "best": 2},
+            "aggregator": {"name": "best-by-samples", "best": 2},
+            "probe_size": _ALL_OF_THE_ROUND,
+        },
+    ),
+    Method(
+        "cheapest",
+        "The cheapest links that still connect everybody, plain averaging",
+        {"policy": {"name": "cheapest-links"}, "aggregator": {"name": "uniform"}},
+    ),
+    Method(
+        "epsilon-greedy",
+        "hat-dfed with an ε-greedy choice of links instead of its bandit",
+        {**_OUR_READING, "policy": {"name": "epsilon-greedy"}},
+    ),
+    Method(
+        "ucb",
+        "hat-dfed with upper confidence bounds over links instead of its bandit (Chen et al. 2013)",
+        {**_OUR_READING, "policy": {"name": "upper-confidence"}},
+    ),
+    Method(
+        "oracle",
+        "hat-dfed with the links that were best so far, drawn or not: for regret plots, not a rival",
+        {**_OUR_READING, "policy": {"name": "hindsight-oracle"}},
     ),
     Method(
         "local",

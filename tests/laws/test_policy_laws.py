@@ -5,7 +5,7 @@ import pytest
 from hatdfed.policies import POLICIES
 from hatdfed.testing import TopologyPolicyLaws
 
-IMPOSSIBLE = {"el-oracle": (2,)}
+IMPOSSIBLE = {"epidemic-oracle": (2,)}
 
 
 @pytest.mark.parametrize("name", POLICIES.built_in)

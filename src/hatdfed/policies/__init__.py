@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from hatdfed.policies.base import AnyPolicy
+from hatdfed.policies.base_2 import Base2Graph
 from hatdfed.policies.bounds import AllLinks, NoLinks
+from hatdfed.policies.cheapest import CheapestLinks
+from hatdfed.policies.epidemic import EpidemicLocal, EpidemicOracle
+from hatdfed.policies.exponential import ExponentialGraph
+from hatdfed.policies.greedy import EpsilonGreedy, UpperConfidence
 from hatdfed.policies.link_bandit import LinkBandit
+from hatdfed.policies.morph import Morph
+from hatdfed.policies.oracle import HindsightOracle
+from hatdfed.policies.pens import Pens
 from hatdfed.policies.random_links import RandomLinks
 from hatdfed.policies.ring import Ring
+from hatdfed.policies.similarity import SimilarityLinks
 from hatdfed.registry import Registry
 
 _BUILT_IN: dict[str, type[AnyPolicy]] = {
     "link-bandit": LinkBandit,
+    "epsilon-greedy": EpsilonGreedy,
+    "upper-confidence": UpperConfidence,
+    "hindsight-oracle": HindsightOracle,
     "random-links": RandomLinks,
+    "cheapest-links": CheapestLinks,
     "ring": Ring,
+    "exponential-graph": ExponentialGraph,
+    "base-2-graph": Base2Graph,
+    "epidemic-local": EpidemicLocal,
+    "epidemic-oracle": EpidemicOracle,
+    "similarity-links": SimilarityLinks,
+    "morph": Morph,
+    "pens": Pens,
     "no-links": NoLinks,
     "all-links": AllLinks,
 }

@@ -67,7 +67,8 @@ class LinkBandit(Policy):
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Algorithm 4: weights to probabilities, Eq. (17), to links, Eq. (18)."""
         possible = context.possible
-        probability = _CAPPINGS[self.capping](state.log_weights[possible], context.budget)
+        budget = min(context.budget, int(np.count_nonzero(possible)))
+        probability = _CAPPINGS[self.capping](state.log_weights[possible], budget)
         drawn = dependent_rounding(probability, rng, shuffle=self.pairing == "random")
         links = _spread(drawn, possible)
         if self.propensity == "after-rounding":

@@ -22,6 +22,7 @@ class RandomLinks(Stateless):
         """A uniformly random set of `budget` links."""
         possible = context.possible
         candidates = np.flatnonzero(possible)
+        budget = min(context.budget, len(candidates))
         links = np.zeros(possible.shape, dtype=bool)
-        links.flat[rng.choice(candidates, size=context.budget, replace=False)] = True
-        return make_draw(links, np.where(possible, context.budget / max(len(candidates), 1), 0.0))
+        links.flat[rng.choice(candidates, size=budget, replace=False)] = True
+        return make_draw(links, np.where(possible, budget / max(len(candidates), 1), 0.0))

@@ -31,8 +31,8 @@ class Ring(Stateless):
         if len(members) > 1:
             links[members, np.roll(members, 1)] = True
             links[members, np.roll(members, -1)] = True
-        links &= context.possible
-        return certain(links, metropolis_weights(links | links.T))
+        links &= context.possible & context.possible.T  # its weights are symmetric: an edge is there both ways or not
+        return certain(links, metropolis_weights(links))
 
 
 def metropolis_weights(links: BoolMatrix) -> FloatMatrix:

@@ -154,12 +154,15 @@ class TopologyPolicyLaws:
 
     def test_mixing_weights_are_shares_on_links_and_oneself(self) -> None:
         for size in self._possible_sizes():
-            policy, _, draw = self._play(size, 3)
-            assert (draw.mixing is not None) == policy.plans_mixing
-            if draw.mixing is not None:
-                np.testing.assert_allclose(draw.mixing.sum(axis=1), 1, atol=1e-12)
-                assert (draw.mixing >= -1e-12).all()
-                assert not draw.mixing[~draw.topology.links & all_links(size)].any()
+            policy, state, draw = self._play(size, 3)
+            reachable = stream(10, "dead links", size).random((size, size)) < 0.8
+            patchy = policy_context(size, t=3, budget=1, reachable=reachable & all_links(size))
+            for one in (draw, policy.propose(state, patchy, stream(10, "patchy"))):
+                assert (one.mixing is not None) == policy.plans_mixing
+                if one.mixing is not None:
+                    np.testing.assert_allclose(one.mixing.sum(axis=1), 1, atol=1e-12)
+                    assert (one.mixing >= -1e-12).all()
+                    assert not one.mixing[~one.topology.links & all_links(size)].any()
 
     def test_impossible_sizes_are_refused_with_a_sentence(self) -> None:
         for size in self.impossible_sizes:
