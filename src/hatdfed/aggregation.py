@@ -7,7 +7,7 @@ lifted to many.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -184,7 +184,12 @@ _BUILT_IN: dict[str, type[Aggregator]] = {
     "push-sum": PushSum,
 }
 
-AGGREGATORS: Registry[type[Aggregator]] = Registry("hatdfed.aggregators", _BUILT_IN)
+AGGREGATORS: Registry[type[Aggregator]] = Registry(
+    "hatdfed.aggregators",
+    _BUILT_IN,
+    wanted="a dataclass that merges an inbox when called",
+    fits=lambda thing: is_dataclass(thing) and hasattr(thing, "needs_probe"),
+)
 
 
 def _merge(weights: Tensor, inbox: Inbox) -> Merged:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hatdfed import loop
@@ -26,6 +28,8 @@ from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import merge_layers, notes, overlay, resolve
 from hatdfed.round import RoundRecord
 from hatdfed.summary import personal_accuracy, summarise
+
+SMALL_NETWORK = 100_000  # parameters
 
 OnRound = Callable[[Config, RoundRecord], None]
 
@@ -150,14 +154,10 @@ def _play(
     if state is None:
         state = simulation.coordinator.start(_first_accuracy(config, simulation))
     try:
-        loop.run(
-            simulation.coordinator,
-            simulation.fleet,
-            rounds=config.rounds,
-            sinks=(keep, checkpoint, watch),
-            state=state,
-        )
-        return _finish(config, simulation, folder, database)
+        with _suitable_threads(simulation.fleet.num_params):
+            sinks = (keep, checkpoint, watch)
+            loop.run(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=sinks, state=state)
+            return _finish(config, simulation, folder, database)
     finally:
         database.close()
 
@@ -189,6 +189,17 @@ def _finish(config: Config, simulation: Simulation, folder: RunFolder | None, da
         link_joules=simulation.coordinator.prices.link_joules,
         folder=None if folder is None else folder.path,
     )
+
+
+@contextmanager
+def _suitable_threads(num_params: int) -> Iterator[None]:
+    """One thread for a small network: it has too little to share out, and idle threads that wait cost much."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if num_params < SMALL_NETWORK else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Stopwatch:

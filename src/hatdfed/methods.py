@@ -183,7 +183,12 @@ _TABLE = (
     ),
 )
 
-METHODS: Registry[Method] = Registry("hatdfed.methods", {method.name: method for method in _TABLE})
+METHODS: Registry[Method] = Registry(
+    "hatdfed.methods",
+    {method.name: method for method in _TABLE},
+    wanted="a Method",
+    fits=lambda thing: isinstance(thing, Method),
+)
 
 
 def method_named(name: str) -> Method:

@@ -11,10 +11,10 @@ listed without importing anything; a plug-in is loaded when it is first asked fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hatdfed.errors import ConfigError
 
@@ -24,8 +24,9 @@ T = TypeVar("T")
 class Registry(Mapping[str, T], Generic[T]):
     """Built-in things by name, then those of installed packages."""
 
-    def __init__(self, group: str, built_in: Mapping[str, T]) -> None:
+    def __init__(self, group: str, built_in: Mapping[str, T], *, wanted: str, fits: Callable[[Any], bool]) -> None:
         self.group = group
+        self._wanted, self._fits = wanted, fits  # what a plug-in must be, in words and as a test
         self._built_in = dict(built_in)
         self._loaded: dict[str, T] = {}
 
@@ -49,7 +50,7 @@ class Registry(Mapping[str, T], Generic[T]):
         """Add something of your own for this process; worker processes of a comparison know only entry points."""
         if name in self:
             raise ConfigError(f"The name {name!r} in {self.group} is taken. Choose another one.")
-        self._loaded[name] = thing
+        self._loaded[name] = self._checked(name, thing, "this script")
 
     @property
     def built_in(self) -> Mapping[str, T]:
@@ -77,6 +78,11 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{point.name!r} of {self.group} cannot be loaded from {_owner(point)} ({reason}). "
                 "Mend or uninstall that package."
             ) from None
+        return self._checked(point.name, thing, _owner(point))
+
+    def _checked(self, name: str, thing: T, owner: str) -> T:
+        if not self._fits(thing):
+            raise ConfigError(f"{name!r} of {self.group}, from {owner}, is {thing!r}, but must be {self._wanted}.")
         return thing
 
 

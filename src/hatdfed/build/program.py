@@ -97,7 +97,7 @@ def _policy_class(config: Config) -> type[AnyPolicy]:
 
 def _refuse_missing_plan(config: Config, program: EdgeProgram) -> None:
     if program.aggregator.needs_plan and not _policy_class(config).plans_mixing:
-        able = ", ".join(name for name, policy in POLICIES.items() if policy.plans_mixing)
+        able = ", ".join(name for name, policy in POLICIES.built_in.items() if policy.plans_mixing)
         raise ConfigError(
             f"aggregator {config.aggregator.name!r} merges by the weights of a plan, but policy "
             f"{config.policy.name!r} makes none. Use one of {able}, or another aggregator."

@@ -79,7 +79,7 @@ def _digits() -> Finding:
 
 
 def _data() -> Finding:
-    places = {name: kind.locate(None) for name, kind in DATASETS.items()}
+    places = {name: kind.locate(None) for name, kind in DATASETS.built_in.items()}
     return Finding("data sets", True, ", ".join(f"{name}: {place or 'to download'}" for name, place in places.items()))
 
 

@@ -3,39 +3,66 @@
 from __future__ import annotations
 
 import json
+from typing import TypeVar
 
 import typer
 from rich.table import Table
 
 from hatdfed.cli.console import out
 from hatdfed.cli.options import DataDir, Json
+from hatdfed.errors import ConfigError
 from hatdfed.learning.datasets import DATASETS
 from hatdfed.methods import METHODS
+from hatdfed.registry import Registry
+
+T = TypeVar("T")
 
 
 def methods_command(as_json: Json = False) -> None:
     """List the methods."""
+    found = _loadable(METHODS)
     if as_json:
         rows = [
-            {"name": method.name, "summary": method.summary, "settings": dict(method.settings)}
-            for method in METHODS.values()
+            {"name": name, "error": method}
+            if isinstance(method, str)
+            else {"name": name, "summary": method.summary, "settings": dict(method.settings)}
+            for name, method in found.items()
         ]
         typer.echo(json.dumps(rows))
         return
     table = Table("method", "what it is")
-    for method in METHODS.values():
-        table.add_row(method.name, method.summary)
+    for name, method in found.items():
+        table.add_row(name, method if isinstance(method, str) else method.summary)
     out.print(table)
 
 
 def datasets_command(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the data sets and where they would be read from."""
-    places = {name: kind.locate(data_dir) for name, kind in DATASETS.items()}
+    found = _loadable(DATASETS)
     if as_json:
-        rows = [{"name": kind.name, "summary": kind.summary, "found": places[kind.name]} for kind in DATASETS.values()]
+        rows = [
+            {"name": name, "error": kind}
+            if isinstance(kind, str)
+            else {"name": name, "summary": kind.summary, "found": kind.locate(data_dir)}
+            for name, kind in found.items()
+        ]
         typer.echo(json.dumps(rows))
         return
     table = Table("data set", "what it is", "found")
-    for kind in DATASETS.values():
-        table.add_row(kind.name, kind.summary, places[kind.name] or "not here: will be downloaded")
+    for name, kind in found.items():
+        if isinstance(kind, str):
+            table.add_row(name, kind, "")
+        else:
+            table.add_row(name, kind.summary, kind.locate(data_dir) or "not here: will be downloaded")
     out.print(table)
+
+
+def _loadable(registry: Registry[T]) -> dict[str, T | str]:
+    """Everything in the registry; a sentence in place of a plug-in that cannot be loaded."""
+    found: dict[str, T | str] = {}
+    for name in registry:
+        try:
+            found[name] = registry[name]
+        except ConfigError as error:
+            found[name] = str(error)
+    return found

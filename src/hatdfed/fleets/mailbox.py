@@ -55,6 +55,11 @@ class MailboxFleet:
         return len(self._sources)
 
     @property
+    def num_params(self) -> int:
+        """P."""
+        return self._program.learner.num_params
+
+    @property
     def models(self) -> Tensor:
         """[N, P] as they are now."""
         return torch.stack([server.params for server in self._servers])

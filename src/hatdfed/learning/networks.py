@@ -53,7 +53,9 @@ _BUILT_IN: dict[str, NetworkMaker] = {
     "linear": linear,
 }
 
-NETWORKS: Registry[NetworkMaker] = Registry("hatdfed.networks", _BUILT_IN)
+NETWORKS: Registry[NetworkMaker] = Registry(
+    "hatdfed.networks", _BUILT_IN, wanted="a function of image shape and number of classes", fits=callable
+)
 
 
 def network_maker(name: str) -> NetworkMaker:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hatdfed.policies.base import AnyPolicy
 from hatdfed.policies.base_2 import Base2Graph
 from hatdfed.policies.bounds import AllLinks, NoLinks
@@ -37,4 +39,9 @@ _BUILT_IN: dict[str, type[AnyPolicy]] = {
     "all-links": AllLinks,
 }
 
-POLICIES: Registry[type[AnyPolicy]] = Registry("hatdfed.policies", _BUILT_IN)
+POLICIES: Registry[type[AnyPolicy]] = Registry(
+    "hatdfed.policies",
+    _BUILT_IN,
+    wanted="a dataclass with the methods of TopologyPolicy",
+    fits=lambda thing: dataclasses.is_dataclass(thing) and hasattr(thing, "propose"),
+)

@@ -89,6 +89,7 @@ class LinkBandit(Policy):
             theorem_learning_rate(len(estimate), context.horizon) if self.learning_rate is None else self.learning_rate
         )
         log_weights = state.log_weights + rate * estimate
+        np.fill_diagonal(log_weights, log_weights.min())  # no link: must not be the largest
         return BanditState(log_weights - log_weights.max())
 
 

@@ -48,7 +48,12 @@ _KINDS = (
     ),
 )
 
-DATASETS: Registry[DatasetKind] = Registry("hatdfed.datasets", {kind.name: kind for kind in _KINDS})
+DATASETS: Registry[DatasetKind] = Registry(
+    "hatdfed.datasets",
+    {kind.name: kind for kind in _KINDS},
+    wanted="a DatasetKind",
+    fits=lambda thing: isinstance(thing, DatasetKind),
+)
 
 
 def dataset_kind(name: str) -> DatasetKind:

@@ -79,6 +79,8 @@ def make_dataset(
     for images in (train, validation, test):
         images.pixels.setflags(write=False)
         images.labels.setflags(write=False)
+    if groups is not None:
+        groups.setflags(write=False)
     mean, std = channel_statistics(train.pixels)
     return Dataset(name, train, validation, test, num_classes, mean, std, groups)
 

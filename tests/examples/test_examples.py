@@ -1,0 +1,95 @@
+"""Every example runs, prints what it promises, and keeps the laws that it claims to keep."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PROMISES = {
+    "hat_dfed_in_one_file": [
+        r"^round +3 +validation accuracy +[\d.]+% +spent +\d+ J$",
+        r"^test accuracy [\d.]+%$",
+    ],
+    "own_policy": [
+        r"^method +accuracy +link energy$",
+        r"^rnd +[\d.]+ ± +[\d.]+ % +\d+ J$",
+        r"^least-recently-heard +[\d.]+ ± +[\d.]+ % +\d+ J$",
+    ],
+    "own_model": [
+        r"^small-cnn +accuracy +[\d.]+ % +[\d.]+ kJ$",
+        r"^group-norm-cnn +accuracy +[\d.]+ % +[\d.]+ kJ$",
+    ],
+    "own_data": [
+        rf"^{method} +accuracy +[\d.]+ % on people never seen, worst server +[\d.]+ %, +[\d.]+ kJ$"
+        for method in ("local", "hat-dfed", "full")
+    ],
+}
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+own_data = load("own_data")
+
+# Collected here as they are by `pytest examples/own_policy.py`.
+TestLeastRecentlyHeard = load("own_policy").TestLeastRecentlyHeard
+TestGroupNormCnn = load("own_model").TestGroupNormCnn
+TestDigitsByWriter = own_data.TestDigitsByWriter
+
+
+def test_every_example_is_run_here_and_listed():
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == PROMISES.keys()
+    linked = re.findall(r"\]\(([^)#]+)\)", (EXAMPLES / "README.md").read_text())
+    assert {Path(target).stem for target in linked if target.endswith(".py")} >= names
+    assert [target for target in linked if not (EXAMPLES / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_an_example_runs_and_prints_what_it_promises(name, tmp_path):
+    command = [sys.executable, EXAMPLES / f"{name}.py", "--rounds", "3"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for promise in PROMISES[name]:
+        assert re.search(promise, done.stdout, re.MULTILINE), (promise, done.stdout)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_one_file_uses_nothing_of_the_library():
+    imported = re.findall(
+        r"^\s*(?:from|import) (\w+)", (EXAMPLES / "hat_dfed_in_one_file.py").read_text(), re.MULTILINE
+    )
+    assert set(imported) == {"argparse", "math", "typing", "numpy", "torch", "sklearn"}
+
+
+def test_the_forms_to_test_on_are_not_among_those_to_train_on():
+    dataset = own_data.load()
+    assert sorted(set(dataset.groups)) == list(range(10))
+    counts = [len(images.labels) for images in (dataset.train, dataset.validation, dataset.test)]
+    assert counts == [1287, 258, 252]
+    assert sum(counts) == 1797
+
+
+def test_the_forms_are_by_different_hands():
+    from sklearn.datasets import load_digits
+
+    ink, labels = load_digits(return_X_y=True)
+    writer = own_data.writers(labels)
+    assert set(writer) == set(range(14))
+    squares = (ink**2).sum(axis=1)
+    distance = squares[:, None] + squares[None, :] - 2 * ink @ ink.T
+    distance[labels[:, None] != labels[None, :]] = float("inf")
+    distance.flat[:: len(labels) + 1] = float("inf")
+    most_similar = distance.argmin(axis=1)
+    assert (writer[most_similar] == writer).mean() == pytest.approx(0.54, abs=0.005)
