@@ -25,7 +25,7 @@ run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
 	$(BIN)/hatdfed compare --dataset digits --methods $(METHODS) --seeds 3
 
 test: lint  ## Every check and every fast test
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2
 
 lint: $(READY)  ## Format, style, types, direction of imports
 	$(BIN)/ruff format --check .
