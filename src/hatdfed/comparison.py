@@ -1,4 +1,7 @@
-"""Several methods in the same worlds: a seed is a world, every method meets each of them (D20)."""
+"""Several methods in the same worlds: a seed is a world, every method meets each of them (D20).
+
+In a folder a comparison can be stopped and started again: runs that are finished there are read, not played.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hatdfed.config import Config
-from hatdfed.errors import ConfigError, HatdfedError
-from hatdfed.experiment import RunResult, run
-from hatdfed.resolve import merge_layers, resolve
-from hatdfed.summary import METRICS, mean_and_deviation
+from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, did_you_mean
+from hatdfed.experiment import RunResult, resume, run
+from hatdfed.records.folder import RunFolder
+from hatdfed.resolve import merge_layers, resolve, validated
+from hatdfed.statistics import default_reference, default_target, method_row
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are
 
@@ -28,6 +33,8 @@ class Comparison:
 
     runs: dict[str, list[RunResult]]
     summary: list[dict[str, Any]]
+    reference: str  # the method that differences are taken to
+    target_accuracy: float | None  # percent of validation accuracy that joules are counted to
 
 
 def compare(
@@ -38,27 +45,59 @@ def compare(
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
     on_run: OnRun | None = None,
+    reference: str | None = None,
+    target_accuracy: float | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Run every method on every seed; `jobs` processes share the work."""
+    """Run every method on every seed; `jobs` processes share the work. `out` keeps the runs and is gone on with."""
     names = list(dict.fromkeys(methods))
     worlds = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not names or not worlds:
         raise ConfigError("A comparison needs at least one method and one seed.")
+    check_question(names, reference, target_accuracy)
     configs = [_config(settings, method, seed) for method in names for seed in worlds]
-    tasks = [_Task(config, _folder(out, config), data_dir) for config in configs]
-    results = _play_all(tasks, max(1, min(jobs, len(tasks))), on_run)
+    results = _play_all([_Task(config, _folder(out, config), data_dir) for config in configs], jobs, on_run)
     runs = {name: [result for result in results if result.config.method == name] for name in names}
-    return Comparison(runs, [table_row(name, runs[name]) for name in names])
+    return summarise_runs(runs, reference, target_accuracy)
 
 
-def table_row(method: str, runs: Sequence[RunResult]) -> dict[str, Any]:
-    """Mean and standard deviation of each metric over seeds."""
-    row: dict[str, Any] = {"method": method, "seeds": [result.config.seed for result in runs]}
-    for metric in (*METRICS, "links_per_round", "seconds"):
-        row[metric], row[f"{metric}_sd"] = mean_and_deviation([result.summary[metric] for result in runs])
-    row["leaks_test"] = any(result.config.leaks_test for result in runs)
-    return row
+def check_question(methods: Sequence[str], reference: str | None, target_accuracy: float | None) -> None:
+    """Refuse a reference that is not compared and an accuracy that none can reach, before anything is played."""
+    if reference is not None and reference not in methods:
+        hint = did_you_mean(reference, methods)
+        raise ConfigError(f"The reference {reference!r} is not among the methods that are compared. {hint}")
+    if target_accuracy is not None and not 0 < target_accuracy <= 100:
+        raise ConfigError(f"The target accuracy is {target_accuracy:g}, but must be a percentage above 0, up to 100.")
+
+
+def summarise_runs(
+    runs: Mapping[str, Sequence[RunResult]], reference: str | None = None, target_accuracy: float | None = None
+) -> Comparison:
+    """The table of these runs; the defaults for reference and target are those of `hatdfed.statistics`."""
+    against = default_reference(runs) if reference is None else reference
+    target = default_target(runs) if target_accuracy is None else target_accuracy
+    rows = [method_row(name, runs[name], reference=runs[against], target_accuracy=target) for name in runs]
+    return Comparison({name: list(runs[name]) for name in runs}, rows, against, target)
+
+
+def read_run(folder: RunFolder) -> RunResult:
+    """A finished run from its folder; the price of a link that was never drawn is not known there: nan."""
+    results = folder.read_results()
+    if results is None:
+        raise RunFolderError(f"The run in {folder.path} is not finished. Go on with it by --resume {folder.path}.")
+    config = validated(results.pop("config"))
+    database = folder.read()
+    try:
+        tables = {name: database.records(name) for name in ("rounds", "servers", "links", "ledger")}
+    finally:
+        database.close()
+    prices = np.full((config.servers, config.servers), np.nan)
+    np.fill_diagonal(prices, 0.0)
+    for row in tables["ledger"]:
+        if row["cause"] == "link":
+            prices[row["receiver"], row["sender"]] = row["joules"]
+    summary = {**results, "run_folder": str(folder.path)}  # it may have been moved
+    return RunResult(config=config, summary=summary, link_joules=prices, folder=folder.path, **tables)
 
 
 @dataclass(frozen=True)
@@ -76,6 +115,28 @@ def _folder(out: Path | str | None, config: Config) -> Path | None:
     return None if out is None else Path(out) / f"{config.method}-seed{config.seed}"
 
 
+def _found(task: _Task) -> RunResult | None:
+    """The run in the task's folder, if it is finished; a run of other settings is refused."""
+    if task.out is None or not (task.out / "config.yaml").exists():
+        return None
+    folder = RunFolder(task.out)
+    wanted, there = _settings(task.config), _settings(folder.config())
+    for key in wanted:
+        if there[key] != wanted[key]:
+            raise RunFolderError(
+                f"The run in {task.out} has {key} {there[key]!r}, but {wanted[key]!r} was asked for. "
+                "Compare with the settings that are there, or choose another --out."
+            )
+    results = folder.read_results()
+    is_finished = results is not None and _settings(validated(results.get("config", {}))) == wanted
+    return read_run(folder) if is_finished and folder.database.is_file() else None
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """What decides a run's result."""
+    return config.model_dump(mode="json", exclude={"checkpoint_every"})
+
+
 def _play_all(tasks: Sequence[_Task], jobs: int, on_run: OnRun | None) -> list[RunResult]:
     results: dict[int, RunResult] = {}
 
@@ -84,20 +145,25 @@ def _play_all(tasks: Sequence[_Task], jobs: int, on_run: OnRun | None) -> list[R
         if on_run is not None:
             on_run(result, len(results), len(tasks))
 
-    if jobs == 1:
-        for index, task in enumerate(tasks):
-            done(index, _play(task))
+    found = [_found(task) for task in tasks]  # all of them before the first is played: any may be refused
+    for index, result in enumerate(found):
+        if result is not None:
+            done(index, result)
+    missing = {index: task for index, task in enumerate(tasks) if found[index] is None}
+    if min(jobs, len(missing)) > 1:
+        _play_in_processes(missing, min(jobs, len(missing)), done)
     else:
-        _play_in_processes(tasks, jobs, done)
+        for index, task in missing.items():
+            done(index, _play(task))
     return [results[index] for index in range(len(tasks))]
 
 
-def _play_in_processes(tasks: Sequence[_Task], jobs: int, done: Callable[[int, RunResult], None]) -> None:
+def _play_in_processes(tasks: Mapping[int, _Task], jobs: int, done: Callable[[int, RunResult], None]) -> None:
     # Spawned, not forked: torch's threads do not survive a fork.
     threads = max(1, (os.cpu_count() or 1) // jobs)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_limit_threads, initargs=(threads,)) as pool:
-        futures = {pool.submit(_play, task): index for index, task in enumerate(tasks)}
+        futures = {pool.submit(_play, task): index for index, task in tasks.items()}
         try:
             for future in as_completed(futures):
                 done(futures[future], future.result())
@@ -114,4 +180,11 @@ def _limit_threads(threads: int) -> None:
 
 
 def _play(task: _Task) -> RunResult:
+    """Play a run, from its checkpoint where it has one and else from the start."""
+    if task.out is not None and (task.out / "config.yaml").exists():  # of these settings, as `_found` has seen
+        folder = RunFolder(task.out)
+        if folder.checkpoint.is_file() and folder.database.is_file():
+            return resume(task.out, data_dir=task.data_dir)
+        for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "results.json"):
+            (task.out / name).unlink(missing_ok=True)
     return run(task.config, out=task.out, data_dir=task.data_dir)

@@ -22,15 +22,24 @@ from hatdfed.cli.options import (
     user_layer,
 )
 from hatdfed.cli.progress import watch_download, watch_runs
-from hatdfed.cli.tables import summary_table
+from hatdfed.cli.tables import difference_table, summary_table
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError
 from hatdfed.methods import METHODS
-from hatdfed.records.checkpoint import write_atomically
 from hatdfed.resolve import merge_layers, notes, resolve
 
 if TYPE_CHECKING:
     from hatdfed.comparison import Comparison
+
+Reference = Annotated[
+    str | None, typer.Option("--reference", help="Method that the others are held against; the first by default.")
+]
+TargetAccuracy = Annotated[
+    float | None,
+    typer.Option(
+        "--target-accuracy", help="Validation accuracy (%) to count joules to; 90 % of the best one by default."
+    ),
+]
 
 
 def compare_command(
@@ -41,7 +50,9 @@ def compare_command(
     servers: Servers = None,
     rounds: Rounds = None,
     assignments: Assignments = None,
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder for all runs; runs/… by default.")] = None,
+    reference: Reference = None,
+    target_accuracy: TargetAccuracy = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for all runs, new or gone on with.")] = None,
     data_dir: DataDir = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time; one a core by default.")] = None,
     as_json: Json = False,
@@ -52,18 +63,30 @@ def compare_command(
 
     layer = user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
     names = _names(methods)
-    first = _check(layer, names, data_dir)
+    question = {"reference": reference, "target_accuracy": target_accuracy}
+    first = _check(layer, names, question, data_dir)
     folder = folder or fresh_folder("compare", first.dataset)
+    settings = {**layer, **question}
+    workers = jobs or os.cpu_count() or 1
     with watch_runs() as on_run:
-        comparison = compare(
-            names, seeds=seeds, jobs=jobs or os.cpu_count() or 1, out=folder, data_dir=data_dir, on_run=on_run, **layer
-        )
+        comparison = compare(names, seeds=seeds, jobs=workers, out=folder, data_dir=data_dir, on_run=on_run, **settings)
+    _report(comparison, first, folder, as_json=as_json)
+
+
+def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bool) -> None:
+    from hatdfed.report.comparison_files import results_document
+
     _write(comparison, folder)
     if as_json:
-        typer.echo(json.dumps({"methods": comparison.summary, "run_folder": str(folder)}))
+        typer.echo(json.dumps({**results_document(comparison), "run_folder": str(folder)}))
         return
-    heading = f"{first.dataset}, {first.servers} servers, {first.rounds} rounds, mean ± sd over {seeds} seeds"
+    seeds = len(comparison.summary[0]["seeds"])
+    heading = f"{config.dataset}, {config.servers} servers, {config.rounds} rounds, mean ± sd over {seeds} seeds"
     out.print(summary_table(comparison.summary, title=heading))
+    against, target = comparison.reference, comparison.target_accuracy
+    out.print(difference_table(comparison.summary, reference=against, target_accuracy=target))
+    if seeds == 1:
+        note("One seed says nothing about spread: there are no intervals. Use --seeds 3 or more.")
     out.print(f"Plots, tables and all runs: {folder}", soft_wrap=True)
 
 
@@ -74,14 +97,16 @@ def _names(methods: str) -> list[str]:
     return names
 
 
-def _check(layer: dict[str, Any], names: list[str], data_dir: Path | None) -> Config:
+def _check(layer: dict[str, Any], names: list[str], question: dict[str, Any], data_dir: Path | None) -> Config:
     """Find out before the first run whether all of them can work; fetch the data once, before the workers want it."""
+    from hatdfed.comparison import check_question
     from hatdfed.learning.datasets import load_dataset
 
     for key, option in (("method", "--methods"), ("seed", "--seeds")):
         if key in layer:
             raise ConfigError(f"A comparison sets {key!r} for each run by itself. Use {option} instead.")
     configs = [resolve(merge_layers(layer, {"method": name})) for name in names]
+    check_question(names, **question)
     for sentence in dict.fromkeys(sentence for config in configs for sentence in notes(config)):
         note(sentence)
     first = configs[0]
@@ -92,11 +117,12 @@ def _check(layer: dict[str, Any], names: list[str], data_dir: Path | None) -> Co
 
 def _write(comparison: Comparison, folder: Path) -> None:
     from hatdfed.report.comparison_figures import write_comparison_figures
+    from hatdfed.report.comparison_files import write_comparison_files
     from hatdfed.report.run_data import run_data
+    from hatdfed.statistics import leaks
 
-    rows = json.dumps(comparison.summary, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(folder / "comparison.json", rows.encode())
+    write_comparison_files(comparison, folder)
     # A picture ranks what it shows, and runs that saw the test set are not ranked.
-    fair = {name: runs for name, runs in comparison.runs.items() if not any(r.config.leaks_test for r in runs)}
+    fair = {name: runs for name, runs in comparison.runs.items() if not leaks(runs)}
     if fair:
         write_comparison_figures({name: [run_data(r) for r in runs] for name, runs in fair.items()}, folder)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from hatdfed.cli.console import joules_text
+from hatdfed.cli.console import joules_text, out
 from hatdfed.config import Config
 from hatdfed.summary import JOULES_PER_MJ
 
@@ -21,21 +22,34 @@ COLUMNS = (
     ("link_energy_mj", "link energy"),
     ("links_per_round", "links"),
 )
+_CAUSES = ("upload", "training", "link")
+_JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6}
+_LEAK = "†"
+
+# Cells have a line break where a narrow table may break them; a table that fits writes a space there.
+Row = Mapping[str, Any]
 
 
-def summary_table(rows: Sequence[Mapping[str, Any]], *, title: str) -> Table:
+def summary_table(rows: Sequence[Row], *, title: str) -> Table:
     """One row for each run or method: the paper's six metrics, and the links they took."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    for _, heading in COLUMNS:
-        table.add_column(heading, justify="right")
+    return _fitting(rows, title, [heading for _, heading in COLUMNS], [_figures(row) for row in rows])
+
+
+def difference_table(rows: Sequence[Row], *, reference: str, target_accuracy: float | None) -> Table:
+    """One row for each method: how it stands to the reference, and what its accuracy costs."""
+    target = "target" if target_accuracy is None else f"{target_accuracy:.1f} %"
+    headings = ["accuracy, points", "energy", "personal %", "upload + training + links", f"until {target} (seeds)"]
+    cells = []
     for row in rows:
-        name = f"{row['method']} (sees the test set)" if row.get("leaks_test") else str(row["method"])
-        table.add_row(name, *(cell(row, key) for key, _ in COLUMNS))
-    return table
+        is_reference = row["method"] == reference
+        accuracy = "reference" if is_reference else _points(row)
+        energy = "–" if is_reference else _signed(row["total_energy_percent_difference"], 0, " %")
+        cells.append([accuracy, energy, _breakable(cell(row, "personal_accuracy")), _causes(row), _price(row)])
+    title = f"Difference to {reference} in the same worlds, mean [95 % interval], and costs"
+    return _fitting(rows, title, headings, cells)
 
 
-def cell(row: Mapping[str, Any], key: str) -> str:
+def cell(row: Row, key: str) -> str:
     """One figure of a row, with its deviation over seeds where there is one."""
     value, deviation = float(row[key]), row.get(f"{key}_sd")
     if key.endswith("_mj"):
@@ -46,10 +60,74 @@ def cell(row: Mapping[str, Any], key: str) -> str:
     return f"{value:.1f}" if deviation is None else f"{value:.1f} ± {deviation:.1f}"
 
 
+def run_title(config: Config) -> str:
+    """What a run is, in one line."""
+    return f"{config.method} on {config.dataset}, {config.servers} servers, {config.rounds} rounds, seed {config.seed}"
+
+
+def _fitting(rows: Sequence[Row], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    """A table with one line a row where the terminal is wide enough, with several where it is not."""
+    wide = _table(rows, title, headings, [[text.replace("\n", " ") for text in line] for line in cells])
+    folded = [_folded(heading, column) for heading, column in zip(headings, zip(*cells, strict=True), strict=True)]
+    tries = (wide, *(_table(rows, title, folded, cells, space=space) for space in (1, 0)))
+    at_will = out.options.update(width=1000)
+    return next((table for table in tries if out.measure(table, options=at_will).maximum <= out.width), tries[-1])
+
+
+def _folded(heading: str, column: Sequence[str]) -> str:
+    """The heading on several lines, no wider than its column."""
+    words = [*heading.split(), *(line for text in column for line in text.splitlines())]
+    return textwrap.fill(heading, max(map(len, words)))
+
+
+def _table(
+    rows: Sequence[Row], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], *, space: int = 1
+) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.padding, table.collapse_padding, table.caption_justify = (0, space), True, "left"
+    if any(row.get("leaks_test") for row in rows):
+        table.caption = f"{_LEAK} sees the test set: not comparable, never ranked"
+    table.add_column("method", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row, line in zip(rows, cells, strict=True):
+        table.add_row(f"{row['method']} {_LEAK}" if row.get("leaks_test") else str(row["method"]), *line)
+    return table
+
+
+def _figures(row: Row) -> list[str]:
+    return [_breakable(cell(row, key)) for key, _ in COLUMNS]
+
+
+def _breakable(text: str) -> str:
+    return text.replace(" ±", "\n±")
+
+
 def _percent(deviation: float, value: float) -> str:
     return f"{100 * deviation / value:.0f} %" if value else "0 %"
 
 
-def run_title(config: Config) -> str:
-    """What a run is, in one line."""
-    return f"{config.method} on {config.dataset}, {config.servers} servers, {config.rounds} rounds, seed {config.seed}"
+def _points(row: Row) -> str:
+    """The difference in accuracy and its interval; a single seed has none."""
+    mean, low, high = (row[f"avg_accuracy_difference{end}"] for end in ("", "_low", "_high"))
+    return f"{_signed(mean, 1)}\n{'(one seed)' if low is None else f'[{_signed(low, 1)}, {_signed(high, 1)}]'}"
+
+
+def _signed(value: float | None, decimals: int, unit: str = "") -> str:
+    return "–" if value is None else f"{value:+.{decimals}f}{unit}".replace("-", "−")
+
+
+def _causes(row: Row) -> str:
+    """Joules by cause in one unit, that of their sum."""
+    joules = [JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in _CAUSES]
+    unit = joules_text(sum(joules)).split()[1]
+    upload, training, link = (f"{spent / _JOULES[unit]:.2f}" for spent in joules)
+    return f"{upload} + {training}\n+ {link} {unit}"
+
+
+def _price(row: Row) -> str:
+    """Joules to the target and how many seeds reached it."""
+    if row["seeds_reached"] is None:
+        return "–"
+    price = "never" if row["joules_to_target"] is None else joules_text(row["joules_to_target"])
+    return f"{price}\n({row['seeds_reached']} of {len(row['seeds'])})"

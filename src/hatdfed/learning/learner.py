@@ -18,7 +18,7 @@ from torch.func import functional_call
 from hatdfed.learning.optimisers import Optimiser, OptimiserState
 from hatdfed.learning.work import Batch
 
-# Numbers in a forward pass, as in 100 images of 28×28: ten such passes are twice as fast as one over 1,000 images, whose
+# Numbers in a forward pass, as in 100 images of 28×28: ten such passes are twice as fast as one over 1,000, whose
 # buffers the allocator returns to the system and faults in again every time.
 EVALUATION_NUMBERS = 100 * 28 * 28
 

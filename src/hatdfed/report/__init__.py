@@ -30,6 +30,9 @@ class RunData(NamedTuple):
     links: Sequence[Record]  # t, receiver, sender, delivered, propensity, utility, importance
     summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
     link_joules: Sequence[Sequence[float]] | None = None  # [N][N] price of each link, row receives
+    budget: int | None = None  # B, links that the policy draws in a round; None where it knows its own number
+    learning_rate: float | None = None  # η of a bandit that regret bounds speak of; None of anything else
+    horizon: int = 0  # K, rounds that η was chosen for
 
 
 class LastLinks(NamedTuple):
@@ -108,15 +111,23 @@ def limits(values: Vector, *, least: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def accuracy_curve(runs: Sequence[RunData]) -> tuple[Vector, Vector, Vector]:  # rounds, mean, sd; [R] each
-    """Validation accuracy after each round, over runs; one that stopped early counts as far as it went."""
+def curve(runs: Sequence[RunData], key: str) -> tuple[Vector, Vector, Vector]:  # rounds, mean, sd; [R] each
+    """A column of the rounds' records over runs, after each round; a run that stopped counts as far as it went."""
     by_round: dict[float, list[float]] = {}
     for run in runs:
-        for played, accuracy in zip(rounds_played(run), column(run.rounds, "avg_accuracy"), strict=True):
-            by_round.setdefault(played, []).append(accuracy)
+        for played, value in zip(rounds_played(run), column(run.rounds, key), strict=True):
+            by_round.setdefault(played, []).append(value)
     rounds = np.array(sorted(by_round))
     mean, sd = np.array([mean_and_sd(np.array(by_round[played])) for played in rounds]).T
     return rounds, mean, sd
+
+
+def link_use(run: RunData) -> Vector:  # [N, N]
+    """Share of the rounds in which each link was drawn; row receives."""
+    count = np.zeros((run.num_servers, run.num_servers))
+    receiver, sender = (np.array([link[end] for link in run.links], dtype=np.intp) for end in ("receiver", "sender"))
+    np.add.at(count, (receiver, sender), 1)
+    return count / len(run.rounds)
 
 
 def pareto_front(points: Vector) -> list[int]:  # [M, 2] joules and percent

@@ -1,10 +1,10 @@
-"""Three pictures that hold methods against each other, each method played with one or more seeds."""
+"""Pictures that hold methods against each other, each method played with one or more seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,63 +13,39 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 import hatdfed.report as rp
 import hatdfed.report.findings as fd
+import hatdfed.report.labels as lb
 import hatdfed.report.style as st
-from hatdfed.errors import RunFolderError
 from hatdfed.report import RunData, Vector
+from hatdfed.report.drawn_methods import Method, drawn_methods, seeds_note
 from hatdfed.report.findings import format_joules, format_percent
+from hatdfed.report.link_use_figure import link_use_figure
+from hatdfed.report.regret_figure import has_regret, regret_figure
 
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-_MARKERS = ("o", "s", "^", "D")
 _LOG_RATIO = 30  # of the dearest method to the cheapest, beyond which a linear axis would squeeze the cheap ones
 
 
-class _Method(NamedTuple):
-    """What the seeds of one method came to, and how it is drawn."""
-
-    name: str
-    runs: Sequence[RunData]
-    joules: Vector  # [S] all of a run
-    test_accuracy: Vector  # [S] percent, nan where it was not measured
-    colour: str
-    dashes: Any
-    marker: str
-
-
 def write_comparison_figures(runs: Mapping[str, Sequence[RunData]], folder: Path) -> list[Path]:
-    """Draw accuracy over rounds, accuracy against energy, and energy by cause into `folder`; return the files."""
-    methods = _methods(runs)
+    """Draw accuracy, energy, both, the use of links and, where a method has a budget, regret; return the files."""
+    methods = drawn_methods(runs)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "accuracy": _accuracy(methods),
         "accuracy_vs_energy": _accuracy_vs_energy(methods),
         "energy": _energy(methods),
+        "link_use": link_use_figure(methods),
     }
+    if any(has_regret(method) for method in methods):
+        figures["regret"] = regret_figure(methods)
     return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
-def _methods(runs: Mapping[str, Sequence[RunData]]) -> list[_Method]:
-    """Colours go round with the order of `runs`, and line styles and markers change with each turn."""
-    empty = [name for name, seeds in runs.items() if not seeds or not all(run.rounds for run in seeds)]
-    if not runs or empty:
-        found = f"No rounds were played by {', '.join(empty)}" if empty else "There are no runs"
-        raise RunFolderError(f"{found}, so there is nothing to compare. Give runs of at least one round.")
-    methods = []
-    for index, (name, seeds) in enumerate(runs.items()):
-        turn, colour = divmod(index, len(st.PALETTE))
-        joules = np.array([rp.total_joules(run) for run in seeds])
-        accuracy = rp.column([run.summary for run in seeds], "avg_accuracy")
-        look = (st.PALETTE[colour], _DASHES[turn % len(_DASHES)], _MARKERS[turn % len(_MARKERS)])
-        methods.append(_Method(name, seeds, joules, accuracy, *look))
-    return methods
-
-
-def _accuracy(methods: Sequence[_Method]) -> Figure:
+def _accuracy(methods: Sequence[Method]) -> Figure:
     """Mean validation accuracy over rounds, a line for each method and ± 1 sd over its seeds around it."""
-    curves = {method.name: rp.accuracy_curve(method.runs) for method in methods}  # name -> rounds, mean, sd
+    curves = {method.name: rp.curve(method.runs, "avg_accuracy") for method in methods}  # name -> rounds, mean, sd
     final = {name: (mean[-1], sd[-1]) for name, (_, mean, sd) in curves.items()}
     ranked = sorted(methods, key=lambda method: -np.nan_to_num(final[method.name][0], nan=-1.0))
     title = fd.best_finding(ranked[0].name, final[ranked[0].name][0], len(ranked))
-    figure, axes = st.chart(9.2, 5.2, title, f"Mean over servers. {_seeds(methods, 'bands show')}")
+    figure, axes = st.chart(9.2, 5.2, title, f"Mean over servers. {seeds_note(methods, 'bands show')}")
     lines = {}
     for method in reversed(ranked):  # the best in front
         rounds, mean, sd = curves[method.name]
@@ -82,11 +58,11 @@ def _accuracy(methods: Sequence[_Method]) -> Figure:
     st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
     words = [f"{method.name}  {format_percent(*final[method.name])}" for method in ranked]
     handles = [lines[method.name] for method in ranked]
-    _legend(axes, handles, words, loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=2.8)
+    st.legend(axes, handles, words, loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=2.8)
     return figure
 
 
-def _accuracy_vs_energy(methods: Sequence[_Method]) -> Figure:
+def _accuracy_vs_energy(methods: Sequence[Method]) -> Figure:
     """Test accuracy against total energy: a point with error bars for each method, a faint one for each seed."""
     shown = [method for method in methods if len(rp.finite(method.test_accuracy))]
     absent = ", ".join(method.name for method in methods if not len(rp.finite(method.test_accuracy)))
@@ -94,7 +70,7 @@ def _accuracy_vs_energy(methods: Sequence[_Method]) -> Figure:
     spots = np.array([(rp.mean_and_sd(m.joules), rp.mean_and_sd(m.test_accuracy)) for m in shown]).reshape(-1, 2, 2)
     front = rp.pareto_front(spots[:, :, 0])
     title = fd.front_finding([shown[index].name for index in front], len(shown))
-    note = f"Test accuracy after the last round. {_seeds(methods, 'bars show')}"
+    note = f"Test accuracy after the last round. {seeds_note(methods, 'bars show')}"
     figure, axes = st.chart(9.2, 5.8, title, f"{note} Not measured: {absent}." if absent else note)
     seeds = np.concatenate([(method.joules, method.test_accuracy) for method in methods], axis=1).T  # [S, 2]
     unit = _energy_axis(axes, np.append(seeds[:, 0], _spokes(spots)[:, 0]))
@@ -105,13 +81,13 @@ def _accuracy_vs_energy(methods: Sequence[_Method]) -> Figure:
     if front:
         stairs = _stairs(spots[front, :, 0], axes)
         axes.plot(stairs[:, 0], stairs[:, 1], color="#9AA3AD", linewidth=1.1, zorder=1)
-        st.end_labels(figure, axes, [st.EndLabel(stairs[-1, 1], "Pareto front")])
-        busy = np.concatenate([busy, st.along(stairs)])
-    st.place_labels(figure, axes, spots[:, :, 0], [method.name for method in shown], busy)
+        lb.end_labels(figure, axes, [lb.EndLabel(stairs[-1, 1], "Pareto front")])
+        busy = np.concatenate([busy, lb.along(stairs)])
+    lb.place_labels(figure, axes, spots[:, :, 0], [method.name for method in shown], busy)
     return figure
 
 
-def _points(axes: Axes, methods: Sequence[_Method], spots: Vector, unit: float) -> None:
+def _points(axes: Axes, methods: Sequence[Method], spots: Vector, unit: float) -> None:
     for method, ((x, x_sd), (y, y_sd)) in zip(methods, spots, strict=True):
         look: dict[str, Any] = {"color": method.colour, "marker": method.marker, "linestyle": ""}
         if len(method.runs) > 1:
@@ -151,11 +127,11 @@ def _spokes(spots: Vector) -> Vector:  # [M, 2, 2] -> [many, 2]
     return np.concatenate(arms).reshape(-1, 2)
 
 
-def _energy(methods: Sequence[_Method]) -> Figure:
+def _energy(methods: Sequence[Method]) -> Figure:
     """Energy of each method as a bar stacked by cause, mean over its seeds, the cheapest method on top."""
     ranked = sorted(methods, key=lambda method: float(method.joules.mean()))
     means = {method.name: float(method.joules.mean()) for method in ranked}
-    unit, note = fd.energy_unit(max(means.values())), f"Energy by cause. {_seeds(methods, 'numbers show')}"
+    unit, note = fd.energy_unit(max(means.values())), f"Energy by cause. {seeds_note(methods, 'numbers show')}"
     figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note)
     left, bars = np.zeros(len(ranked)), []
     for cause, colour in st.CAUSE_COLOURS.items():
@@ -172,14 +148,5 @@ def _energy(methods: Sequence[_Method]) -> Figure:
     axes.set(ylim=(len(ranked) - 0.5, -0.5), xlim=(0, 1.22 * left.max() or 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=st.STEPS))
     st.name_axes(axes, f"Total energy ({unit.symbol})", "")
-    _legend(axes, bars, list(rp.CAUSES.values()), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
+    st.legend(axes, bars, list(rp.CAUSES.values()), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
     return figure
-
-
-def _legend(axes: Axes, handles: Sequence[Any], words: Sequence[str], **place: Any) -> None:
-    font = {"family": st.FONT, "size": st.SMALL}
-    axes.legend(handles, words, frameon=False, prop=font, labelcolor=st.INK, borderaxespad=0.4, **place)
-
-
-def _seeds(methods: Sequence[_Method], spread: str) -> str:
-    return fd.seeds_note([len(method.runs) for method in methods], spread)

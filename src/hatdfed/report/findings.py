@@ -54,6 +54,18 @@ def format_percent(percent: float, sd: float = 0.0) -> str:
     return f"{percent:.1f} ± {sd:.1f} %" if sd > 0 else f"{percent:.1f} %"
 
 
+def format_number(value: float, sd: float = 0.0) -> str:
+    """Three digits, and the spread where there is one.
+
+    >>> format_number(16.54), format_number(1234.5), format_number(16.54, 3.21)
+    ('16.5', '1,234', '16.5 ± 3.2')
+    """
+    if not np.isfinite(value):
+        return "not reported"
+    decimals = int(np.clip(2 - np.floor(np.log10(abs(value))), 0, 3)) if value else 1
+    return f"{value:,.{decimals}f} ± {sd:,.{decimals}f}" if sd > 0 else f"{value:,.{decimals}f}"
+
+
 def accuracy_finding(mean: Vector) -> str:
     """How mean accuracy went, in a sentence."""
     numbers = finite(mean)
@@ -122,6 +134,27 @@ def cost_finding(joules: Mapping[str, float]) -> str:
         return f"{'Every method' if len(joules) > 1 else least} spends {format_joules(low)}"
     times = f"{high / low:,.{0 if high > 10 * low else 1}f} times as much" if low > 0 else format_joules(high)
     return f"{least} spends least, {format_joules(low)}; {most} spends {times}"
+
+
+def regret_finding(name: str, regret: float, played: float, bound: float | None) -> str:
+    """What a method missed, and how much of what theory allows that is, in a sentence."""
+    if not np.isfinite(regret):
+        return "No regret was reported"
+    missed = f"{name} misses {format_number(regret)} of utility in {played:.0f} round{'s' if played > 1 else ''}"
+    if not bound:
+        return missed
+    share = 100 * regret / bound
+    return f"{missed}, {'less than 1' if share < 1 else f'{share:.0f}'} % of its standard bound"
+
+
+def favourite_finding(use: Mapping[str, Vector]) -> str:  # name -> [N, N] percent of rounds
+    """How unevenly the first method draws that does not keep to the same links, in a sentence."""
+    for name, share in use.items():
+        links = share[~np.eye(len(share), dtype=bool)]
+        if ((links > 0) & (links < 100)).any():
+            most, least = f"{links.max():.0f} %", f"{links.min():.0f} %"
+            return f"{name} draws its favourite link in {most} of the rounds, its rarest in {least}"
+    return "Every method keeps to the same links in all rounds"
 
 
 def seeds_note(counts: Sequence[int], spread: str) -> str:

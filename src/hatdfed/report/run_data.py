@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from hatdfed.build.component import build_component
+from hatdfed.config import Config
 from hatdfed.experiment import RunResult
+from hatdfed.policies import POLICIES
+from hatdfed.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.report import RunData
+from hatdfed.resolve import config_budget
 
 
 def run_data(result: RunResult) -> RunData:
@@ -18,4 +23,17 @@ def run_data(result: RunResult) -> RunData:
         links=result.links,
         summary=result.summary,
         link_joules=result.link_joules.tolist(),
+        budget=config_budget(config) if POLICIES[config.policy.name].uses_budget else None,
+        learning_rate=_learning_rate(config),
+        horizon=config.horizon or config.rounds,
     )
+
+
+def _learning_rate(config: Config) -> float | None:
+    """η, if the policy is the bandit with the capping and the estimate that its bound is proved for (D9, D12)."""
+    policy = build_component("policy", config.policy, POLICIES)
+    if not isinstance(policy, LinkBandit) or (policy.capping, policy.propensity) != ("redistribute", "before-rounding"):
+        return None
+    if policy.learning_rate is not None:
+        return policy.learning_rate
+    return theorem_learning_rate(config.servers, config.horizon or config.rounds)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 import hatdfed.report as rp
 import hatdfed.report.findings as fd
+import hatdfed.report.labels as lb
 import hatdfed.report.style as st
 from hatdfed.errors import RunFolderError
 from hatdfed.report import RunData, Vector
@@ -43,26 +44,26 @@ def accuracy_figure(run: RunData) -> Figure:
     st.round_axis(axes, played[0], played[-1])
     st.percent_axis(axes, np.append(seen, mean))
     st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
-    st.end_labels(figure, axes, [*labels, st.EndLabel(mean[-1], f"mean  {format_percent(mean[-1])}", strong=True)])
+    lb.end_labels(figure, axes, [*labels, lb.EndLabel(mean[-1], f"mean  {format_percent(mean[-1])}", strong=True)])
     return figure
 
 
-def _server_lines(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[st.EndLabel]]:
+def _server_lines(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[lb.EndLabel]]:
     accuracy = rp.server_accuracy(run)
     for line in accuracy:
         axes.plot(played, line, color=st.PALETTE[5], alpha=0.75, linewidth=1, marker=_marker(line), markersize=4)
     labels = [f"server {server}  {format_percent(line[-1])}" for server, line in enumerate(accuracy)]
-    return accuracy, [st.EndLabel(line[-1], label) for line, label in zip(accuracy, labels, strict=True)]
+    return accuracy, [lb.EndLabel(line[-1], label) for line, label in zip(accuracy, labels, strict=True)]
 
 
-def _server_bands(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[st.EndLabel]]:
+def _server_bands(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[lb.EndLabel]]:
     mean, sd, worst, best = (rp.column(run.rounds, f"{name}_accuracy") for name in ("avg", "std", "worst", "best"))
     for low, high, alpha in ((worst, best, 0.22), (mean - sd, mean + sd, 0.45)):
         axes.fill_between(played, low, high, color=st.PALETTE[5], alpha=alpha, linewidth=0)
         if len(played) == 1:  # a band of one round has no area
             axes.vlines(played, low, high, color=st.PALETTE[5], alpha=alpha, linewidth=14)
     marks = {"best server": best, "mean + 1 sd": mean + sd, "mean − 1 sd": mean - sd, "worst server": worst}
-    labels = [st.EndLabel(line[-1], f"{name}  {format_percent(line[-1])}") for name, line in marks.items()]
+    labels = [lb.EndLabel(line[-1], f"{name}  {format_percent(line[-1])}") for name, line in marks.items()]
     return np.concatenate(list(marks.values())), labels
 
 
@@ -82,7 +83,7 @@ def energy_figure(run: RunData) -> Figure:
     middle = np.cumsum([layer[-1] for layer in layers]) - [layer[-1] / 2 for layer in layers]
     labels = [f"{rp.CAUSES[cause]}  {format_joules(spent[cause][-1])}" for cause in spent]
     if total > 0:
-        st.end_labels(figure, axes, [st.EndLabel(at, text) for at, text in zip(middle, labels, strict=True)])
+        lb.end_labels(figure, axes, [lb.EndLabel(at, text) for at, text in zip(middle, labels, strict=True)])
     else:
         st.notice(axes, "0 J in all rounds")
     return figure
@@ -104,7 +105,7 @@ def accuracy_vs_energy_figure(run: RunData) -> Figure:
     st.percent_axis(axes, mean)
     st.name_axes(axes, f"Energy spent so far ({unit.symbol})", "Mean validation accuracy (%)")
     names = [f"round {played[index]:.0f}" for index in marks]
-    st.place_labels(figure, axes, line[marks], names, st.along(line[np.isfinite(mean)]))
+    lb.place_labels(figure, axes, line[marks], names, lb.along(line[np.isfinite(mean)]))
     return figure
 
 

@@ -24,6 +24,8 @@ def made_up_run(
     joules: float = 1.0,
     accuracy: float | None = None,
     with_prices: bool = True,
+    budget: int | None = None,
+    learning_rate: float | None = None,
 ) -> RunData:
     """A run whose accuracy climbs, or stays at `accuracy`; every cost is a multiple of `joules`."""
     rng = np.random.default_rng(seed)
@@ -43,6 +45,9 @@ def made_up_run(
         links=[_link(*(int(end) for end in link), rng) for link in np.argwhere(drawn)],
         summary={"avg_accuracy": mean, "std_accuracy": 1.0},
         link_joules=prices.tolist() if with_prices else None,
+        budget=budget,
+        learning_rate=learning_rate,
+        horizon=rounds,
     )
 
 
@@ -57,7 +62,7 @@ def _round(t: int, accuracy: Any, drawn: Any, prices: Any, joules: float) -> dic
         "upload_joules": 2 * joules,
         "training_joules": 5 * joules,
         "link_joules": float(prices[drawn].sum()),
-        "regret_best_fixed": 0.1 * t,
+        "regret_best_fixed": 0.1 * t + 0.01 * float(accuracy.std()),
         "regret_best_each_round": 0.2 * t,
     }
 

@@ -8,11 +8,11 @@ import pytest
 from hatdfed.errors import RunFolderError
 from hatdfed.report.comparison_figures import write_comparison_figures
 
-NAMES = ["accuracy.png", "accuracy_vs_energy.png", "energy.png"]
+NAMES = ["accuracy.png", "accuracy_vs_energy.png", "energy.png", "link_use.png"]
 
 
-def assert_pictures(paths: list[Path]) -> None:
-    assert [path.name for path in paths] == NAMES
+def assert_pictures(paths: list[Path], names: list[str] = NAMES) -> None:
+    assert [path.name for path in paths] == names
     for path in paths:
         content = path.read_bytes()
         assert content.startswith(b"\x89PNG\r\n\x1a\n")
@@ -21,15 +21,15 @@ def assert_pictures(paths: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(("num_methods", "num_seeds"), [(4, 3), (20, 2)])
-def test_three_pictures_are_drawn_of_methods(num_methods: int, num_seeds: int, make_run, tmp_path: Path) -> None:
+def test_pictures_are_drawn_of_methods(num_methods: int, num_seeds: int, make_run, tmp_path: Path) -> None:
     runs = {
         f"method-{method}": [
-            make_run(3, label=f"method-{method}", seed=100 * method + seed, link_share=method / 20)
+            make_run(3, label=f"method-{method}", seed=100 * method + seed, link_share=method / 20, budget=2)
             for seed in range(num_seeds)
         ]
         for method in range(num_methods)
     }
-    assert_pictures(write_comparison_figures(runs, tmp_path / "figures"))
+    assert_pictures(write_comparison_figures(runs, tmp_path / "figures"), [*NAMES, "regret.png"])
 
 
 @pytest.mark.parametrize(

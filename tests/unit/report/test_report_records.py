@@ -46,7 +46,7 @@ def test_mean_and_sd_leave_out_what_was_not_measured() -> None:
 
 def test_a_seed_that_stopped_early_counts_as_far_as_it_went(make_run) -> None:
     long, short = make_run(rounds=3, accuracy=80.0), make_run(rounds=2, accuracy=60.0)
-    rounds, mean, sd = rp.accuracy_curve([long, short])
+    rounds, mean, sd = rp.curve([long, short], "avg_accuracy")
     assert rounds.tolist() == [1, 2, 3]
     assert mean.tolist() == [70, 70, 80]
     assert sd[-1] == 0
@@ -85,3 +85,6 @@ def test_titles_say_what_is_seen(make_run) -> None:
     assert fd.links_finding(rp.last_links(run), 3, 2).startswith("6 of 6 possible links")
     assert fd.cost_finding({"ring": 10.0, "full": 25.0}) == "ring spends least, 10 J; full spends 2.5 times as much"
     assert fd.front_finding(["a", "b", "c"], 9).endswith("a, b and c")
+    assert fd.regret_finding("rnd", 16.73, 40, None) == "rnd misses 16.7 of utility in 40 rounds"
+    assert fd.regret_finding("rnd", 16.73, 1, 196.0).endswith("in 1 round, 9 % of its standard bound")
+    assert "less than 1 %" in fd.regret_finding("rnd", 0.1, 40, 196.0)

@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 from matplotlib.text import Annotation
 
+from hatdfed.report import labels as lb
 from hatdfed.report import style as st
 
 
 def test_labels_that_are_wanted_at_one_place_are_spread_around_it() -> None:
-    placed = st.spread(np.array([50.0, 50.0, 50.0, 90.0]), 10, 100)
+    placed = lb.spread(np.array([50.0, 50.0, 50.0, 90.0]), 10, 100)
     np.testing.assert_allclose(placed, [40, 50, 60, 90])
 
 
 def test_spread_labels_stay_on_the_page_in_their_order() -> None:
     wanted = np.array([99.0, 100.0, 1.0, 98.0, 0.0])
-    placed = st.spread(wanted, 12, 100)
+    placed = lb.spread(wanted, 12, 100)
     assert np.argsort(placed).tolist() == np.argsort(wanted).tolist()
     assert np.diff(np.sort(placed)).min() >= 12 - 1e-9
     assert placed.min() >= 0
@@ -26,7 +27,7 @@ def test_no_label_of_a_crowd_covers_another_or_leaves_the_axes(crowd: int) -> No
     points = np.random.default_rng(crowd).uniform(0, 1, (crowd, 2))
     figure, axes = st.chart(9, 6, "A crowd", "of points")
     axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1))
-    st.place_labels(figure, axes, points, [f"method {index}" for index in range(crowd)], points)
+    lb.place_labels(figure, axes, points, [f"method {index}" for index in range(crowd)], points)
     notes = [note for note in axes.texts if isinstance(note, Annotation) and note.get_text()]
     boxes = [note.get_window_extent() for note in notes]
     assert len(boxes) == crowd

@@ -1,0 +1,82 @@
+"""A comparison as files that other programs read.
+
+results.json      everything: methods, runs with their settings, reference, target, machine and versions
+comparison.json   the table, one object a method
+comparison.csv    the same, one row a method
+runs.csv          one row a run
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hatdfed.comparison import Comparison
+from hatdfed.records.checkpoint import write_atomically
+from hatdfed.records.folder import environment
+from hatdfed.statistics import CONFIDENCE, price_of
+
+
+def results_document(comparison: Comparison) -> dict[str, Any]:
+    """Everything there is to say about a comparison, in terms that JSON knows."""
+    return {
+        "reference": comparison.reference,
+        "target_accuracy": comparison.target_accuracy,
+        "confidence": CONFIDENCE,
+        "methods": comparison.summary,
+        "runs": _runs(comparison, with_config=True),
+        "environment": environment(),
+    }
+
+
+def write_comparison_files(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write the four files into `folder`; return them."""
+    contents = {
+        "results.json": _json(results_document(comparison)),
+        "comparison.json": _json(comparison.summary),
+        "comparison.csv": csv_text(comparison.summary),
+        "runs.csv": csv_text(_runs(comparison)),
+    }
+    for name, text in contents.items():
+        write_atomically(folder / name, text.encode())
+    return [folder / name for name in contents]
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table with a heading: sections become columns, lists a text of their parts, what is not known stays empty."""
+    flat = [_flat(row) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{part}": inner for part, inner in _flat(value).items()}
+        elif isinstance(value, list):
+            flat[name] = " ".join(str(part) for part in value)
+        else:
+            flat[name] = value
+    return flat
+
+
+def _runs(comparison: Comparison, *, with_config: bool = False) -> list[dict[str, Any]]:
+    """The summary of every run, and what it paid for the target where that can be told."""
+    rows = []
+    for result in (result for runs in comparison.runs.values() for result in runs):
+        row = {**result.summary, "joules_to_target": price_of(result, comparison.target_accuracy)}
+        rows.append({**row, "config": result.config.model_dump(mode="json")} if with_config else row)
+    return rows
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,66 @@
+"""How often each link was drawn: a matrix for each method, side by side on one scale of colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+import hatdfed.report as rp
+import hatdfed.report.findings as fd
+import hatdfed.report.style as st
+from hatdfed.report import Vector
+from hatdfed.report.drawn_methods import Method
+
+_MOST_PANELS = 16
+_MOST_NAMES = 40  # servers; beyond that the numbers along a matrix are too small to read
+_COLUMNS = {1: 1, 2: 2, 3: 3, 5: 3, 6: 3, 9: 3}  # panels side by side, 4 for all other numbers
+
+
+def link_use_figure(methods: Sequence[Method]) -> Figure:
+    """Share of rounds in which each link was drawn, mean over seeds: row receives, column sends."""
+    shown, absent = methods[:_MOST_PANELS], [method.name for method in methods[_MOST_PANELS:]]
+    use = {method.name: 100 * np.mean([rp.link_use(run) for run in method.runs], axis=0) for method in shown}
+    columns = _COLUMNS.get(len(shown), 4)
+    rows, side = -(-len(shown) // columns), 2.9 if columns < 3 else 2.1  # inches
+    size = max(1.4 + side * columns, 6.6), 1.3 + (side + 0.25) * rows
+    figure = st.page(*size, fd.favourite_finding(use), _note(shown, absent))
+    scale = ScalarMappable(Normalize(0, max(share.max() for share in use.values()) or 100), _ramp())
+    panels = [figure.add_subplot(rows, columns, place + 1) for place in range(len(shown))]
+    for place, (panel, (name, share)) in enumerate(zip(panels, use.items(), strict=True)):
+        _panel(panel, name, share, scale)
+        is_left, is_lowest = place % columns == 0, place + columns >= len(shown)
+        st.name_axes(panel, "Sending server" if is_lowest else "", "Receiving server" if is_left else "")
+        panel.tick_params(labelleft=is_left, labelbottom=is_lowest)
+    st.colour_bar(figure, panels, scale, "Share of rounds (%)")
+    return figure
+
+
+def _note(shown: Sequence[Method], absent: Sequence[str]) -> str:
+    counts = [len(method.runs) for method in shown]
+    over = f", mean over {min(counts)}{f' to {max(counts)}' if max(counts) > min(counts) else ''} seeds"
+    note = f"Share of rounds in which each link was drawn{over if max(counts) > 1 else ''}."
+    return f"{note} Not shown: {', '.join(absent)}." if absent else note
+
+
+def _ramp() -> Colormap:
+    """Pale where a link is never drawn, dark where it often is; grey on the diagonal, which is no link."""
+    return colormaps["YlGnBu"].with_extremes(bad=st.FAINT)
+
+
+def _panel(axes: Axes, name: str, share: Vector, scale: ScalarMappable) -> None:
+    matrix = share.copy()
+    np.fill_diagonal(matrix, np.nan)
+    axes.imshow(scale.to_rgba(matrix), interpolation="nearest")
+    axes.set_title(name, size=st.BODY - 0.5, color=st.INK, family=st.FONT, pad=5, parse_math=False)
+    axes.tick_params(length=0, labelsize=st.SMALL - 1, labelcolor=st.MUTED, labelfontfamily=st.FONT, pad=3)
+    axes.spines[:].set_visible(False)
+    for axis in (axes.xaxis, axes.yaxis):
+        many = len(share) > _MOST_NAMES
+        axis.set_major_locator(NullLocator() if many else MaxNLocator(6, steps=st.STEPS, integer=True))

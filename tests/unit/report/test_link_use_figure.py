@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hatdfed.report as rp
+from hatdfed.report import findings as fd
+from hatdfed.report.drawn_methods import drawn_methods
+from hatdfed.report.link_use_figure import link_use_figure
+
+
+def test_use_counts_the_rounds_of_each_link_row_receives(make_run) -> None:
+    run = make_run(num_servers=3, rounds=4, link_share=0.0)
+    drawn = [{"t": t, "receiver": 0, "sender": 2} for t in range(3)] + [{"t": 0, "receiver": 1, "sender": 0}]
+    np.testing.assert_array_equal(rp.link_use(run._replace(links=drawn)), [[0, 0, 0.75], [0.25, 0, 0], [0, 0, 0]])
+    assert rp.link_use(make_run(num_servers=3, link_share=1.0)).sum() == 6
+
+
+@pytest.mark.parametrize("num_methods", [1, 2, 3, 5, 7, 16, 20])
+def test_every_method_has_a_panel_up_to_sixteen(num_methods: int, make_run) -> None:
+    runs = {f"method-{k}": [make_run(3, seed=k), make_run(3, seed=k + 50)] for k in range(num_methods)}
+    figure = link_use_figure(drawn_methods(runs))
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    assert len(panels) == min(num_methods, 16)
+    assert ("Not shown: method-16" in " ".join(text.get_text() for text in figure.texts)) == (num_methods > 16)
+    figure.draw_without_rendering()
+    boxes = [panel.get_tightbbox() for panel in panels]
+    for index, box in enumerate(boxes):
+        assert box is not None
+        assert box.padded(-2).count_overlaps(boxes[:index]) == 0  # type: ignore[arg-type]
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert box.y1 < min(text.get_window_extent().y0 for text in figure.texts)
+
+
+@pytest.mark.parametrize(("num_servers", "is_named"), [(40, True), (41, False)])
+def test_servers_are_numbered_where_there_is_room(num_servers: int, is_named: bool, make_run) -> None:
+    figure = link_use_figure(drawn_methods({"rnd": [make_run(num_servers, rounds=2)]}))
+    assert bool(len(figure.axes[0].get_xticks())) is is_named
+
+
+def test_panels_share_one_scale_of_colours(make_run) -> None:
+    often, never = make_run(3, link_share=1.0), make_run(3, link_share=0.0)
+    figure = link_use_figure(drawn_methods({"full": [often], "half": [often, never], "local": [never]}))
+    full, half, local = (axes.images[0].get_array()[0, 1] for axes in figure.axes[:3])  # type: ignore[index]
+    assert full.sum() < half.sum() < local.sum()  # the more often, the darker
+
+
+def test_the_title_says_how_uneven_the_first_method_that_chooses_is() -> None:
+    ring = np.array([[0.0, 100.0], [100.0, 0.0]])
+    chosen = np.array([[0.0, 80.0], [20.0, 0.0]])
+    assert fd.favourite_finding({"d-psgd": ring, "hat-dfed": chosen}) == (
+        "hat-dfed draws its favourite link in 80 % of the rounds, its rarest in 20 %"
+    )
+    assert fd.favourite_finding({"d-psgd": ring}) == "Every method keeps to the same links in all rounds"

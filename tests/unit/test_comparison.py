@@ -1,0 +1,201 @@
+"""A comparison as it is asked for, kept, stopped and gone on with, and what the command says about it."""
+
+import io
+import json
+import re
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import hatdfed.cli.tables as tables
+from hatdfed.cli.app import main
+from hatdfed.comparison import compare, read_run
+from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.experiment import run
+from hatdfed.methods import METHODS, Method
+from hatdfed.records.folder import RunFolder
+from hatdfed.resolve import resolve
+
+SMALL = {
+    "dataset": "synthetic",
+    "dataset_options": {"train": 1000, "validation": 100, "test": 100},
+    "network": "linear",
+    "validation_images": 60,
+    "servers": 3,
+    "rounds": 2,
+}
+
+
+def without_clock(rows):
+    return [{key: value for key, value in row.items() if key not in ("seconds", "seconds_sd")} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ({"reference": "rdn"}, "Did you mean rnd?"),
+        ({"reference": "d-psgd"}, "not among the methods that are compared"),
+        ({"target_accuracy": 0.0}, "must be a percentage above 0"),
+        ({"target_accuracy": 101.0}, "is 101"),
+    ],
+)
+def test_a_question_without_an_answer_is_refused_before_anything_is_played(tmp_path, question, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        compare(["rnd", "local"], seeds=1, out=tmp_path / "c", **question, **SMALL)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "c"
+    return folder, compare(["rnd", "local"], seeds=2, out=folder, **SMALL)
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished[0], tmp_path / "c")
+
+
+def no_play(*_, **__):
+    pytest.fail("played again")
+
+
+def test_a_finished_comparison_is_read_and_not_played(finished, copy, monkeypatch):
+    monkeypatch.setattr("hatdfed.comparison.run", no_play)
+    seen = []
+    again = compare(["rnd", "local"], seeds=2, out=copy, on_run=lambda _, *place: seen.append(place), **SMALL)
+    assert again.summary == finished[1].summary
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_a_half_finished_comparison_plays_what_is_missing_and_gives_the_same_table(finished, copy, monkeypatch):
+    (copy / "rnd-seed1" / "results.json").unlink()  # stopped before its end
+    shutil.rmtree(copy / "local-seed0")  # never begun
+    (copy / "local-seed1" / "run.sqlite").unlink()  # stopped at its beginning
+    played = []
+    monkeypatch.setattr("hatdfed.comparison.run", lambda config, **rest: played.append(config) or run(config, **rest))
+    again = compare(["rnd", "local"], seeds=2, out=copy, **SMALL)
+    assert [(config.method, config.seed) for config in played] == [("rnd", 1), ("local", 0), ("local", 1)]
+    assert without_clock(again.summary) == without_clock(finished[1].summary)
+
+
+def test_a_comparison_grows_by_methods_and_seeds(copy):
+    grown = compare(["rnd", "local", "full"], seeds=3, out=copy, **SMALL)
+    fresh = compare(["rnd", "local", "full"], seeds=3, **SMALL)
+    assert without_clock(grown.summary) == without_clock(fresh.summary)
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    settings = {**SMALL, "checkpoint_every": 1, "rounds": 3}
+    whole = compare(["rnd"], seeds=1, **settings)
+
+    def power_cut(config, record):
+        if record.t == 1:
+            raise KeyboardInterrupt
+
+    config = resolve({**settings, "method": "rnd", "seed": 0})
+    with pytest.raises(KeyboardInterrupt):
+        run(config, out=tmp_path / "rnd-seed0", on_round=power_cut)
+    again = compare(["rnd"], seeds=1, out=tmp_path, **settings)
+    assert without_clock(again.summary) == without_clock(whole.summary)
+
+
+def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, monkeypatch):
+    monkeypatch.setattr("hatdfed.comparison.run", no_play)
+    with pytest.raises(RunFolderError, match="has rounds 2, but 3 was asked for"):
+        compare(["full", "rnd"], seeds=2, out=copy, **{**SMALL, "rounds": 3})
+    assert not (copy / "full-seed0").exists()
+
+
+def test_a_run_that_is_read_is_the_run_that_was_played(finished):
+    folder, comparison = finished
+    played, read = comparison.runs["rnd"][1], read_run(RunFolder(folder / "rnd-seed1"))
+    for part in ("config", "summary", "rounds", "servers", "links", "ledger", "folder"):
+        assert getattr(read, part) == getattr(played, part), part
+    drawn = ~np.isnan(read.link_joules)
+    np.testing.assert_allclose(read.link_joules[drawn], played.link_joules[drawn], rtol=1e-12)
+    with pytest.raises(RunFolderError, match="is not finished"):
+        read_run(RunFolder(folder / "nothing-here"))
+
+
+def test_a_method_of_another_package_can_be_compared(monkeypatch):
+    theirs = Method("theirs", "From a plug-in", METHODS["rnd"].settings)
+    monkeypatch.setitem(METHODS.__dict__, "_plug_ins", {"theirs": None})
+    monkeypatch.setitem(METHODS._loaded, "theirs", theirs)
+    comparison = compare(["theirs", "local"], seeds=1, reference="theirs", **SMALL)
+    assert [row["method"] for row in comparison.summary] == ["theirs", "local"]
+
+
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["hatdfed", "compare", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code
+
+
+def typed(folder):
+    options = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
+    return [*options, "--methods", "rnd,local", "--seeds", "2", "--jobs", "1", "--out", str(folder)]
+
+
+def test_the_command_prints_both_tables_and_writes_every_file(copy, monkeypatch, capfd):
+    assert command(monkeypatch, *typed(copy), "--reference", "local", "--target-accuracy", "20") == 0
+    shown = capfd.readouterr().out
+    assert "mean ± sd over 2 seeds" in shown
+    assert re.search(r"^ *rnd +[+−][\d.]+ \[[+−][\d.]+, [+−][\d.]+\] +\+\d+ %", shown, re.MULTILINE)
+    assert re.search(r"^ *local +reference", shown, re.MULTILINE)
+    assert "until 20.0 % (seeds)" in shown
+    files = {"results.json", "comparison.json", "comparison.csv", "runs.csv", "regret.png", "link_use.png"}
+    assert {path.name for path in copy.iterdir()} >= files
+
+
+def test_the_command_prints_everything_as_json(copy, monkeypatch, capfd):
+    assert command(monkeypatch, *typed(copy), "--json") == 0
+    document = json.loads(capfd.readouterr().out)
+    assert (document["reference"], len(document["runs"]), document["run_folder"]) == ("rnd", 4, str(copy))
+
+
+def test_a_method_that_sees_the_test_set_is_marked_and_not_drawn(copy, monkeypatch, capfd):
+    drawn, where = [], "hatdfed.report.comparison_figures.write_comparison_figures"
+    monkeypatch.setattr(where, lambda runs, folder: drawn.extend(runs))
+    assert command(monkeypatch, *typed(copy), "--methods", "hat-dfed-released,rnd") == 0
+    assert drawn == ["rnd"]
+    shown = capfd.readouterr().out
+    assert re.search(r"^ *hat-dfed-released † .* –", shown, re.MULTILINE)
+    assert re.search(r"^ *rnd +reference", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--reference", "locl"], "Did you mean local?"),
+        (["--target-accuracy", "-3"], "The target accuracy is -3"),
+        (["--rounds", "3"], "has rounds 2, but 3 was asked for"),
+    ],
+)
+def test_the_command_refuses_with_one_sentence(copy, monkeypatch, capfd, arguments, sentence):
+    assert command(monkeypatch, *typed(copy), *arguments) == 2
+    assert sentence in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_tables_fit_the_terminal(finished, width, monkeypatch):
+    console = Console(width=width, record=True, file=io.StringIO())
+    monkeypatch.setattr(tables, "out", console)
+    rows = [
+        {**finished[1].summary[0], "method": "hat-dfed-without-utc"},
+        {**finished[1].summary[1], "method": "hat-dfed-released", "leaks_test": True},
+        {**finished[1].summary[1], "method": "alone", "avg_accuracy_difference_low": None, "seeds_reached": None},
+    ]
+    console.print(tables.summary_table(rows, title="made up"))
+    console.print(tables.difference_table(rows, reference="hat-dfed-without-utc", target_accuracy=61.0))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for part in ("hat-dfed-released †", "sees the test set", "(one seed)", "reference", "± "):
+        assert part in text
+    lines = [line for line in text.splitlines() if line.startswith(" hat-dfed-without-utc")]
+    assert all(("±" in line) == (width == 120) for line in lines)

@@ -1,0 +1,199 @@
+"""Differences between methods, world by world."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hatdfed.comparison import summarise_runs
+from hatdfed.experiment import RunResult
+from hatdfed.resolve import resolve
+from hatdfed.statistics import incomplete_beta, joules_to_reach, paired_difference, t_quantile
+from hatdfed.summary import summarise
+
+
+@pytest.mark.parametrize(
+    ("probability", "degrees", "expected"),
+    [
+        (0.975, 1, 12.7062),
+        (0.975, 2, 4.30265),
+        (0.975, 4, 2.77645),
+        (0.975, 9, 2.26216),
+        (0.975, 30, 2.04227),
+        (0.975, 1000, 1.96234),
+        (0.995, 3, 5.84091),
+        (0.025, 4, -2.77645),
+        (0.5, 7, 0.0),
+    ],
+)
+def test_students_quantiles_are_those_of_the_tables(probability, degrees, expected):
+    assert t_quantile(probability, degrees) == pytest.approx(expected, rel=3e-6, abs=1e-9)
+
+
+def test_the_quantile_of_one_degree_is_that_of_cauchy():
+    for probability in (0.51, 0.6, 0.75, 0.975, 0.999):
+        assert t_quantile(probability, 1) == pytest.approx(math.tan(math.pi * (probability - 0.5)), rel=1e-11)
+
+
+@pytest.mark.parametrize(("probability", "degrees"), [(0.0, 3), (1.0, 3), (0.975, 0)])
+def test_a_quantile_that_does_not_exist_is_refused(probability, degrees):
+    with pytest.raises(ValueError, match="need 0 < probability"):
+        t_quantile(probability, degrees)
+
+
+def test_the_incomplete_beta_function_runs_from_0_to_1_and_has_its_symmetry():
+    assert incomplete_beta(2.0, 3.0, 0.0) == 0
+    assert incomplete_beta(2.0, 3.0, 1.0) == 1
+    assert incomplete_beta(1.0, 1.0, 0.3) == pytest.approx(0.3, rel=1e-14)
+    assert incomplete_beta(2.0, 3.0, 0.4) == pytest.approx(0.5248, rel=1e-12)  # 6x² − 8x³ + 3x⁴
+    x = np.linspace(0.01, 0.99, 50)
+    values = [incomplete_beta(0.7, 4.0, value) for value in x]
+    assert (np.diff(values) > 0).all()
+    np.testing.assert_allclose(values, [1 - incomplete_beta(4.0, 0.7, 1 - value) for value in x], rtol=1e-12)
+
+
+def test_a_difference_has_the_interval_of_students_test():
+    difference = paired_difference({0: 2.0, 1: 4.0, 2: 9.0}, {0: 1.0, 1: 2.0, 2: 6.0})  # 1, 2, 3
+    half = 4.30265 / math.sqrt(3)
+    assert difference == pytest.approx((2.0, 2 - half, 2 + half, 3), rel=1e-5)
+
+
+def test_figures_are_paired_by_seed_and_not_by_place():
+    mine, reference = {3: 70.0, 1: 50.0, 2: 61.0}, {1: 49.0, 2: 59.0, 3: 67.0}
+    shuffled = dict(sorted(mine.items()))
+    assert paired_difference(mine, reference) == paired_difference(shuffled, reference)
+    assert paired_difference(mine, reference).mean == pytest.approx(2.0)
+
+
+def test_what_worlds_have_in_common_cancels():
+    """Worlds that differ by tens of points, methods that differ by one: only pairs show it."""
+    rng = np.random.default_rng(0)
+    worlds = rng.normal(60, 15, 10)
+    mine = {seed: float(world + 1 + 0.2 * rng.normal()) for seed, world in enumerate(worlds)}
+    reference = {seed: float(world) for seed, world in enumerate(worlds)}
+    difference = paired_difference(mine, reference)
+    assert 0.5 < difference.low < 1 < difference.high < 1.5
+    assert np.std(list(mine.values()), ddof=1) > 20 * (difference.high - difference.low)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(2000):
+        found = paired_difference(dict(enumerate(rng.normal(3, 2, 4))), dict.fromkeys(range(4), 0.0))
+        hits += found.low <= 3 <= found.high
+    assert hits / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_only_seeds_that_both_have_count_and_a_single_one_has_no_interval():
+    assert paired_difference({0: 1.0, 1: 5.0, 2: 9.0}, {1: 4.0, 2: 7.0, 8: 0.0}).n == 2
+    assert paired_difference({4: 3.0}, {4: 1.0}) == (2.0, None, None, 1)
+    with pytest.raises(ValueError, match="no seed in common"):
+        paired_difference({0: 1.0}, {1: 1.0})
+
+
+def rounds(*accuracies):
+    return [
+        {"avg_accuracy": accuracy, "upload_joules": 1.0, "training_joules": 2.0, "link_joules": 4.0}
+        for accuracy in accuracies
+    ]
+
+
+def test_joules_are_counted_up_to_the_first_round_that_reaches_the_accuracy():
+    assert joules_to_reach(rounds(10.0, 50.0, 40.0, 60.0), 50.0) == 14.0
+    assert joules_to_reach(rounds(10.0, 50.0, 40.0, 60.0), 50.1) == 28.0
+    assert joules_to_reach(rounds(10.0, None, 50.0), 51.0) is None
+    assert joules_to_reach([], 1.0) is None
+
+
+def made_up(method, seed, accuracy, *, joules=100.0, curve=None):
+    """A run that ended at `accuracy` percent, on the test set and (or as `curve` says) on the validation data."""
+    config = resolve({"method": method, "seed": seed, "servers": 2, "dataset": "digits"})
+    rounds = [
+        {
+            "t": t, "links": 1, "avg_accuracy": value, "std_accuracy": 0.0, "best_accuracy": value,
+            "worst_accuracy": value, "upload_joules": 0.1 * joules, "training_joules": 0.3 * joules,
+            "link_joules": 0.6 * joules, "regret_best_fixed": 0.5, "regret_best_each_round": 1.0, "seconds": 0.1,
+        }
+        for t, value in enumerate(curve or [accuracy / 2, accuracy])
+    ]  # fmt: skip
+    share = np.full(2, accuracy / 100)
+    return RunResult(config, summarise(config, share, share, rounds), rounds, [], [], [], np.zeros((2, 2)), None)
+
+
+def made_up_methods(**accuracies):
+    return {
+        name.replace("_", "-"): [made_up(name.replace("_", "-"), seed, value) for seed, value in enumerate(values)]
+        for name, values in accuracies.items()
+    }
+
+
+def test_a_row_has_means_differences_and_causes():
+    runs = {
+        "rnd": [made_up("rnd", 0, 50.0, joules=100.0), made_up("rnd", 1, 70.0, joules=200.0)],
+        "full": [made_up("full", 0, 52.0, joules=150.0), made_up("full", 1, 71.0, joules=300.0)],
+    }
+    comparison = summarise_runs(runs)
+    assert (comparison.reference, comparison.target_accuracy) == ("rnd", pytest.approx(0.9 * 61.5))
+    mine, other = comparison.summary
+    assert other["avg_accuracy"] == pytest.approx(61.5)
+    assert other["avg_accuracy_difference"] == pytest.approx(1.5)
+    assert other["avg_accuracy_difference_low"] == pytest.approx(1.5 - 12.7062 / 2, rel=1e-4)
+    assert other["total_energy_percent_difference"] == pytest.approx(50.0)
+    assert other["total_energy_percent_difference_low"] == pytest.approx(50.0)
+    assert other["total_energy_mj_difference"] == pytest.approx(150e-6)
+    assert other["upload_energy_mj"] == pytest.approx(45e-6)
+    assert other["training_energy_mj_sd"] == pytest.approx(0.6 * np.std([150, 300], ddof=1) * 1e-6)
+    assert mine["avg_accuracy_difference"] == mine["avg_accuracy_difference_high"] == 0
+    causes = sum(other[f"{cause}_energy_mj"] for cause in ("upload", "training", "link"))
+    assert causes == pytest.approx(other["total_energy_mj"])
+
+
+def test_the_order_of_seeds_does_not_matter():
+    straight = made_up_methods(rnd=[50.0, 60.0, 80.0], full=[51.0, 62.0, 81.0])
+    shuffled = {"rnd": straight["rnd"][::-1], "full": [straight["full"][place] for place in (1, 2, 0)]}
+    for mine, other in zip(summarise_runs(straight).summary, summarise_runs(shuffled).summary, strict=True):
+        for key in mine.keys() - {"seeds"}:
+            expected = other[key] if isinstance(other[key], str) else pytest.approx(other[key], rel=1e-12)
+            assert mine[key] == expected, key
+
+
+def test_pairs_show_what_means_over_worlds_hide():
+    row = summarise_runs(made_up_methods(rnd=[20.0, 50.0, 80.0], full=[21.1, 50.9, 81.0])).summary[1]
+    assert row["avg_accuracy_sd"] > 29
+    assert 0 < row["avg_accuracy_difference_low"] < 1 < row["avg_accuracy_difference_high"] < 2
+
+
+def test_another_reference_and_target_may_be_named():
+    runs = made_up_methods(rnd=[50.0, 60.0], full=[52.0, 62.0])
+    comparison = summarise_runs(runs, "full", 55.0)
+    assert comparison.reference == "full"
+    rnd, full = comparison.summary
+    assert rnd["avg_accuracy_difference"] == pytest.approx(-2.0)
+    assert (rnd["seeds_reached"], full["seeds_reached"]) == (1, 1)
+    assert rnd["joules_to_target"] == pytest.approx(200.0)
+    never = summarise_runs(runs, None, 99.0).summary[0]
+    assert (never["joules_to_target"], never["seeds_reached"]) == (None, 0)
+
+
+def test_the_default_target_and_reference_ignore_methods_that_see_the_test_set():
+    runs = made_up_methods(hat_dfed_released=[90.0, 95.0], rnd=[50.0, 60.0], local=[30.0, 20.0])
+    comparison = summarise_runs(runs)
+    assert comparison.target_accuracy == pytest.approx(0.9 * 55)
+    assert comparison.reference == "rnd"
+    released = comparison.summary[0]
+    assert released["leaks_test"] is True
+    assert (released["joules_to_target"], released["seeds_reached"]) == (None, None)
+    alone = summarise_runs({"hat-dfed-released": runs["hat-dfed-released"]})
+    assert (alone.target_accuracy, alone.reference) == (None, "hat-dfed-released")
+
+
+def test_a_row_of_one_seed_has_no_interval():
+    row = summarise_runs(made_up_methods(rnd=[50.0], full=[52.0])).summary[1]
+    assert row["avg_accuracy_difference_low"] is row["avg_accuracy_difference_high"] is None
+
+
+def test_accuracies_that_nobody_reported_leave_the_target_open():
+    comparison = summarise_runs({"rnd": [made_up("rnd", 0, 50.0, curve=[40.0, 50.0])]})
+    comparison.runs["rnd"][0].rounds[-1]["avg_accuracy"] = None
+    assert summarise_runs(comparison.runs).target_accuracy is None
