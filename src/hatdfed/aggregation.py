@@ -195,11 +195,16 @@ AGGREGATORS: Registry[type[Aggregator]] = Registry(
 def _merge(weights: Tensor, inbox: Inbox) -> Merged:
     """Σ q·m over the models present, Eq. (21)."""
     weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
-    return Merged(weights @ inbox.models, weights, torch.ones((), dtype=torch.float64))
+    # A model without weight may hold anything, and 0 times that need not be 0.
+    models = torch.where((weights != 0)[:, None], inbox.models, 0.0)
+    return Merged(weights @ models, weights, torch.ones((), dtype=torch.float64))
 
 
 def _softmax_present(scores: Tensor, present: Tensor) -> Tensor:
-    return torch.softmax(torch.where(present, scores, -torch.inf), dim=-1)
+    """Softmax over the models present; a score that is no number weighs nothing, if another one is."""
+    known = present & torch.isfinite(scores)
+    counted = torch.where(known.any(dim=-1, keepdim=True), known, present)
+    return torch.softmax(torch.where(counted, torch.nan_to_num(scores, nan=0.0), -torch.inf), dim=-1)
 
 
 def _sample_share(inbox: Inbox) -> Tensor:

@@ -43,9 +43,10 @@ class Plain:
         return torch.zeros(0)
 
     def encode(self, model: Tensor, memory: Memory) -> tuple[Payload, Memory]:
-        """The model, rounded to the format; what exceeds it is sent as its largest number."""
+        """The model, rounded to the format; a number too large for it is sent as its largest, infinity as it is."""
         largest = torch.finfo(self.dtype).max
-        return {"model": model.clamp(-largest, largest).to(self.dtype)}, memory
+        clamped = torch.where(torch.isinf(model), model, model.clamp(-largest, largest))
+        return {"model": clamped.to(self.dtype)}, memory
 
     def decode(self, payload: Payload, num_params: int) -> Tensor:
         """The model in float32."""

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Efficiency = Annotated[float, Field(ge=1e-6, le=1e9)]  # kbit/J
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -66,9 +67,9 @@ class EnergyConfig(Section):
     """τ of machines of type A (D6)."""
     strong_joules_per_sample: Positive = 0.25
     """τ of machines of type B (D6)."""
-    device_kbit_per_joule: Positive = 1.0
+    device_kbit_per_joule: Efficiency = 1.0
     """EE^d."""
-    link_kbit_per_joule: tuple[Positive, Positive] = (20.0, 50.0)
+    link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)
     """Range of EE^{ij}, drawn once for each directed link."""
 
 
@@ -88,7 +89,7 @@ class Config(Section):
     horizon: Count | None = None
     """Rounds that the bandit's learning rate is set for, if not `rounds`: kept when a run is extended."""
 
-    link_share: Annotated[float, Field(gt=0, le=1)] = 0.3
+    link_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.3
     """γ: share of all links that is drawn in a round."""
     gain_share: Share = 0.6
     """α: weight of accuracy against energy in a link's utility."""

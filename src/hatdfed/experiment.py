@@ -81,7 +81,7 @@ def resume(
     folder = RunFolder.open(Path(path))
     config = _same_run(folder, settings or {})
     simulation = _simulation(config, data_dir, progress)
-    state, snapshot = read_checkpoint(folder.checkpoint, simulation.coordinator)
+    state, snapshot = read_checkpoint(folder.checkpoint, config_digest(config), simulation.coordinator)
     simulation.fleet.restore(snapshot)
     folder.write_config(config)
     return _play(config, simulation, folder, state, on_round)
@@ -110,19 +110,24 @@ def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
     old = folder.config()
     before = old.model_dump()
     new = resolve(overlay(before, settings))
-    if new.rounds > old.rounds:
-        new = new.model_copy(update={"horizon": old.horizon or old.rounds})
+    if new.rounds < old.rounds:
+        raise RunFolderError(
+            f"The run in {folder.path} was started for {old.rounds} rounds, but {new.rounds} were asked for. "
+            f"Ask for {old.rounds} or more."
+        )
+    if new.rounds > old.rounds and new.horizon is None:
+        new = new.model_copy(update={"horizon": old.rounds})
+    if (new.horizon or new.rounds) != (old.horizon or old.rounds):
+        raise RunFolderError(
+            f"The run in {folder.path} has horizon {old.horizon or old.rounds}, but {new.horizon} was asked for. "
+            "Resume it with its own settings, or start a new run."
+        )
     for key, value in new.model_dump(exclude={"rounds", "horizon", "checkpoint_every"}).items():
         if value != before[key]:
             raise RunFolderError(
                 f"The run in {folder.path} has {key} {before[key]!r}, but {value!r} was asked for. "
                 "Resume it with its own settings, or start a new run."
             )
-    if new.rounds < old.rounds:
-        raise RunFolderError(
-            f"The run in {folder.path} was started for {old.rounds} rounds, but {new.rounds} were asked for. "
-            f"Ask for {old.rounds} or more."
-        )
     return new
 
 
@@ -136,6 +141,11 @@ def _play(
     """The main loop with its sinks: records, checkpoints, and whoever watches."""
     database = RunDatabase(None if folder is None else folder.database)
     database.forget_from(0 if state is None else state.t)
+    if state is not None and [row["t"] for row in database.records("rounds")] != list(range(state.t)):
+        raise RunFolderError(
+            f"The checkpoint stands at round {state.t}, but not all rounds before it are in {database.path}. "
+            "Records were lost, so the run cannot go on; start it again."
+        )
     clock = _Stopwatch()
 
     def keep(state: CoordinatorState, record: RoundRecord) -> None:
@@ -145,7 +155,7 @@ def _play(
         every = config.checkpoint_every
         if folder is not None and every and (state.t % every == 0 or state.t == config.rounds):
             database.flush()  # records may be ahead of a checkpoint, never behind it
-            write_checkpoint(folder.checkpoint, state, simulation.fleet.snapshot())
+            write_checkpoint(folder.checkpoint, config_digest(config), state, simulation.fleet.snapshot())
 
     def watch(state: CoordinatorState, record: RoundRecord) -> None:
         if on_round is not None:
@@ -153,6 +163,8 @@ def _play(
 
     if state is None:
         state = simulation.coordinator.start(_first_accuracy(config, simulation))
+        if folder is not None and config.checkpoint_every:  # a run that is killed early can go on, too
+            write_checkpoint(folder.checkpoint, config_digest(config), state, simulation.fleet.snapshot())
     try:
         with _suitable_threads(simulation.fleet.num_params):
             sinks = (keep, checkpoint, watch)
@@ -176,6 +188,9 @@ def _finish(config: Config, simulation: Simulation, folder: RunFolder | None, da
     personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
     summary = summarise(config, correct.mean(axis=1), personal, rounds)
     summary["notes"] = notes(config)
+    if simulation.fleet.refused:
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(simulation.fleet.refused.items()))
+        summary["notes"].append(f"Models were refused by their receivers: {counts}.")
     if folder is not None:
         summary["run_folder"] = str(folder.path)
         folder.write_json("results.json", {**summary, "config": config.model_dump(mode="json")})

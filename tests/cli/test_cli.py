@@ -77,7 +77,7 @@ def test_a_run_prints_one_json_object_with_the_papers_metrics(tmp_path):
 
 def test_without_a_terminal_progress_is_plain_lines(hatdfed, tmp_path):
     done = hatdfed("run", *SMALL, "--rounds", "2", "--out", "here", cwd=tmp_path)
-    assert re.search(r"round 2/2 {2}accuracy [\d.]+ % {2}spent [\d.]+ k?J", done.stderr)
+    assert re.search(r"round 2/2 {2}validation accuracy [\d.]+ % {2}spent [\d.]+ k?J", done.stderr)
     assert "\x1b" not in done.stderr + done.stdout
     assert "hat-dfed on synthetic, 3 servers, 2 rounds, seed 0" in done.stdout
     assert "Run folder: here" in done.stdout
@@ -155,6 +155,11 @@ def test_a_method_that_sees_the_test_set_is_marked_and_told(hatdfed, tmp_path):
         (["--servers", "20", "--set", "disjoint=true"], ["20 servers", "at most 10 servers"]),
         (["--set", "images_per_server=5000"], ["images_per_server is 5000", "1097"]),
         (["--set", "rounds"], ["key=value"]),
+        (["--set", "label_concentration=.inf"], ["label_concentration is inf"]),
+        (["--set", "gain_share=.nan"], ["gain_share is nan"]),
+        (["--set", "energy.link_kbit_per_joule=[.inf, .inf]"], ["energy.link_kbit_per_joule"]),
+        (["--dataset", "synthetic", "--set", "dataset_options={side: 6}", "--set", "network=paper-cnn"], ["8×8"]),
+        (["--out", "x" * 300], ["Choose another one with --out"]),
         (["--dataset", "fashion-mnist", "--data-dir", "nowhere"], ["nowhere"]),
         (["--dataset", "cifar-10", "--data-dir", "."], ["data_batch_1.bin"]),
         (["missing.yaml"], ["missing.yaml", "cannot be read"]),
@@ -211,26 +216,25 @@ def test_a_comparison_refuses_what_it_sets_by_itself(hatdfed, tmp_path):
     assert refused(hatdfed("compare", "--methods", "rnd,rdn", cwd=tmp_path, check=False), "Did you mean rnd?")
 
 
-def test_a_full_disk_ends_in_one_sentence_and_keeps_what_was_committed(hatdfed, tmp_path):
-    """A file size limit stands in for a full disk: writes past it fail in the same way."""
+def run_with_little_room(cwd, most_bytes, *arguments):
+    """A limit on the size of files stands in for a full disk: writes past it fail in the same way."""
     code = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most_bytes}, {most_bytes})); "
         "from hatdfed.cli.app import main; main()"
     )
-    arguments = [
-        "run",
-        *SMALL,
-        "--rounds",
-        "5",
-        "--out",
-        "run",
-        "--set",
-        "checkpoint_every=1",
-        "--set",
-        "network=small-cnn",
-    ]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, "-c", code, "run", *SMALL, "--out", "run", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+
+
+def test_a_disk_too_full_for_a_checkpoint_ends_in_one_sentence(hatdfed, tmp_path):
+    done = run_with_little_room(tmp_path, 200_000, "--rounds", "5", "--set", "network=small-cnn")
     assert refused(done, "checkpoint.safetensors cannot be written")
     assert not list(Path(tmp_path / "run").glob(".*partial"))
-    assert "1 of 5 rounds played" in hatdfed("show", "run", cwd=tmp_path).stdout
+
+
+def test_a_disk_that_fills_up_ends_in_one_sentence_and_keeps_what_was_committed(hatdfed, tmp_path):
+    done = run_with_little_room(tmp_path, 150_000, "--rounds", "400", "--set", "checkpoint_every=0")
+    assert refused(done, "run.sqlite cannot be used")
+    shown = hatdfed("show", "run", cwd=tmp_path).stdout
+    assert int(re.search(r"(\d+) of 400 rounds played", shown)[1]) > 10

@@ -178,3 +178,14 @@ def test_impossible_readings_are_refused(settings, message):
 def test_every_rule_in_the_table_is_under_these_laws():
     assert {type(rule) for rule in RULES} == set(AGGREGATORS.values())
     assert all(dataclasses.is_dataclass(rule) for rule in AGGREGATORS.values())
+
+
+def test_the_released_scale_is_the_mean_loss_over_root_50():
+    rule = Importance(quality_share=1.0, loss_scale="released")
+    weights = rule(*two_models([[1.0, 3.0], [5.0, 9.0]])).importance
+    torch.testing.assert_close(weights, torch.softmax(-torch.tensor([2.0, 7.0]) / 50**0.5, 0))
+
+
+def test_a_model_whose_loss_is_no_number_weighs_nothing():
+    weights = Importance(quality_share=1.0)(*two_models([[1.0, 2.0], [torch.nan, 1.0]])).importance
+    torch.testing.assert_close(weights, torch.tensor([1.0, 0.0]))

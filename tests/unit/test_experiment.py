@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import yaml
 
@@ -59,10 +60,6 @@ def test_a_run_stopped_after_any_round_ends_like_one_that_was_not(tmp_path, stop
     whole = run(**settings)
     with pytest.raises(PowerCutError):
         run(**settings, out=tmp_path / "run", on_round=stop_after(stopped_at))
-    if stopped_at < every:
-        with pytest.raises(RunFolderError, match="no checkpoint"):
-            resume(tmp_path / "run")
-        return
     same(resume(tmp_path / "run"), whole)
 
 
@@ -110,6 +107,7 @@ def test_a_finished_run_can_be_resumed_and_stays_the_same(tmp_path):
         ({"seed": 5}, "has seed 0, but 5"),
         ({"method": "rnd"}, "has method 'hat-dfed'"),
         ({"rounds": 2}, "Ask for 3 or more"),
+        ({"horizon": 9}, "has horizon 3, but 9"),
     ],
 )
 def test_resuming_with_other_settings_is_refused(tmp_path, settings, message):
@@ -123,6 +121,35 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
     with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors cannot be read"):
         resume(tmp_path / "run")
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    for seed in (0, 1):
+        run(**SMALL, rounds=2, seed=seed, out=tmp_path / f"run{seed}")
+    foreign = (tmp_path / "run1" / "checkpoint.safetensors").read_bytes()
+    (tmp_path / "run0" / "checkpoint.safetensors").write_bytes(foreign)
+    with pytest.raises(RunFolderError, match="made with other settings"):
+        resume(tmp_path / "run0")
+
+
+def test_lost_records_are_noticed(tmp_path):
+    run(**SMALL, rounds=4, out=tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "run.sqlite") as connection:
+        connection.execute("DELETE FROM rounds WHERE t = 2")
+    with pytest.raises(RunFolderError, match="Records were lost"):
+        resume(tmp_path / "run", {"rounds": 6})
+
+
+def test_without_checkpoints_a_run_cannot_go_on_and_says_so(tmp_path):
+    run(**SMALL, rounds=2, checkpoint_every=0, out=tmp_path / "run")
+    with pytest.raises(RunFolderError, match="no checkpoint"):
+        resume(tmp_path / "run")
+
+
+def test_models_that_became_no_numbers_are_told():
+    with np.errstate(all="ignore"):
+        result = run(**SMALL, rounds=4, learner={"optimiser": "sgd", "learning_rate": 1e30})
+    assert any("refused by their receivers" in note for note in result.summary["notes"])
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):

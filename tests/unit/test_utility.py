@@ -75,3 +75,29 @@ def test_released_gain_needs_a_model_that_arrived():
 def test_an_unknown_choice_is_refused():
     with pytest.raises(ConfigError, match="Did you mean minmax"):
         LinkUtility(normalisation="minmx")
+
+
+def test_released_gain_is_a_softmax_over_servers_of_percent_times_the_links_weight():
+    gain = np.array([0.01, 0.0, -0.02, 0.03])
+    share = np.exp(100 * gain) / np.exp(100 * gain).sum()
+    score = GAINS["released"](facts(gain=gain), softmax)
+    assert score[0, 1] == pytest.approx(0.5 * share[0])
+    assert score[2, 3] == pytest.approx(0.5 * share[2])
+
+
+def test_released_thrift_counts_links_machines_and_devices_in_small_units():
+    world = prices()
+    online = np.array([15.0, 10.0, 30.0, 0.0])
+    upload = online * world.device_upload_bits * world.device_joules_per_bit
+    one = facts(upload=upload)
+    machine = np.where(world.compute_joules == 17.33, 2.0, 1.0) if len(set(world.compute_joules)) > 1 else np.ones(N)
+    middle = np.median(world.link_joules[all_links(N)])
+    cost = {
+        (i, j): machine[j] * online[j] / 30 + 0.4 * online[j] + (2.0 if world.link_joules[i, j] > middle else 1.0)
+        for i, j in np.argwhere(one.drawn).tolist()
+    }
+    weights = {link: np.exp(value - max(cost.values())) for link, value in cost.items()}
+    thrift = THRIFTS["released"](one, softmax)
+    for link, weight in weights.items():
+        assert thrift[link] == pytest.approx(1 - weight / sum(weights.values()))
+    assert (thrift[~one.drawn] == 1).all()

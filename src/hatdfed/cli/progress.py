@@ -34,7 +34,7 @@ def watch_rounds() -> Iterator[OnRound]:
             nonlocal spent
             spent += total_joules(record.report.energy)
             accuracy = 100 * float(record.report.accuracy.mean())
-            show(record.t + 1, config.rounds, f"accuracy {accuracy:.1f} %  spent {joules_text(spent)}")
+            show(record.t + 1, config.rounds, f"validation accuracy {accuracy:.1f} %  spent {joules_text(spent)}")
 
         yield on_round
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,8 @@ def show_command(
     """Show a run: its summary, or how far it has come."""
     folder = RunFolder.open(run)
     config, results = folder.config(), folder.read_results()
-    rounds = folder.read().records("rounds")
+    with closing(folder.read()) as database:
+        rounds = database.records("rounds")
     if as_json:
         content = results or {"rounds": len(rounds), "config": config.model_dump(mode="json"), "finished": False}
         typer.echo(json.dumps(content))

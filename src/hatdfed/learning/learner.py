@@ -52,7 +52,7 @@ class Learner:
     def init(self, seed: int) -> Tensor:  # -> [P]
         """A fresh model: Xavier weights and zero biases, or the module's own initialisation."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             module = self._make_module()
             if self._xavier:
                 _xavier_in_place(module)
@@ -66,7 +66,7 @@ class Learner:
         trainable, buffers = self._parts(params)
         buffers = buffers.clone()  # batch norm writes its running statistics into it
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             for batch in batches:
                 leaf = trainable.clone().requires_grad_()
                 logits = self._call(self._train_module, leaf, buffers, batch.x)
@@ -111,7 +111,7 @@ class Learner:
     def _call(self, module: nn.Module, trainable: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         counters = {name: counter.clone() for name, counter in self._counters.items()}
         tensors = {**self._trainable.views(trainable), **self._buffers.views(buffers), **counters}
-        logits: Tensor = functional_call(module, tensors, (x,))
+        logits: Tensor = functional_call(module, tensors, (x,), tie_weights=False)
         return logits
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hatdfed.errors import require_one_of
+from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.registry import Registry
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -30,6 +30,8 @@ def paper_cnn_relu(shape: Shape, num_classes: int) -> nn.Module:
 def small_cnn(shape: Shape, num_classes: int) -> nn.Module:
     """For small images such as the embedded digits: about 14,000 parameters."""
     channels, height, width = shape
+    if min(height, width) < 4:
+        raise ConfigError(f"network small-cnn needs images of 4×4 or larger, but these have {height}×{width}.")
     return nn.Sequential(
         *_stage(channels, 16, padding=1),
         *_stage(16, 32, padding=1),
@@ -69,6 +71,8 @@ def _paper_cnn(shape: Shape, num_classes: int, activation: Callable[[], nn.Modul
     # The paper gives two parameter counts and no sizes; these fit the first exactly and the second within 46.
     wide, narrow = (600, 120) if channels == 1 else (1200, 365)
     features = 64 * ((height // 2 - 2) // 2) * ((width // 2 - 2) // 2)
+    if min(height, width) < 8:
+        raise ConfigError(f"network paper-cnn needs images of 8×8 or larger, but these have {height}×{width}.")
     return nn.Sequential(
         *_stage(channels, 32, padding=1),
         *_stage(32, 64, padding=0),

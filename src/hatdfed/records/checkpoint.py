@@ -22,17 +22,17 @@ from hatdfed.fleets.base import Snapshot
 from hatdfed.jsonable import from_jsonable, to_jsonable
 
 
-def write_checkpoint(path: Path, state: CoordinatorState, snapshot: Snapshot) -> None:
-    """Replace the checkpoint at `path`."""
+def write_checkpoint(path: Path, run: str, state: CoordinatorState, snapshot: Snapshot) -> None:
+    """Replace the checkpoint at `path`; `run` says whose it is."""
     arrays = {name: np.ascontiguousarray(array) for name, array in snapshot.items()}
-    write_atomically(path, save(arrays, metadata={"state": json.dumps(to_jsonable(state))}))
+    write_atomically(path, save(arrays, metadata={"run": run, "state": json.dumps(to_jsonable(state))}))
 
 
-def read_checkpoint(path: Path, coordinator: Coordinator) -> tuple[CoordinatorState, Snapshot]:
-    """What the last checkpoint remembers."""
+def read_checkpoint(path: Path, run: str, coordinator: Coordinator) -> tuple[CoordinatorState, Snapshot]:
+    """What the last checkpoint of `run` remembers."""
     try:
         with safe_open(path, framework="numpy") as file:
-            data = json.loads(file.metadata()["state"])
+            data, owner = json.loads(file.metadata()["state"]), file.metadata()["run"]
             snapshot: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise RunFolderError(
@@ -41,6 +41,11 @@ def read_checkpoint(path: Path, coordinator: Coordinator) -> tuple[CoordinatorSt
         ) from None
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"The checkpoint {path} cannot be read ({error}). Start the run again.") from None
+    if owner != run:
+        raise RunFolderError(
+            f"The checkpoint {path} was made with other settings than those in config.yaml. "
+            "Put back the file that belongs there, or start a new run."
+        )
     template = coordinator.start(np.zeros(coordinator.prices.num_servers))
     return from_jsonable(data, template), snapshot
 

@@ -39,7 +39,7 @@ class RunDatabase:
     """One run's records; in memory when no path is given."""
 
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
-        self._path = path
+        self.path = path
         try:
             if read_only and path is not None:
                 self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
@@ -101,7 +101,7 @@ class RunDatabase:
 
     def _trouble(self, error: sqlite3.Error) -> RunFolderError:
         return RunFolderError(
-            f"The records in {self._path} cannot be used ({error}). "
+            f"The records in {self.path} cannot be used ({error}). "
             "Check that the folder is a run of hatdfed, writable, and on a disk with room."
         )
 

@@ -56,16 +56,17 @@ class RunFolder:
     def create(cls, path: Path, config: Config) -> RunFolder:
         """A new folder; one that already holds a run is refused."""
         folder = cls(path)
-        if folder.database.exists():
-            raise RunFolderError(
-                f"{path} already holds a run. Go on with it by --resume {path}, or choose another --out."
-            )
         try:
+            is_taken = folder.database.exists()
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
                 f"The folder {path} cannot be made ({error.strerror}). Choose another one with --out."
             ) from None
+        if is_taken:
+            raise RunFolderError(
+                f"{path} already holds a run. Go on with it by --resume {path}, or choose another --out."
+            )
         folder.write_config(config)
         folder.write_json("environment.json", environment())
         return folder
@@ -74,7 +75,11 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """A folder that holds a run."""
         folder = cls(path)
-        if not (path / "config.yaml").is_file() or not folder.database.is_file():
+        try:
+            is_run = (path / "config.yaml").is_file() and folder.database.is_file()
+        except OSError as error:
+            raise RunFolderError(f"The folder {path} cannot be read ({error.strerror}). Check the path.") from None
+        if not is_run:
             raise RunFolderError(f"{path} is not a run folder: it has no config.yaml and run.sqlite. Check the path.")
         return folder
 
@@ -101,6 +106,8 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.results} cannot be read ({error}). Finish the run again by --resume."
             ) from None
+        if not isinstance(content, dict) or "avg_accuracy" not in content:
+            raise RunFolderError(f"{self.results} holds no results. Finish the run again by --resume {self.path}.")
         return content
 
     def read(self) -> RunDatabase:

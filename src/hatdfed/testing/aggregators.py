@@ -25,7 +25,7 @@ def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, 
 def padded(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
     """The same with one more slot and one more sample, both full of nonsense and marked as not there."""
     more = Inbox(
-        models=torch.cat([inbox.models, torch.full_like(inbox.models[:1], 7.0)]),
+        models=torch.cat([inbox.models, torch.full_like(inbox.models[:1], torch.nan)]),
         num_samples=torch.cat([inbox.num_samples, torch.tensor([99])]),
         mixing=torch.cat([inbox.mixing, torch.tensor([0.5], dtype=torch.float64)]),
         mass=torch.cat([inbox.mass, torch.tensor([5.0], dtype=torch.float64)]),

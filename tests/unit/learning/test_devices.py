@@ -68,3 +68,8 @@ def test_a_round_can_be_asked_for_again_and_in_any_order():
 @pytest.mark.parametrize("other", [devices(server=1), devices(seed=1)])
 def test_servers_and_seeds_differ(other):
     assert trained_on(devices().work(0)) != trained_on(other.work(0))
+
+
+def test_dropout_differs_between_rounds_servers_and_seeds():
+    seeds = {devices(server=i, seed=s).work(t).seed for i in (0, 1) for s in (0, 1) for t in (0, 1)}
+    assert len(seeds) == 8
