@@ -27,22 +27,34 @@ _BINS = 2048
 _BLOCK = 1 << 16
 
 
-def cap_to_budget(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
+def cap_to_budget(log_weights: Vector, budget: int, *, exploration: float = 0.0) -> Vector:  # [n], B -> [n]
     """Probabilities in [0, 1] that sum to `budget`, proportional to the weights below the cap, Eq. (17).
 
     Clipping `budget · w / Σw` at 1 loses the mass above 1. Here it goes to the links below the cap, and again
-    until none exceeds 1, so Σp = budget (D12). A weight of −inf means the link cannot be drawn.
+    until none exceeds 1, so Σp = budget (D12). A weight of −inf means the link cannot be drawn. `exploration` is the
+    share of the budget that goes to all links alike, as in Exp3.M; the paper has none.
     """
     log_weights = np.asarray(log_weights, dtype=np.float64)
     _check_budget(log_weights, budget)
     if budget == 0:
         return np.zeros_like(log_weights)
+    if exploration == 0:
+        return _capped_at_one(log_weights, budget)
+    drawable = log_weights > -np.inf
+    floor = exploration * budget / np.count_nonzero(drawable)
+    # Above the floor there is room for 1 − floor: in units of that room it is the same problem.
+    above = _capped_at_one(log_weights, (1 - exploration) * budget / (1 - floor)) if floor < 1 else 0.0
+    return np.where(drawable, np.minimum(floor + (1 - floor) * above, 1.0), 0.0)
+
+
+def _capped_at_one(log_weights: Vector, total: float) -> Vector:
+    """min(1, c·w) with the c for which it sums to `total`."""
     probability = _weights(log_weights)
-    probability *= budget / probability.sum()
+    probability *= total / probability.sum()
     if probability.max() <= 1:
         return probability
-    capped = _capped_links(log_weights, budget)
-    return _share(log_weights, capped, budget - int(np.count_nonzero(capped)))
+    capped = _capped_links(log_weights, total)
+    return _share(log_weights, capped, total - int(np.count_nonzero(capped)))
 
 
 def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
@@ -160,7 +172,7 @@ def _check_budget(log_weights: Vector, budget: int) -> None:
         )
 
 
-def _capped_links(log_weights: Vector, budget: int) -> Mask:
+def _capped_links(log_weights: Vector, budget: float) -> Mask:
     """Which links get probability 1, found without sorting them all.
 
     A link is capped when its log-weight is above the x at which f(x) = Σ min(w / e^x, 1) equals the budget. f falls
@@ -202,7 +214,7 @@ def _binned(log_weights: Vector, low: float, top: float) -> tuple[NDArray[np.int
         return bin_of, edge + np.log(weight), count, edge
 
 
-def _largest_over(log_weights: Vector, inside: Indices, log_sum_below: float, remaining: int) -> Indices:
+def _largest_over(log_weights: Vector, inside: Indices, log_sum_below: float, remaining: float) -> Indices:
     """Those of the links `inside` that exceed 1 when `remaining` is shared among them and all smaller ones."""
     if remaining == 0:  # the links above take it all
         return inside[:0]
@@ -210,12 +222,12 @@ def _largest_over(log_weights: Vector, inside: Indices, log_sum_below: float, re
     values = log_weights[ascending]
     log_sum = np.logaddexp.accumulate(np.concatenate([[log_sum_below], values]))[1:]  # it and all smaller ones
     to_share = remaining - np.arange(len(values) - 1, -1, -1)  # when all larger ones are capped
-    fits = (to_share > 0) & (np.log(np.maximum(to_share, 1)) + values - log_sum <= 0)
+    fits = (to_share > 0) & (np.log(np.where(to_share > 0, to_share, 1)) + values - log_sum <= 0)
     num_fitting = int(np.flatnonzero(fits)[-1]) + 1 if fits.any() else 0
     return ascending[num_fitting:]
 
 
-def _share(log_weights: Vector, capped: Mask, remaining: int) -> Vector:
+def _share(log_weights: Vector, capped: Mask, remaining: float) -> Vector:
     """1 for the capped, `remaining` split among the others in proportion to their weights."""
     if remaining == 0:
         return capped.astype(np.float64)

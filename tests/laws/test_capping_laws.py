@@ -124,3 +124,25 @@ def test_plain_clipping_loses_mass_and_capping_does_not(weights, budget, clipped
     logs = np.log(weights)
     assert clip_to_one(logs, budget).sum() == pytest.approx(clipped_sum, abs=1e-4)
     assert cap_to_budget(logs, budget).sum() == pytest.approx(budget, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("weights", "budget", "exploration", "expected"),
+    [
+        ((8, 2, 1, 1), 2, 1 / 5, (1, 9 / 20, 11 / 40, 11 / 40)),
+        ((10, 6, 2, 1, 1), 3, 1 / 10, (1, 1, 47 / 100, 53 / 200, 53 / 200)),
+        ((1, 1, 1, 1, 1), 2, 0.3, [2 / 5] * 5),
+        ((9, 1, 1), 2, 1.0, [2 / 3] * 3),
+    ],
+)
+def test_exploration_gives_the_probabilities_worked_out_by_hand(weights, budget, exploration, expected):
+    np.testing.assert_allclose(cap_to_budget(np.log(weights), budget, exploration=exploration), expected, atol=1e-12)
+
+
+@given(weights_and_budget(), st.floats(0, 1))
+def test_with_exploration_the_sum_is_still_the_budget_and_nobody_is_below_the_floor(case, exploration):
+    logs, budget = case
+    p = cap_to_budget(logs, budget, exploration=exploration)
+    assert abs(p.sum() - budget) <= 1e-9
+    assert (p >= exploration * budget / len(logs) - 1e-12).all()
+    assert (p <= 1).all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from hatdfed.round import LinkDraw
 from hatdfed.selection import cap_to_budget, clip_to_one, dependent_rounding
 from hatdfed.topology import BoolMatrix, FloatMatrix
 
-_CAPPINGS = {"redistribute": cap_to_budget, "clip": clip_to_one}
+_CAPPINGS = ("redistribute", "clip")
 _PROPENSITIES = ("before-rounding", "after-rounding")
 _PAIRINGS = ("random", "index-order")
 
@@ -37,6 +38,7 @@ class LinkBandit(Policy):
     """Draws links by what they have been worth; hyper-parameters only, what it learns is `BanditState`."""
 
     learning_rate: float | None = None  # η; None: the theorem's, from the horizon
+    exploration: float = 0.0  # share of the budget that all links get alike, as in Exp3.M; the paper has none
     capping: str = "redistribute"  # D12
     propensity: str = "before-rounding"  # D9
     pairing: str = "random"  # D8
@@ -47,6 +49,8 @@ class LinkBandit(Policy):
                 f"policy.learning_rate is {self.learning_rate}, but must lie between 0 and 1. "
                 "Leave it out for the value of the paper's theorem."
             )
+        if not 0 <= self.exploration <= 1:
+            raise ConfigError(f"policy.exploration is {self.exploration}, but must lie between 0 and 1.")
         require_one_of("policy.capping", self.capping, _CAPPINGS)
         require_one_of("policy.propensity", self.propensity, _PROPENSITIES)
         require_one_of("policy.pairing", self.pairing, _PAIRINGS)
@@ -68,7 +72,8 @@ class LinkBandit(Policy):
         """Algorithm 4: weights to probabilities, Eq. (17), to links, Eq. (18)."""
         possible = context.possible
         budget = min(context.budget, int(np.count_nonzero(possible)))
-        probability = _CAPPINGS[self.capping](state.log_weights[possible], budget)
+        cap = partial(cap_to_budget, exploration=self.exploration) if self.capping == "redistribute" else clip_to_one
+        probability = cap(state.log_weights[possible], budget)
         drawn = dependent_rounding(probability, rng, shuffle=self.pairing == "random")
         links = _spread(drawn, possible)
         if self.propensity == "after-rounding":
