@@ -167,6 +167,10 @@ def _play_in_processes(tasks: Mapping[int, _Task], jobs: int, done: Callable[[in
         try:
             for future in as_completed(futures):
                 done(futures[future], future.result())
+        except KeyboardInterrupt:
+            for worker in multiprocessing.active_children():  # what they play is kept, they need not end it
+                worker.terminate()
+            raise
         except BrokenProcessPool:
             raise HatdfedError(
                 "A worker process was killed, perhaps for want of memory. Try again with --jobs 1."

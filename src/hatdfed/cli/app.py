@@ -47,6 +47,3 @@ def main() -> None:
     except HatdfedError as error:
         complain(str(error))
         sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
-        complain("Interrupted. A run with an --out folder goes on from its last checkpoint with --resume.")
-        sys.exit(130)

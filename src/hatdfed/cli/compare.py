@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import note, out, require_torch
+from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import (
     Assignments,
     ConfigFile,
@@ -68,7 +68,7 @@ def compare_command(
     folder = folder or fresh_folder("compare", first.dataset)
     settings = {**layer, **question}
     workers = jobs or os.cpu_count() or 1
-    with watch_runs() as on_run:
+    with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as on_run:
         comparison = compare(names, seeds=seeds, jobs=workers, out=folder, data_dir=data_dir, on_run=on_run, **settings)
     _report(comparison, first, folder, as_json=as_json)
 

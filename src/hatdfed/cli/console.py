@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
@@ -25,6 +28,16 @@ def complain(sentence: str) -> None:
 def note(sentence: str) -> None:
     """One line that is good to know."""
     err.print(f"[yellow]note:[/] {escape(sentence)}", soft_wrap=True)
+
+
+@contextmanager
+def interruptible(how_to_go_on: str) -> Iterator[None]:
+    """Ctrl-C ends in one sentence that says how to go on, and in exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"Interrupted. {how_to_go_on}")
+        raise typer.Exit(130) from None
 
 
 def require_torch() -> None:

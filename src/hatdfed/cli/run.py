@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import note, out, require_torch
+from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import (
     Assignments,
     ConfigFile,
@@ -26,6 +26,9 @@ from hatdfed.resolve import notes, resolve
 
 if TYPE_CHECKING:
     from hatdfed.experiment import RunResult
+
+
+_GO_ON = "Go on from the last checkpoint with: hatdfed run --resume {}"
 
 
 def run_command(
@@ -61,14 +64,14 @@ def _start(layer: dict[str, Any], folder: Path | None, data_dir: Path | None) ->
     for sentence in notes(config):
         note(sentence)
     folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
-    with watch_download() as progress, watch_rounds() as on_round:
+    with interruptible(_GO_ON.format(folder)), watch_download() as progress, watch_rounds() as on_round:
         return run(config, out=folder, data_dir=data_dir, on_round=on_round, progress=progress)
 
 
 def _go_on(folder: Path, layer: dict[str, Any], data_dir: Path | None) -> RunResult:
     from hatdfed.experiment import resume
 
-    with watch_download() as progress, watch_rounds() as on_round:
+    with interruptible(_GO_ON.format(folder)), watch_download() as progress, watch_rounds() as on_round:
         return resume(folder, layer, data_dir=data_dir, on_round=on_round, progress=progress)
 
 
