@@ -155,6 +155,7 @@ def test_a_method_that_sees_the_test_set_is_marked_and_told(hatdfed, tmp_path):
         (["--servers", "20", "--set", "disjoint=true"], ["20 servers", "at most 10 servers"]),
         (["--set", "images_per_server=5000"], ["images_per_server is 5000", "1097"]),
         (["--set", "rounds"], ["key=value"]),
+        (["--method", "el-oracle", "--servers", "2"], ["policy.degree is 2", "2 servers"]),
         (["--set", "label_concentration=.inf"], ["label_concentration is inf"]),
         (["--set", "gain_share=.nan"], ["gain_share is nan"]),
         (["--set", "energy.link_kbit_per_joule=[.inf, .inf]"], ["energy.link_kbit_per_joule"]),
@@ -171,7 +172,7 @@ def test_a_method_that_sees_the_test_set_is_marked_and_told(hatdfed, tmp_path):
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(hatdfed, tmp_path, arguments, expected):
     assert refused(hatdfed("run", *arguments, cwd=tmp_path, check=False), *expected)
-    assert not list(tmp_path.glob("runs/*/results.json"))
+    assert not list(tmp_path.glob("runs/*")), "nothing is left that could be in the way"
 
 
 @pytest.mark.parametrize("content", ["rounds: [1", "- a\n- b\n", "\x00\x01"])
@@ -212,6 +213,13 @@ def test_resuming_a_folder_of_another_config_is_refused_and_nothing_is_lost(hatd
 def test_a_comparison_refuses_what_it_sets_by_itself(hatdfed, tmp_path):
     done = hatdfed("compare", "--methods", "rnd", "--set", "seed=3", cwd=tmp_path, check=False)
     assert refused(done, "Use --seeds instead")
+    impossible = hatdfed("compare", "--methods", "rnd,el-oracle", "--servers", "2", cwd=tmp_path, check=False)
+    assert refused(impossible, "policy.degree is 2")
+    half = hatdfed(
+        "compare", "--methods", "hat-dfed,rnd", "--set", "aggregator.loss_order=x", cwd=tmp_path, check=False
+    )
+    assert refused(half, "aggregator.loss_order is 'x'")
+    assert not list(tmp_path.glob("runs/*")), "refused before the first run"
     assert refused(hatdfed("compare", "--methods", ",", cwd=tmp_path, check=False), "names no method")
     assert refused(hatdfed("compare", "--methods", "rnd,rdn", cwd=tmp_path, check=False), "Did you mean rnd?")
 

@@ -42,22 +42,30 @@ class Simulation(NamedTuple):
 
 def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:
     """Everything that `config` names, put together."""
-    program = make_program(config, dataset)
-    _refuse_missing_plan(config, program)
     sources = make_sources(config, dataset)
-    num_params = program.learner.num_params
-    prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
+    coordinator, program = make_actors(config, dataset)
     fleet = MailboxFleet(
         program,
         sources,
-        prices,
+        coordinator.prices,
         initial_seeds=[initial_seed(config, server) for server in range(config.servers)],
         codec_name=config.codec,
         run=run,
     )
     shares = [np.bincount(source.shard.y.numpy(), minlength=dataset.num_classes) for source in sources]
     label_shares = np.stack(shares) / np.sum(shares, axis=1, keepdims=True)
-    return Simulation(make_coordinator(config, prices), fleet, _batch(dataset, dataset.test), label_shares)
+    return Simulation(coordinator, fleet, _batch(dataset, dataset.test), label_shares)
+
+
+def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProgram]:
+    """Coordinator and server, refused with a sentence if they cannot work together or with so many servers."""
+    program = make_program(config, dataset)
+    _refuse_missing_plan(config, program)
+    num_params = program.learner.num_params
+    prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
+    coordinator = make_coordinator(config, prices)
+    coordinator.plan(coordinator.start(np.zeros(config.servers)))  # a policy that cannot draw for N servers says so now
+    return coordinator, program
 
 
 def make_program(config: Config, dataset: Dataset) -> EdgeProgram:

@@ -99,6 +99,7 @@ def _names(methods: str) -> list[str]:
 
 def _check(layer: dict[str, Any], names: list[str], question: dict[str, Any], data_dir: Path | None) -> Config:
     """Find out before the first run whether all of them can work; fetch the data once, before the workers want it."""
+    from hatdfed.build.program import make_actors
     from hatdfed.comparison import check_question
     from hatdfed.learning.datasets import load_dataset
 
@@ -111,7 +112,9 @@ def _check(layer: dict[str, Any], names: list[str], question: dict[str, Any], da
         note(sentence)
     first = configs[0]
     with watch_download() as progress:
-        load_dataset(first.dataset, data_dir=data_dir, progress=progress, options=first.dataset_options)
+        dataset = load_dataset(first.dataset, data_dir=data_dir, progress=progress, options=first.dataset_options)
+    for config in configs:
+        make_actors(config, dataset)
     return first
 
 
