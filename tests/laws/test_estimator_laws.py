@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hatdfed.errors import ConfigError
 from hatdfed.policies.base import Feedback, PolicyContext
 from hatdfed.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
 from hatdfed.randomness import stream
@@ -108,3 +109,15 @@ def test_new_servers_start_at_the_mean_and_old_weights_stay():
 def test_the_default_learning_rate_is_the_theorems():
     assert theorem_learning_rate(5, 200) == pytest.approx(np.sqrt(200 * np.log(5)) / 1000)
     assert theorem_learning_rate(5, 200) == pytest.approx(0.018, abs=5e-4)
+
+
+def test_exploration_keeps_every_link_alive():
+    draw = LinkBandit(exploration=0.2).propose(skewed_state(), context(), stream(0, "explore"))
+    assert draw.propensity[all_links(N)].min() >= 0.2 * 6 / 20 - 1e-12
+    assert draw.topology.num_links == 6
+
+
+@pytest.mark.parametrize("settings", [{"exploration": 2.0}, {"exploration": 0.1, "capping": "clip"}])
+def test_exploration_that_cannot_work_is_refused(settings):
+    with pytest.raises(ConfigError, match="exploration"):
+        LinkBandit(**settings)

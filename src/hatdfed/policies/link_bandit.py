@@ -52,6 +52,8 @@ class LinkBandit(Policy):
         if not 0 <= self.exploration <= 1:
             raise ConfigError(f"policy.exploration is {self.exploration}, but must lie between 0 and 1.")
         require_one_of("policy.capping", self.capping, _CAPPINGS)
+        if self.exploration and self.capping == "clip":
+            raise ConfigError("policy.exploration works with policy.capping redistribute only. Leave one of them out.")
         require_one_of("policy.propensity", self.propensity, _PROPENSITIES)
         require_one_of("policy.pairing", self.pairing, _PAIRINGS)
 
