@@ -1,0 +1,1 @@
+"""Many models of one architecture at once: parameters, data and gradients with a leading axis of servers."""
