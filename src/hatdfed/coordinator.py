@@ -22,6 +22,8 @@ from hatdfed.utility import LinkUtility, RoundFacts
 
 Vector = NDArray[np.float64]
 
+_SAMPLE = 1 << 15
+
 
 class CoordinatorState(NamedTuple):
     """Everything that the next round depends on."""
@@ -62,10 +64,12 @@ class Coordinator:
         """Turn the round's reports into utilities and let the policy learn from them."""
         context = self._context(plan.t)
         lost = plan.draw.topology.links & report.reported[:, None] & ~report.delivered
-        utility = np.where(lost, 0.0, self.utility(self._facts(state, plan, report, context)))  # sent, never arrived
+        utility = self.utility(self._facts(state, plan, report, context))
+        utility.put(np.flatnonzero(lost), 0.0)  # sent, never arrived
         policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
-        utility_sum = state.utility_sum + utility
-        utility_drawn = state.utility_drawn + float((plan.draw.propensity * utility).sum())
+        scratch = plan.draw.propensity * utility
+        utility_drawn = state.utility_drawn + float(scratch.sum())
+        utility_sum = np.add(state.utility_sum, utility, out=scratch)  # large: memory is used again
         links = round(float(plan.draw.propensity.sum()))
         utility_best = state.utility_best + best_links_utility(utility, links)
         regret = Regret(best_links_utility(utility_sum, links) - utility_drawn, utility_best - utility_drawn)
@@ -87,16 +91,17 @@ class Coordinator:
     def _facts(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, context: PolicyContext
     ) -> RoundFacts:
-        spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
+        spent = {cause: [0.0] * self.prices.num_servers for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
+        unknown = np.broadcast_to(np.nan, context.reachable.shape)
         return RoundFacts(
             gain=np.where(report.reported, report.accuracy - state.accuracy, 0.0),
-            upload_joules=spent[Cause.UPLOAD],
-            compute_joules=spent[Cause.TRAINING],
+            upload_joules=np.array(spent[Cause.UPLOAD]),
+            compute_joules=np.array(spent[Cause.TRAINING]),
             prices=self.prices,
             drawn=plan.draw.topology.links,
-            importance=report.importance,
+            importance=report.importance if self.utility.reads_importance else unknown,
             possible=context.possible,
         )
 
@@ -108,7 +113,23 @@ def best_links_utility(utility: FloatMatrix, links: int) -> float:
     """
     if links == 0:
         return 0.0
-    return float(np.partition(utility, utility.size - links, axis=None)[-links:].sum())
+    values = _with_the_largest(utility.reshape(-1), links)
+    return float(np.partition(values, len(values) - links)[-links:].sum())
+
+
+def _with_the_largest(values: Vector, count: int) -> Vector:
+    """Some of the values, the `count` largest among them; of very many, not many more than those.
+
+    A sample tells above which value to look. If fewer than `count` are there, a lower one is tried.
+    """
+    sample = values[:: max(1, len(values) // _SAMPLE)]
+    rank = 2 * count * len(sample) // len(values) + 32  # in the sample; twice what is expected, and some
+    while len(values) > 2 * _SAMPLE and rank < len(sample) // 4:
+        largest = values[values >= np.partition(sample, -rank)[-rank]]
+        if len(largest) >= count:
+            return largest
+        rank *= 2
+    return values
 
 
 def links_in_budget(link_share: float, num_servers: int) -> int:

@@ -21,10 +21,11 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Indices = NDArray[np.intp]
 
-# Bins in which the threshold of capping is looked for: many, so that few links are left to sort.
-_BINS = 2048
 # Links settled at a time: a block and its temporaries stay in the processor's cache.
 _BLOCK = 1 << 16
+# Above one block, links are drawn in groups: of at most so many, and of so small a sum that few reach 1.
+_LARGEST_GROUP = 64
+_MEAN_GROUP_SUM = 1 / 8
 
 
 def cap_to_budget(log_weights: Vector, budget: int, *, exploration: float = 0.0) -> Vector:  # [n], B -> [n]
@@ -49,12 +50,12 @@ def cap_to_budget(log_weights: Vector, budget: int, *, exploration: float = 0.0)
 
 def _capped_at_one(log_weights: Vector, total: float) -> Vector:
     """min(1, c·w) with the c for which it sums to `total`."""
-    probability = _weights(log_weights)
-    probability *= total / probability.sum()
-    if probability.max() <= 1:
-        return probability
-    capped = _capped_links(log_weights, total)
-    return _share(log_weights, capped, total - int(np.count_nonzero(capped)))
+    probability = np.empty_like(log_weights)
+    scale = total / _weigh(log_weights, log_weights.max(), probability)
+    if scale > 1:  # the largest weight is 1
+        return _share_below_the_cap(log_weights, total, probability)
+    probability *= scale
+    return probability
 
 
 def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
@@ -63,21 +64,25 @@ def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
     _check_budget(log_weights, budget)
     if budget == 0:
         return np.zeros_like(log_weights)
-    weights = _weights(log_weights)
-    weights *= budget / weights.sum()
-    return np.minimum(weights, 1.0, out=weights)
+    probability = np.empty_like(log_weights)
+    sum_of_weights = _weigh(log_weights, log_weights.max(), probability)
+    probability *= budget / sum_of_weights
+    return np.minimum(probability, 1.0, out=probability)
 
 
 def dependent_rounding(probability: Vector, rng: np.random.Generator, *, shuffle: bool = True) -> Mask:
     """Draw links so that link i is drawn with exactly `probability[i]` and the number drawn is exactly Σp.
 
     Links are paired at random and all disjoint pairs are settled in one vectorised sweep, Eq. (18). A sweep
-    leaves at most one link of each pair open, so there are O(log n) sweeps and O(n) work. `shuffle=False`
-    pairs neighbours in the order given, which makes the joint law a function of the order.
+    leaves at most one link of each pair open, so there are O(log n) sweeps and O(n) work. Many links of which few
+    are drawn meet in random groups first. `shuffle=False` pairs neighbours in the order given, which makes the joint
+    law a function of the order.
     """
     probability = np.asarray(probability, dtype=np.float64)  # [n], never written to
     if not (probability.min(initial=0.0) >= 0 and probability.max(initial=1.0) <= 1):
         raise ValueError("probabilities must lie in [0, 1]")
+    if shuffle and len(probability) > _BLOCK and (size := _group_size(probability)) > 1:
+        return grouped_rounding(probability, rng, size)
     drawn: Mask = probability >= 1
     still_open = np.flatnonzero((probability > 0) & ~drawn)
     if shuffle:
@@ -91,6 +96,56 @@ def dependent_rounding(probability: Vector, rng: np.random.Generator, *, shuffle
     # One link may be left with float dust around 0 or 1, because Σp is a whole number.
     drawn[links] = value > 0.5
     return drawn
+
+
+def grouped_rounding(probability: Vector, rng: np.random.Generator, size: int) -> Mask:  # [n] -> [n]
+    """The same draw with groups of `size` links in place of links: most are never looked at one by one.
+
+    When the pairs within a group that sums to s < 1 are settled, Eq. (18), one link is left open with value s: link i
+    with probability p_i / s. What becomes of it does not depend on which one it is, so groups are drawn with their s,
+    and the link is chosen in the groups that were drawn only. Groups that reach 1 are taken apart again.
+    """
+    shift = rng.integers(len(probability) // size, size=size)
+    total = _group_sums(probability, shift)
+    whole = np.flatnonzero(total < 1)
+    apart = np.concatenate(
+        [
+            _members(np.flatnonzero(total >= 1), shift, len(total)).ravel(),
+            np.arange(total.size * size, len(probability)),
+        ]
+    )
+    chosen = dependent_rounding(np.concatenate([total[whole], probability[apart]]), rng)
+    drawn: Mask = np.zeros(len(probability), dtype=bool)
+    drawn[apart[chosen[len(whole) :]]] = True
+    members = _members(whole[chosen[: len(whole)]], shift, len(total))  # [groups drawn, size]
+    sum_to = np.cumsum(probability[members], axis=1)
+    pick = (sum_to <= rng.random((len(members), 1)) * sum_to[:, -1:]).sum(axis=1)
+    drawn[members[np.arange(len(members)), pick]] = True
+    return drawn
+
+
+def _group_size(probability: Vector) -> int:
+    return int(min(_LARGEST_GROUP, _MEAN_GROUP_SUM * len(probability) / max(float(probability.sum()), 1.0)))
+
+
+def _group_sums(probability: Vector, shift: Indices) -> Vector:  # [n], [size] -> [groups]
+    """Sums of groups that take one link of each row of a [size, groups] table, every row turned by its `shift`.
+
+    Turning rows by chance puts two links of different rows together as often as a shuffle would, 1 / groups, and those
+    of the same row never. It is read in order, where a shuffle of a million links waits for memory.
+    """
+    total: Vector = np.zeros(len(probability) // len(shift))
+    for start, by in zip(range(0, len(total) * len(shift), len(total)), shift.tolist(), strict=True):
+        row = probability[start : start + len(total)]
+        total[: len(total) - by] += row[by:]
+        total[len(total) - by :] += row[:by]
+    return total
+
+
+def _members(group: Indices, shift: Indices, num_groups: int) -> Indices:  # [m], [size] -> [m, size]
+    """The links of each group: in row r the one that `shift[r]` brought there."""
+    members: Indices = (group[:, None] + shift) % num_groups + num_groups * np.arange(len(shift))
+    return members
 
 
 def _settle(
@@ -172,75 +227,42 @@ def _check_budget(log_weights: Vector, budget: int) -> None:
         )
 
 
-def _capped_links(log_weights: Vector, budget: float) -> Mask:
-    """Which links get probability 1, found without sorting them all.
+def _share_below_the_cap(log_weights: Vector, total: float, out: Vector) -> Vector:
+    """1 for the links above the cap, the rest of `total` split among the others in proportion to their weights."""
+    cap = _largest_below_the_cap(log_weights, total)
+    np.copyto(out, log_weights)
+    capped = np.flatnonzero(log_weights > cap)
+    out[capped] = -np.inf
+    sum_of_weights = _weigh(out, cap, out)
+    out *= (total - len(capped)) / sum_of_weights
+    out[capped] = 1.0
+    return np.minimum(out, 1.0, out=out)
 
-    A link is capped when its log-weight is above the x at which f(x) = Σ min(w / e^x, 1) equals the budget. f falls
-    with x and is cheap to know at the edges of bins: the links above an edge count 1 each, those below it enter by
-    their sum, kept as a logarithm. So one pass finds the bin of x, and only the links in that bin are sorted.
+
+def _largest_below_the_cap(log_weights: Vector, total: float) -> float:
+    """The largest log-weight that does not exceed 1 when the larger ones have 1 and it shares the rest.
+
+    No more than `total` links can have 1, so only as many of the largest are sorted; the others enter by their sum,
+    kept as a logarithm, since a weight may be far too small for a number.
     """
-    top = log_weights.max()
-    low = log_weights.min()
-    if low == -np.inf:
-        low = np.min(log_weights, where=log_weights > -np.inf, initial=top)
-    if low == top:
-        return log_weights > -np.inf
-    bin_of, log_sum, in_bin, edge = _binned(log_weights, low, top)
-    log_sum_to = np.logaddexp.accumulate(log_sum)
-    num_above = len(log_weights) - np.cumsum(in_bin)
-    home = int(np.argmax(num_above + np.exp(log_sum_to - edge) <= budget))
-    capped: Mask = bin_of > home
-    log_sum_below = log_sum_to[home - 1] if home else -np.inf
-    inside = np.flatnonzero(bin_of == home)
-    capped[_largest_over(log_weights, inside, log_sum_below, budget - int(num_above[home]))] = True
-    return capped
-
-
-def _binned(log_weights: Vector, low: float, top: float) -> tuple[NDArray[np.int16], Vector, Indices, Vector]:
-    """The bin of each link, and for each bin the log of its summed weights, its count and its upper edge."""
-    width = (top - low) / _BINS
-    edge = np.linspace(low, top, _BINS + 1)[1:]
-    bin_of: NDArray[np.int16] = np.empty(log_weights.shape, dtype=np.int16)
-    count: Indices = np.zeros(_BINS, dtype=np.intp)
-    weight: Vector = np.zeros(_BINS)
-    for start in range(0, len(log_weights), _BLOCK):
-        part = log_weights[start : start + _BLOCK]
-        # −inf goes to the lowest bin, where it weighs nothing; the largest goes to the last one.
-        place = ((np.maximum(part, low) - low) * ((1 - 1e-12) / width)).astype(np.intp)
-        bin_of[start : start + _BLOCK] = place
-        count += np.bincount(place, minlength=_BINS)
-        weight += np.bincount(place, weights=np.exp(part - edge[place]), minlength=_BINS)
+    if log_weights.min() == -np.inf:
+        log_weights = log_weights[log_weights > -np.inf]
+    num_sorted = min(int(total) + 1, len(log_weights))
+    parted = np.partition(log_weights, len(log_weights) - num_sorted)
+    below, values = parted[:-num_sorted], np.sort(parted[-num_sorted:])
     with np.errstate(divide="ignore"):
-        return bin_of, edge + np.log(weight), count, edge
-
-
-def _largest_over(log_weights: Vector, inside: Indices, log_sum_below: float, remaining: float) -> Indices:
-    """Those of the links `inside` that exceed 1 when `remaining` is shared among them and all smaller ones."""
-    if remaining == 0:  # the links above take it all
-        return inside[:0]
-    ascending = inside[np.argsort(log_weights[inside])]
-    values = log_weights[ascending]
+        log_sum_below = values[0] + np.log(_weigh(below, values[0], below))
+        to_share = np.log(np.maximum(total - np.arange(num_sorted - 1, -1, -1), 0))  # when all larger ones have 1
     log_sum = np.logaddexp.accumulate(np.concatenate([[log_sum_below], values]))[1:]  # it and all smaller ones
-    to_share = remaining - np.arange(len(values) - 1, -1, -1)  # when all larger ones are capped
-    fits = (to_share > 0) & (np.log(np.where(to_share > 0, to_share, 1)) + values - log_sum <= 0)
-    num_fitting = int(np.flatnonzero(fits)[-1]) + 1 if fits.any() else 0
-    return ascending[num_fitting:]
+    return float(values[np.flatnonzero(to_share + values - log_sum <= 0)[-1]])
 
 
-def _share(log_weights: Vector, capped: Mask, remaining: float) -> Vector:
-    """1 for the capped, `remaining` split among the others in proportion to their weights."""
-    if remaining == 0:
-        return capped.astype(np.float64)
-    uncapped = log_weights.copy()
-    np.putmask(uncapped, capped, -np.inf)
-    probability = _weights(uncapped, out=uncapped)
-    probability *= remaining / probability.sum()
-    np.putmask(probability, capped, 1.0)
-    return np.minimum(probability, 1.0, out=probability)
-
-
-def _weights(log_weights: Vector, out: Vector | None = None) -> Vector:
-    """Weights relative to the largest: every exponent is at most 0, so nothing overflows."""
-    weights: Vector = np.subtract(log_weights, log_weights.max(), out=out)
-    np.exp(weights, out=weights)
-    return weights
+def _weigh(log_weights: Vector, top: float, out: Vector) -> float:
+    """Write the weights relative to `top`, which none exceeds, so that nothing overflows; returns their sum."""
+    total = 0.0
+    for start in range(0, len(log_weights), _BLOCK):
+        part = out[start : start + _BLOCK]
+        np.subtract(log_weights[start : start + _BLOCK], top, out=part)
+        np.exp(part, out=part)
+        total += float(part.sum())
+    return total

@@ -7,12 +7,14 @@ from server j. Say `senders(i)` and `receivers(j)`, never in and out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 BoolMatrix = NDArray[np.bool_]
 FloatMatrix = NDArray[np.float64]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,20 @@ def all_links(num_servers: int) -> BoolMatrix:
     """Every link that can exist: all pairs but a server with itself.  # [N, N]."""
     mask: BoolMatrix = ~np.eye(num_servers, dtype=bool)
     return mask
+
+
+def off_diagonal(matrix: NDArray[Scalar]) -> NDArray[Scalar]:  # [N, N] -> [N − 1, N]
+    """The entries off the diagonal in their order, as a view; of a matrix that is contiguous.
+
+    Behind the first entry a square matrix is N − 1 times N others and one of the diagonal.
+    """
+    size = len(matrix)
+    return matrix.reshape(-1)[1:].reshape(max(size - 1, 0), size + 1)[:, :size]
+
+
+def are_all_links(possible: BoolMatrix) -> bool:
+    """Whether a mask with an empty diagonal names every other link."""
+    return int(np.count_nonzero(possible)) == len(possible) * (len(possible) - 1)
 
 
 def is_strongly_connected(topology: Topology) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import require_one_of
-from hatdfed.topology import BoolMatrix, FloatMatrix
+from hatdfed.topology import BoolMatrix, FloatMatrix, are_all_links, off_diagonal
 
 Vector = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class RoundFacts(NamedTuple):
 
 
 Normalisation = Callable[[Vector], Vector]  # any real numbers -> [0, 1]
-Score = Callable[[RoundFacts, Normalisation], FloatMatrix]
+Score = Callable[[RoundFacts, Normalisation], FloatMatrix]  # [N, N], or [N, 1] where those of a row are alike
 
 
 def softmax(values: Vector) -> Vector:
@@ -51,8 +51,15 @@ def softmax_standardised(values: Vector) -> Vector:
 
 def minmax(values: Vector) -> Vector:
     """0 for the smallest, 1 for the largest; ½ for all when they are equal."""
-    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
-    return (values - low) / (high - low) if high > low else np.full_like(values, 0.5)
+    return _stretched(values, values.min(initial=np.inf), values.max(initial=-np.inf))
+
+
+def _stretched(values: Vector, low: float, high: float) -> Vector:
+    if not high > low:
+        return np.full_like(values, 0.5)
+    stretched = values - low
+    stretched /= high - low
+    return stretched
 
 
 NORMALISATIONS: Mapping[str, Normalisation] = {
@@ -64,6 +71,11 @@ NORMALISATIONS: Mapping[str, Normalisation] = {
 
 def gain_of_receiver(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
     """S^p, Eq. (11): every link into a server has that server's accuracy gain, normalised over all links."""
+    if norm is minmax:  # it does not matter how many links share a value
+        has_links = facts.possible.any(axis=1)
+        gain = np.zeros_like(facts.gain)
+        gain[has_links] = minmax(facts.gain[has_links])
+        return gain[:, None]
     return _normalised(np.broadcast_to(facts.gain[:, None], facts.possible.shape), facts.possible, norm)
 
 
@@ -76,7 +88,8 @@ def gain_of_server_times_importance(facts: RoundFacts, norm: Normalisation) -> F
 def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
     """S^c, Eq. (10): 1 − Norm of the sender's uploads, its training and the link itself, over all links."""
     cost = (facts.upload_joules + facts.compute_joules)[None, :] + facts.prices.link_joules
-    return 1 - _normalised(cost, facts.possible, norm)
+    thrift = _normalised(cost, facts.possible, norm)
+    return np.subtract(1, thrift, out=thrift)
 
 
 def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
@@ -111,16 +124,32 @@ class LinkUtility:
         require_one_of("utility.gain", self.gain, GAINS)
         require_one_of("utility.thrift", self.thrift, THRIFTS)
 
+    @property
+    def reads_importance(self) -> bool:
+        """Whether q of the links plays a part: a coordinator of many servers need not gather it otherwise."""
+        return self.gain == "released"
+
     def __call__(self, facts: RoundFacts) -> FloatMatrix:  # -> [N, N]
         """Utility of every link; 0 where none is possible."""
         norm = NORMALISATIONS[self.normalisation]
         gain, thrift = GAINS[self.gain](facts, norm), THRIFTS[self.thrift](facts, norm)
-        utility = self.gain_share * gain + (1 - self.gain_share) * thrift
-        return np.where(facts.possible, np.clip(utility, 0.0, 1.0), 0.0)
+        utility = (1 - self.gain_share) * thrift
+        utility += self.gain_share * gain
+        np.clip(utility, 0.0, 1.0, out=utility)
+        if are_all_links(facts.possible):
+            np.fill_diagonal(utility, 0.0)
+        else:
+            utility[~facts.possible] = 0.0
+        return utility
 
 
 def _normalised(values: FloatMatrix, where: BoolMatrix, norm: Normalisation) -> FloatMatrix:
     """`norm` over the entries that count; 0 elsewhere."""
+    if norm is minmax and are_all_links(where):  # in place: nothing to take out and put back
+        inside = off_diagonal(values)
+        result = _stretched(values, inside.min(initial=np.inf), inside.max(initial=-np.inf))
+        np.fill_diagonal(result, 0.0)
+        return result
     result = np.zeros(values.shape)
     if where.any():
         result[where] = norm(values[where])

@@ -52,7 +52,7 @@ def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simul
         codec_name=config.codec,
         run=run,
     )
-    shares = [np.bincount(source.shard.y.numpy(), minlength=dataset.num_classes) for source in sources]
+    shares = [np.bincount(dataset.train.labels[source.shard], minlength=dataset.num_classes) for source in sources]
     label_shares = np.stack(shares) / np.sum(shares, axis=1, keepdims=True)
     return Simulation(coordinator, fleet, _batch(dataset, dataset.test), label_shares)
 
@@ -82,7 +82,7 @@ def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
 def make_sources(config: Config, dataset: Dataset) -> list[SimulatedDevices]:
     """Each server's devices, with the shard of the training pool that they share out among themselves."""
     shards = _shards(config, dataset)
-    validation = _validation(config, dataset)
+    pool, validation = _batch(dataset, dataset.train), _validation(config, dataset)
     work = LocalWork(
         num_devices=config.devices,
         samples_per_round=config.samples_per_round,
@@ -93,7 +93,7 @@ def make_sources(config: Config, dataset: Dataset) -> list[SimulatedDevices]:
         probe_top_up=config.probe_top_up,
     )
     return [
-        SimulatedDevices(_batch(dataset, dataset.train, shard), validation, work, config.seed, server)
+        SimulatedDevices(pool, shard, validation, work, config.seed, server)
         for server, shard in enumerate(shards)
     ]
 

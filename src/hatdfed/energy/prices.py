@@ -6,6 +6,7 @@ Prices are drawn once for a seed, so every method with that seed meets the same 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +36,12 @@ class EnergyPrices:
         """N."""
         return len(self.compute_joules)
 
-    @property
+    @cached_property
     def link_joules(self) -> FloatMatrix:
         """σ^{ij} of every link, drawn or not, Eq. (6): what a whole float32 model costs.  # [N, N]."""
-        return self.model_bits * self.link_joules_per_bit
+        joules = self.model_bits * self.link_joules_per_bit
+        joules.setflags(write=False)
+        return joules
 
     def upload(self, t: int, server: int, num_online: int) -> EnergyRow:
         """E^dt of one server: ψ for each device that connected, Eq. (4)."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 
-from hatdfed.learning.partition import Indices
-from hatdfed.learning.work import Batch, Work
+from hatdfed.learning.work import Batch, Indices, Work, WorkPlan
 from hatdfed.randomness import stream, torch_seed
 
 
@@ -27,36 +27,44 @@ class LocalWork:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedDevices:
-    """One server's data: a shard, of which the connected devices bring a part each round."""
+    """One server's data: a shard of the pool, of which the connected devices bring a part each round."""
 
-    shard: Batch  # all images the server owns
+    pool: Batch  # the training images of all servers
+    shard: Indices  # those that this server owns
     validation: Batch
     settings: LocalWork
     seed: int
     server: int
 
     def work(self, t: int) -> Work:
-        """The round's data, in batches; every part a function of (seed, server, t) alone."""
-        collected, unsent, devices_online = self._collect(t)
-        probe = self._probe(t, collected, unsent)
+        """The round's data, in batches."""
+        plan = self.plan(t)
         return Work(
-            batches=tuple(self._take(chosen) for chosen in self._batches(t, collected)),
+            batches=tuple(self._take(chosen) for chosen in plan.batches),
+            num_samples=plan.num_samples,
+            devices_online=plan.devices_online,
+            probe=self._take(plan.probe),
+            validation=self.validation,
+            seed=plan.seed,
+        )
+
+    def plan(self, t: int) -> WorkPlan:
+        """Which images of the pool; every part is a function of (seed, server, t) alone."""
+        collected, devices_online = self._collect(t)
+        return WorkPlan(
+            batches=tuple(self.shard[chosen] for chosen in self._batches(t, collected)),
             num_samples=len(collected),
             devices_online=devices_online,
-            probe=self._take(probe),
-            validation=self.validation,
+            probe=self.shard[self._probe(t, collected)],
             seed=torch_seed(self.seed, "dropout", t, self.server),
         )
 
-    def _collect(self, t: int) -> tuple[Indices, Indices, int]:
+    def _collect(self, t: int) -> tuple[Indices, int]:
         """Cut the round's samples into one part a device; the devices that connect, A^d ~ Bern(ρ), send theirs."""
         rng = stream(self.seed, "devices", t, self.server)
-        samples = rng.permutation(len(self.shard.y))[: self.settings.samples_per_round]
-        parts = np.array_split(samples, self.settings.num_devices)
+        samples = rng.permutation(len(self.shard))[: self.settings.samples_per_round]
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
-        sent = [part for part, is_online in zip(parts, online, strict=True) if is_online]
-        collected = np.concatenate(sent) if sent else samples[:0]
-        return collected, np.setdiff1d(np.arange(len(self.shard.y)), collected), int(online.sum())
+        return samples[online[_device_of(len(samples), self.settings.num_devices)]], int(online.sum())
 
     def _batches(self, t: int, collected: Indices) -> list[Indices]:
         rng = stream(self.seed, "batches", t, self.server)
@@ -67,15 +75,22 @@ class SimulatedDevices:
             batches += [order[start : start + size] for start in range(0, len(order), size)]
         return batches
 
-    def _probe(self, t: int, collected: Indices, unsent: Indices) -> Indices:
+    def _probe(self, t: int, collected: Indices) -> Indices:
         """B of the round's samples; of the server's own images when no device came (D15)."""
         rng = stream(self.seed, "probe", t, self.server)
         probe = rng.permutation(collected)[: self.settings.probe_size]
         missing = self.settings.probe_size - len(probe)
         if len(collected) and not (self.settings.probe_top_up and missing):
             return probe
+        unsent = np.setdiff1d(np.arange(len(self.shard)), collected)
         return np.concatenate([probe, rng.permutation(unsent)[:missing]])
 
     def _take(self, chosen: Indices) -> Batch:
         index = torch.from_numpy(chosen)
-        return Batch(self.shard.x[index], self.shard.y[index])
+        return Batch(self.pool.x[index], self.pool.y[index])
+
+
+@lru_cache
+def _device_of(num_samples: int, num_devices: int) -> Indices:
+    """Which device holds each of the round's samples: parts in order, as equal as can be."""
+    return np.repeat(np.arange(num_devices), [len(part) for part in np.array_split(np.arange(num_samples), num_devices)])

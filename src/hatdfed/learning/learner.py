@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from hatdfed.learning.dropout import with_seeded_dropout
 from hatdfed.learning.optimisers import Optimiser, OptimiserState
 from hatdfed.learning.work import Batch
 
@@ -32,8 +34,9 @@ class Learner:
         self.optimiser = optimiser
         with torch.random.fork_rng(devices=[]):
             module = make_module()
-        self._train_module = module.train()
         self._eval_module = copy.deepcopy(module).eval()
+        self._train_module = module.train()
+        self._dropouts = with_seeded_dropout(module)
         buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
         self._trainable = _Layout.of(module.named_parameters())
         self._buffers = _Layout.of(buffers)
@@ -48,6 +51,19 @@ class Learner:
     def num_params(self) -> int:
         """P, what travels."""
         return self.num_trainable + sum(self._buffers.sizes)
+
+    @property
+    def module(self) -> nn.Module:
+        """The architecture, in evaluation mode; its own parameters mean nothing."""
+        return self._eval_module
+
+    @property
+    def layout(self) -> dict[str, tuple[int, torch.Size]]:
+        """Where each tensor starts in the flat vector, and its shape."""
+        names = (*self._trainable.names, *self._buffers.names)
+        shapes = (*self._trainable.shapes, *self._buffers.shapes)
+        starts = accumulate((shape.numel() for shape in shapes), initial=0)
+        return {name: (start, shape) for name, start, shape in zip(names, starts, shapes, strict=False)}
 
     def init(self, seed: int) -> Tensor:  # -> [P]
         """A fresh model: Xavier weights and zero biases, or the module's own initialisation."""
@@ -67,7 +83,9 @@ class Learner:
         buffers = buffers.clone()  # batch norm writes its running statistics into it
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            for batch in batches:
+            for step, batch in enumerate(batches):
+                for dropout in self._dropouts:
+                    dropout.seed, dropout.step = seed, step
                 leaf = trainable.clone().requires_grad_()
                 logits = self._call(self._train_module, leaf, buffers, batch.x)
                 (gradient,) = torch.autograd.grad(F.cross_entropy(logits, batch.y), leaf)

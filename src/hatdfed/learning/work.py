@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
+
+Indices = NDArray[np.int64]
 
 
 class Batch(NamedTuple):
@@ -25,6 +29,16 @@ class Work(NamedTuple):
     seed: int  # for dropout
 
 
+class WorkPlan(NamedTuple):
+    """The same before any image is touched: which images of a pool that many servers share."""
+
+    batches: tuple[Indices, ...]
+    num_samples: int
+    devices_online: int
+    probe: Indices
+    seed: int
+
+
 class DataSource(Protocol):
     """Where one server's work comes from."""
 
@@ -34,3 +48,14 @@ class DataSource(Protocol):
 
     def work(self, t: int) -> Work:
         """The server's data of round t."""
+
+
+class PooledSource(DataSource, Protocol):
+    """A source whose images lie in a pool, so that many servers' work can be gathered at once."""
+
+    @property
+    def pool(self) -> Batch:
+        """All training images, of all servers."""
+
+    def plan(self, t: int) -> WorkPlan:
+        """The server's work of round t, as indices into the pool."""

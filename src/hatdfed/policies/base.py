@@ -95,9 +95,10 @@ class Stateless(Policy):
 
 
 def make_draw(links: BoolMatrix, propensity: FloatMatrix, mixing: FloatMatrix | None = None) -> LinkDraw:
-    """A draw whose probabilities nobody can overwrite."""
-    propensity = np.array(propensity, dtype=np.float64)
-    propensity.setflags(write=False)
+    """A draw whose probabilities nobody can overwrite: a copy, unless they are read-only already."""
+    if propensity.flags.writeable:
+        propensity = np.array(propensity, dtype=np.float64)
+        propensity.setflags(write=False)
     if mixing is not None:
         mixing = np.array(mixing, dtype=np.float64)
         mixing.setflags(write=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.policies.base import Feedback, Policy, PolicyContext, make_draw
 from hatdfed.round import LinkDraw
-from hatdfed.selection import cap_to_budget, clip_to_one, dependent_rounding
-from hatdfed.topology import BoolMatrix, FloatMatrix
+from hatdfed.selection import Vector, cap_to_budget, clip_to_one, dependent_rounding
+from hatdfed.topology import BoolMatrix, FloatMatrix, Scalar, are_all_links, off_diagonal
 
 _CAPPINGS = ("redistribute", "clip")
 _PROPENSITIES = ("before-rounding", "after-rounding")
 _PAIRINGS = ("random", "index-order")
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class BanditState(NamedTuple):
@@ -75,12 +73,14 @@ class LinkBandit(Policy):
         possible = context.possible
         budget = min(context.budget, int(np.count_nonzero(possible)))
         cap = partial(cap_to_budget, exploration=self.exploration) if self.capping == "redistribute" else clip_to_one
-        probability = cap(state.log_weights[possible], budget)
+        probability = cap(_gather(state.log_weights, possible), budget)
         drawn = dependent_rounding(probability, rng, shuffle=self.pairing == "random")
         links = _spread(drawn, possible)
         if self.propensity == "after-rounding":
             return make_draw(links, links.astype(np.float64))
-        return make_draw(links, _spread(probability, possible))
+        propensity = _spread(probability, possible)
+        propensity.setflags(write=False)  # nobody else holds it: no copy is needed
+        return make_draw(links, propensity)
 
     def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
         """w ← w·exp(η·û), Eq. (16), in logarithms; the largest is kept at 0.
@@ -88,19 +88,24 @@ class LinkBandit(Policy):
         About links into a server that sent no report nothing was learned: they move with the average of the others,
         which leaves their standing as it was.
         """
-        reported = feedback.report.reported
-        estimate = reward_estimate(feedback.utility, draw.topology.links, draw.propensity)
-        known = context.possible & reported[:, None]
-        estimate[~reported] = estimate[known].mean() if known.any() else 0.0
-        rate = (
-            theorem_learning_rate(len(estimate), context.horizon) if self.learning_rate is None else self.learning_rate
-        )
-        log_weights = state.log_weights + rate * estimate
+        num_servers = len(state.log_weights)
+        rate = theorem_learning_rate(num_servers, context.horizon) if self.learning_rate is None else self.learning_rate
+        drawn = np.flatnonzero(draw.topology.links)
+        estimate = reward_estimate(feedback.utility.take(drawn), np.True_, draw.propensity.take(drawn))
+        log_weights = state.log_weights + rate  # û is 1 for the many that were not drawn
+        log_weights.put(drawn, state.log_weights.take(drawn) + rate * estimate)
+        silent = np.flatnonzero(~feedback.report.reported)
+        if len(silent):
+            estimate = estimate[~np.isin(drawn // num_servers, silent)]
+            num_known = np.count_nonzero(np.delete(context.possible, silent, axis=0))
+            mean = 1 - (1 - estimate).sum() / num_known if num_known else 0.0
+            log_weights[silent] = state.log_weights[silent] + rate * mean
         np.fill_diagonal(log_weights, log_weights.min())  # no link: must not be the largest
-        return BanditState(log_weights - log_weights.max())
+        log_weights -= log_weights.max()
+        return BanditState(log_weights)
 
 
-def reward_estimate(utility: FloatMatrix, drawn: BoolMatrix, propensity: FloatMatrix) -> FloatMatrix:
+def reward_estimate(utility: FloatMatrix, drawn: BoolMatrix | np.bool_, propensity: FloatMatrix) -> FloatMatrix:
     """û = 1 − 1{drawn}/p · (1 − u), Eq. (15): unbiased when p is the probability from before rounding (D9)."""
     missed = np.zeros_like(utility)
     np.divide(1 - utility, propensity, out=missed, where=drawn)
@@ -112,8 +117,17 @@ def theorem_learning_rate(num_servers: int, horizon: int) -> float:
     return math.sqrt(horizon * math.log(num_servers)) / (num_servers * horizon)
 
 
+def _gather(matrix: FloatMatrix, where: BoolMatrix) -> Vector:
+    """The entries that `where` names, row by row; all links as a rule, which is a plain copy."""
+    return off_diagonal(matrix).reshape(-1) if are_all_links(where) else matrix[where]
+
+
 def _spread(values: NDArray[Scalar], where: BoolMatrix) -> NDArray[Scalar]:
     """A matrix with `values` at the places that `where` names, 0 elsewhere."""
     matrix = np.zeros(where.shape, dtype=values.dtype)
-    matrix[where] = values
+    if are_all_links(where):
+        inside = off_diagonal(matrix)
+        inside[:] = values.reshape(inside.shape)
+    else:
+        matrix[where] = values
     return matrix

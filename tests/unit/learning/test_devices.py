@@ -5,12 +5,12 @@ import torch
 from hatdfed.learning.devices import LocalWork, SimulatedDevices
 from hatdfed.learning.work import Batch
 
-SHARD = Batch(torch.arange(800.0).view(800, 1, 1, 1), torch.arange(800))
+POOL = Batch(torch.arange(800.0).view(800, 1, 1, 1), torch.arange(800))
 VALIDATION = Batch(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long))
 
 
 def devices(server=0, seed=0, **settings):
-    return SimulatedDevices(SHARD, VALIDATION, LocalWork(**settings), seed, server)
+    return SimulatedDevices(POOL, np.arange(800), VALIDATION, LocalWork(**settings), seed, server)
 
 
 def trained_on(work):

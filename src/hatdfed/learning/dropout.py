@@ -1,0 +1,63 @@
+"""Dropout whose masks are a function of (seed, step, layer, sample, unit): the same in every fleet, on every device.
+
+A generator would give other masks for another device, another batching or another order of servers. Here every unit's
+fate is a hash of where it stands, in integers, so a server's round can be replayed anywhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_MASK = 0xFFFFFFFF
+_STEPS, _LAYERS = 1 << 20, 1 << 10  # more than any round has
+
+
+def keep_mask(
+    seeds: Tensor, *, step: int, layer: int, batch: int, units: int, probability: float
+) -> Tensor:  # [S] -> [S, batch, units] bool
+    """Which units are kept; each is dropped with `probability`, whatever the others do."""
+    place = torch.arange(batch * units, device=seeds.device)
+    salt = step * _LAYERS + layer + 1
+    low, high = seeds & _MASK, (seeds >> 32) & _MASK
+    mixed = _scramble((place + _scramble((low + salt * 0x9E3779B1) & _MASK)[:, None]) & _MASK)
+    mixed = _scramble(mixed ^ high[:, None])
+    return (mixed >= int(probability * (_MASK + 1))).view(len(seeds), batch, units)
+
+
+class SeededDropout(nn.Module):
+    """`nn.Dropout` with such masks; whoever calls it says for which seed and step."""
+
+    def __init__(self, probability: float, layer: int) -> None:
+        super().__init__()
+        self.probability = probability
+        self.layer = layer
+        self.seed = 0
+        self.step = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zeroes units and scales the others up."""
+        seeds = torch.tensor([self.seed], dtype=torch.int64, device=x.device)
+        units = x[0].numel() if len(x) else 0
+        kept = keep_mask(
+            seeds, step=self.step, layer=self.layer, batch=len(x), units=units, probability=self.probability
+        )
+        return x * kept.view(x.shape) / (1 - self.probability)
+
+
+def with_seeded_dropout(module: nn.Module) -> list[SeededDropout]:
+    """Replace every `nn.Dropout` in `module` that drops anything; returns what took their places."""
+    replaced: list[SeededDropout] = []
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout and 0 < child.p < 1:
+                replaced.append(SeededDropout(child.p, len(replaced)))
+                setattr(parent, name, replaced[-1])
+    return replaced
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """A 32-bit finaliser: every bit of the result depends on every bit of `x` (kept in int64, where products fit)."""
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
+    return x ^ (x >> 16)

@@ -1,0 +1,147 @@
+"""Trains and judges S models at once; the stacked form of `hatdfed.learning.learner.Learner`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.learning.learner import Learner
+from hatdfed.learning.stacked.blueprint import ImageShape, read_blueprint
+from hatdfed.learning.stacked.kernels import StageKernels, stage_kernels
+from hatdfed.learning.stacked.network import Folded, StackedNetwork
+from hatdfed.learning.stacked.optimiser import Rates, step_in_place, step_rates
+from hatdfed.learning.work import WorkPlan
+
+
+class Images(NamedTuple):
+    """A pool of images on the device, channels last."""
+
+    x: Tensor  # [n, H, W, C]
+    y: Tensor  # [n]
+
+
+class Models(NamedTuple):
+    """S servers' models and what their optimisers remember; rows of larger tensors, changed in place."""
+
+    params: Tensor  # [S, P]
+    first: Tensor  # [S, T] or [S, 0]
+    second: Tensor  # [S, T] or [S, 0]
+    steps: NDArray[np.int64]  # [S]
+
+    def rows(self, servers: slice) -> Models:
+        """Some of the servers."""
+        return Models(self.params[servers], self.first[servers], self.second[servers], self.steps[servers])
+
+
+class StackedLearner:
+    """The learner's meaning, for many servers at once."""
+
+    def __init__(
+        self, learner: Learner, image: ImageShape, device: torch.device, kernels: StageKernels | None = None
+    ) -> None:
+        blueprint = read_blueprint(learner.module, image)
+        shapes = [stage.shape for stage in blueprint.stages]
+        self.network = StackedNetwork(blueprint, kernels or stage_kernels(shapes, device))
+        self.optimiser = learner.optimiser
+        self.num_params, self.num_trainable = learner.num_params, learner.num_trainable
+        self._layout = learner.layout
+        self._device = device
+
+    def fit(self, models: Models, pool: Images, plans: Sequence[WorkPlan], scale: NDArray[np.float64]) -> None:
+        """All steps of a round, in place, Eq. (2); `scale` stretches each server's steps (push-sum)."""
+        todo = _Schedule.of(plans, self._device)
+        seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
+        rates = self._rates(models, todo.sizes, scale)
+        for step, index in enumerate(todo.indices):
+            counts = todo.counts[step]
+            self._step(models, pool, index, counts, seeds, step, Rates(*rates[step]))
+        np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
+
+    @torch.no_grad()
+    def fold(self, params: Tensor) -> Folded:
+        """The models, ready for `logits`."""
+        return self.network.fold(self._views(params))
+
+    @torch.no_grad()
+    def logits(self, folded: Folded, x: Tensor, *, exact: bool = True) -> Tensor:
+        """[S or 1, B, H, W, C] -> [S, B, classes]."""
+        return self.network.logits(folded, x, exact=exact)
+
+    def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
+        """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
+        mine, theirs = self._views(own), self._views(others)
+        cosines = [
+            F.cosine_similarity(mine[name].flatten(1), theirs[name].flatten(1), dim=1)
+            for name, (start, _) in self._layout.items()
+            if start < self.num_trainable
+        ]
+        return torch.stack(cosines).mean(dim=0)
+
+    def _step(
+        self, models: Models, pool: Images, index: Tensor, counts: Tensor, seeds: Tensor, step: int, rates: Rates
+    ) -> None:
+        tensors = self._views(models.params)
+        leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved()}
+        x, y = pool.x[index], pool.y[index]
+        logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts, seeds, step)
+        losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+        real = torch.arange(y.shape[1], device=y.device) < counts[:, None]
+        loss = (torch.where(real, losses, 0.0).sum(dim=1) / counts.clamp(min=1)).sum()
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        active = (counts > 0).float()
+        with torch.no_grad():
+            self.network.update_statistics(tensors, outputs, counts, active)
+            first, second = self._views(models.first), self._views(models.second)
+            for name, gradient in zip(leaves, gradients, strict=True):
+                moments = (moment[name].flatten(1) if moment else tensors[name].flatten(1) for moment in (first, second))
+                step_in_place(
+                    self.optimiser, tensors[name].flatten(1), gradient.flatten(1), *moments, rates=rates, active=active
+                )
+
+    def _moved(self) -> list[str]:
+        """Tensors that training moves."""
+        cancelled = self.network.cancelled
+        return [name for name, (start, _) in self._layout.items() if start < self.num_trainable and name not in cancelled]
+
+    def _rates(self, models: Models, sizes: NDArray[np.int64], scale: NDArray[np.float64]) -> Tensor:  # [steps, 2, S]
+        earlier = models.steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)
+        rates = [step_rates(self.optimiser, steps, scale) for steps in earlier]
+        stacked = np.stack(rates) if rates else np.zeros((0, 2, len(scale)), dtype=np.float32)
+        return torch.from_numpy(stacked).to(self._device, non_blocking=True)
+
+    def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, P] -> [S, *shape] each
+        size = flat.shape[1]
+        return {
+            name: flat[:, start : start + shape.numel()].view(len(flat), *shape)
+            for name, (start, shape) in self._layout.items()
+            if start < size
+        }
+
+
+class _Schedule(NamedTuple):
+    """The batches of S servers, step by step, padded to the largest."""
+
+    indices: list[Tensor]  # [S, B] into the pool, one for each step
+    counts: list[Tensor]  # [S]
+    sizes: NDArray[np.int64]  # [steps, S] the same on the host
+
+    @classmethod
+    def of(cls, plans: Sequence[WorkPlan], device: torch.device) -> _Schedule:
+        num_steps = max((len(plan.batches) for plan in plans), default=0)
+        sizes = np.zeros((num_steps, len(plans)), dtype=np.int64)
+        for server, plan in enumerate(plans):
+            sizes[: len(plan.batches), server] = [len(batch) for batch in plan.batches]
+        padded = np.zeros((num_steps, len(plans), int(sizes.max(initial=0))), dtype=np.int64)
+        for server, plan in enumerate(plans):
+            for step, batch in enumerate(plan.batches):
+                padded[step, server, : len(batch)] = batch
+        on_device = torch.from_numpy(padded).to(device, non_blocking=True)
+        counts = torch.from_numpy(sizes).to(device, non_blocking=True)
+        widths = sizes.max(axis=1).tolist() if num_steps else []
+        return cls([index[:, :width] for index, width in zip(on_device, widths, strict=True)], list(counts), sizes)

@@ -1,0 +1,64 @@
+"""One optimiser step for many servers, in place: every server has its own step count and its own step size."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.learning.optimisers import Adam, Optimiser, Sgd
+
+Vector = NDArray[np.float64]
+
+
+class Rates(NamedTuple):
+    """What one step of Adam needs to know about each server."""
+
+    step: Tensor  # [S] how far to go along the first moment: learning rate over its bias
+    second: Tensor  # [S] what the second moment is multiplied with to undo its bias
+
+
+def step_rates(optimiser: Optimiser, steps: NDArray[np.int64], scale: Vector) -> NDArray[np.float32]:  # [..., S]
+    """Both rates of the step that comes after `steps` earlier ones; `scale` shortens or lengthens it (push-sum)."""
+    if isinstance(optimiser, Adam):
+        step = optimiser.learning_rate * scale / (1 - optimiser.beta_1 ** (steps + 1.0))
+        second = 1 / (1 - optimiser.beta_2 ** (steps + 1.0))
+    elif isinstance(optimiser, Sgd):
+        step, second = optimiser.learning_rate * scale, np.ones(len(steps))
+    else:
+        raise TypeError(f"no stacked form of {type(optimiser).__name__}")
+    return np.stack([step, second]).astype(np.float32)
+
+
+def step_in_place(
+    optimiser: Optimiser, params: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Rates, active: Tensor
+) -> None:  # [S, n] each, [S]
+    """Move `params` and the moments of the servers that are active; the others stay as they are."""
+    if isinstance(optimiser, Adam):
+        _adam_in_place(optimiser, params, gradient, first, second, rates, active)
+    elif isinstance(optimiser, Sgd):
+        _sgd_in_place(optimiser, params, gradient, first, rates, active)
+    else:
+        raise TypeError(f"no stacked form of {type(optimiser).__name__}")
+
+
+def _adam_in_place(
+    adam: Adam, params: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Rates, active: Tensor
+) -> None:
+    share_1, share_2 = ((1 - beta) * active[:, None] for beta in (adam.beta_1, adam.beta_2))
+    first.lerp_(gradient, share_1)
+    second.lerp_(gradient.square(), share_2)
+    scale = (second * rates.second[:, None]).sqrt_().add_(adam.epsilon)
+    params.sub_((first / scale).mul_((rates.step * active)[:, None]))
+
+
+def _sgd_in_place(sgd: Sgd, params: Tensor, gradient: Tensor, first: Tensor, rates: Rates, active: Tensor) -> None:
+    direction = gradient
+    if sgd.momentum:
+        velocity = first * sgd.momentum + gradient
+        first.copy_(torch.where(active[:, None] > 0, velocity, first))
+        direction = velocity
+    params.sub_(direction * (rates.step * active)[:, None])
