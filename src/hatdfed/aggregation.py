@@ -66,6 +66,7 @@ class Aggregator(Protocol):
     needs_probe: ClassVar[bool]  # whether `probe` must be measured
     needs_plan: ClassVar[bool]  # whether the policy must give mixing weights
     splits_mass: ClassVar[bool]  # whether senders hand out shares of their push-sum mass
+    averages: ClassVar[bool]  # whether the new model is always Σ importance·model, so that weights are enough
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """The merged model."""
@@ -77,10 +78,17 @@ class Rule:
     needs_probe: ClassVar[bool] = False
     needs_plan: ClassVar[bool] = False
     splits_mass: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
+
+
+class AveragingRule(Rule):
+    """A rule that goes through `_merge`."""
+
+    averages: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class Importance(Rule):
+class Importance(AveragingRule):
     """Importance-aware aggregation, Eqs. (19)–(21): q = β·(quality) + (1 − β)·(volume).
 
     Quality is a softmax over the models' losses on the server's probe, volume is about how much data each was trained
@@ -111,7 +119,7 @@ class Importance(Rule):
 
 
 @dataclass(frozen=True)
-class Uniform(Rule):
+class Uniform(AveragingRule):
     """The plain average of everything that is there."""
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
@@ -120,7 +128,7 @@ class Uniform(Rule):
 
 
 @dataclass(frozen=True)
-class BySamples(Rule):
+class BySamples(AveragingRule):
     """The average weighted by how many samples each model was trained on; equal weights if nobody trained."""
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
@@ -129,7 +137,7 @@ class BySamples(Rule):
 
 
 @dataclass(frozen=True)
-class BestBySamples(Rule):
+class BestBySamples(AveragingRule):
     """One's own model and the few received ones that do best on the probe, weighted by samples (PENS)."""
 
     best: int = 2  # received models that are kept
@@ -151,7 +159,7 @@ class BestBySamples(Rule):
 
 
 @dataclass(frozen=True)
-class ByPlan(Rule):
+class ByPlan(AveragingRule):
     """The weights that the topology's plan gave; what did not arrive goes to the server's own model."""
 
     needs_plan: ClassVar[bool] = True
@@ -163,7 +171,7 @@ class ByPlan(Rule):
 
 
 @dataclass(frozen=True)
-class PushSum(Rule):
+class PushSum(AveragingRule):
     """Models weighted by the mass that came with them, which undoes the bias of a directed graph."""
 
     splits_mass: ClassVar[bool] = True

@@ -67,9 +67,8 @@ class Coordinator:
         utility = self.utility(self._facts(state, plan, report, context))
         utility.put(np.flatnonzero(lost), 0.0)  # sent, never arrived
         policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
-        scratch = plan.draw.propensity * utility
-        utility_drawn = state.utility_drawn + float(scratch.sum())
-        utility_sum = np.add(state.utility_sum, utility, out=scratch)  # large: memory is used again
+        utility_sum = state.utility_sum + utility
+        utility_drawn = state.utility_drawn + float(np.einsum("ij,ij->", plan.draw.propensity, utility))
         links = round(float(plan.draw.propensity.sum()))
         utility_best = state.utility_best + best_links_utility(utility, links)
         regret = Regret(best_links_utility(utility_sum, links) - utility_drawn, utility_best - utility_drawn)
@@ -125,7 +124,7 @@ def _with_the_largest(values: Vector, count: int) -> Vector:
     sample = values[:: max(1, len(values) // _SAMPLE)]
     rank = 2 * count * len(sample) // len(values) + 32  # in the sample; twice what is expected, and some
     while len(values) > 2 * _SAMPLE and rank < len(sample) // 4:
-        largest = values[values >= np.partition(sample, -rank)[-rank]]
+        largest: Vector = values[values >= np.partition(sample, -rank)[-rank]]
         if len(largest) >= count:
             return largest
         rank *= 2

@@ -234,9 +234,9 @@ def _share_below_the_cap(log_weights: Vector, total: float, out: Vector) -> Vect
     capped = np.flatnonzero(log_weights > cap)
     out[capped] = -np.inf
     sum_of_weights = _weigh(out, cap, out)
-    out *= (total - len(capped)) / sum_of_weights
+    out *= min((total - len(capped)) / sum_of_weights, 1.0)  # above 1 by float dust only; no weight is
     out[capped] = 1.0
-    return np.minimum(out, 1.0, out=out)
+    return out
 
 
 def _largest_below_the_cap(log_weights: Vector, total: float) -> float:

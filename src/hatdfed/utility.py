@@ -51,15 +51,19 @@ def softmax_standardised(values: Vector) -> Vector:
 
 def minmax(values: Vector) -> Vector:
     """0 for the smallest, 1 for the largest; ½ for all when they are equal."""
-    return _stretched(values, values.min(initial=np.inf), values.max(initial=-np.inf))
+    result = values.copy()
+    _stretch(result, result)
+    return result
 
 
-def _stretched(values: Vector, low: float, high: float) -> Vector:
-    if not high > low:
-        return np.full_like(values, 0.5)
-    stretched = values - low
-    stretched /= high - low
-    return stretched
+def _stretch(values: Vector, counting: Vector) -> None:
+    """Minmax in place, with the smallest and the largest of those that count."""
+    low, high = counting.min(initial=np.inf), counting.max(initial=-np.inf)
+    if high > low:
+        values -= low
+        values /= high - low
+    else:
+        values.fill(0.5)
 
 
 NORMALISATIONS: Mapping[str, Normalisation] = {
@@ -88,8 +92,11 @@ def gain_of_server_times_importance(facts: RoundFacts, norm: Normalisation) -> F
 def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
     """S^c, Eq. (10): 1 − Norm of the sender's uploads, its training and the link itself, over all links."""
     cost = (facts.upload_joules + facts.compute_joules)[None, :] + facts.prices.link_joules
-    thrift = _normalised(cost, facts.possible, norm)
-    return np.subtract(1, thrift, out=thrift)
+    if norm is minmax and are_all_links(facts.possible):  # in place, for fleets of thousands
+        _stretch(cost, off_diagonal(cost))
+    else:
+        cost = _normalised(cost, facts.possible, norm)
+    return np.subtract(1, cost, out=cost)
 
 
 def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
@@ -133,7 +140,7 @@ class LinkUtility:
         """Utility of every link; 0 where none is possible."""
         norm = NORMALISATIONS[self.normalisation]
         gain, thrift = GAINS[self.gain](facts, norm), THRIFTS[self.thrift](facts, norm)
-        utility = (1 - self.gain_share) * thrift
+        utility = np.multiply(1 - self.gain_share, thrift, out=thrift)  # scores are made anew for every call
         utility += self.gain_share * gain
         np.clip(utility, 0.0, 1.0, out=utility)
         if are_all_links(facts.possible):
@@ -145,11 +152,6 @@ class LinkUtility:
 
 def _normalised(values: FloatMatrix, where: BoolMatrix, norm: Normalisation) -> FloatMatrix:
     """`norm` over the entries that count; 0 elsewhere."""
-    if norm is minmax and are_all_links(where):  # in place: nothing to take out and put back
-        inside = off_diagonal(values)
-        result = _stretched(values, inside.min(initial=np.inf), inside.max(initial=-np.inf))
-        np.fill_diagonal(result, 0.0)
-        return result
     result = np.zeros(values.shape)
     if where.any():
         result[where] = norm(values[where])

@@ -33,7 +33,8 @@ class PolicyContext(NamedTuple):
     @property
     def possible(self) -> BoolMatrix:
         """[N, N] links that can be drawn."""
-        return self.reachable & self.active[:, None] & self.active[None, :] & all_links(len(self.active))
+        possible = self.reachable & all_links(len(self.active))
+        return possible if self.active.all() else possible & self.active[:, None] & self.active[None, :]
 
 
 class Feedback(NamedTuple):

@@ -1,7 +1,7 @@
 /* Vectors and register tiles: the inner loops of the convolution and of its weight gradient.
  *
  * Functions marked INLINE are templates: their callers pass constants, so that every loop over a tile unrolls and the
- * accumulators stay in registers. Images are [row][pixel][channel], filters [group][ky][kx][channel][GROUP outputs].
+ * sums stay in registers. Images are [row][pixel][channel], filters [group][ky][kx][channel][vectors × LANES outputs].
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@ enum { LANES = 16, TILE_PIXELS = 6, TILE_TAPS = 12 }; /* 2 × 6 × 2 of 32 regis
 #elif defined(__AVX__)
 enum { LANES = 8, TILE_PIXELS = 2, TILE_TAPS = 4 }; /* 16 registers */
 #else
-enum { LANES = 4, TILE_PIXELS = 6, TILE_TAPS = 12 }; /* NEON has 32, elsewhere the compiler spills */
+enum { LANES = 4, TILE_PIXELS = 6, TILE_TAPS = 12 }; /* NEON has 32; elsewhere the compiler spills */
 #endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -22,9 +22,8 @@ typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
-#define ROUND_UP(n, unit) (((n) + (unit)-1) / (unit) * (unit))
-#define VECTORS(channels) ROUND_UP(channels, LANES) / LANES
-#define PER_GROUP(channels) (VECTORS(channels) % 2 == 0 ? 2 : 1) /* vectors that one tile computes together */
+#define VECTORS(channels) (((channels) + LANES - 1) / LANES)
+#define GROUPED(channels) (VECTORS(channels) % 2 ? 1 : 2) /* vectors that one tile computes together */
 
 INLINE vec load(const float *from) { return *(const vec *)from; }
 INLINE void store(float *to, vec values) { *(vec *)to = values; }
@@ -32,14 +31,7 @@ INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) 
 INLINE vec larger(vec a, vec b) { return choose(a > b, a, b); } /* a NaN in b stays */
 INLINE vec positive(vec a) { return larger((vec){0}, a); }
 
-/* Vector number v of a pixel that has no room for whole vectors unless `channels` is a multiple of LANES. */
-INLINE void store_channels(float *pixel, int v, vec values, int channels) {
-    if ((v + 1) * LANES <= channels)
-        store(pixel + v * LANES, values);
-    else
-        memcpy(pixel + v * LANES, &values, sizeof(float) * (channels % LANES));
-}
-
+/* Vector number v of a pixel of `channels`, which need not be a multiple of LANES. */
 INLINE vec load_channels(const float *pixel, int v, int channels) {
     vec values = {0};
     if ((v + 1) * LANES <= channels) return load(pixel + v * LANES);
@@ -47,52 +39,97 @@ INLINE vec load_channels(const float *pixel, int v, int channels) {
     return values;
 }
 
+INLINE void store_channels(float *pixel, int v, vec values, int channels) {
+    if ((v + 1) * LANES <= channels)
+        store(pixel + v * LANES, values);
+    else
+        memcpy(pixel + v * LANES, &values, sizeof(float) * (channels % LANES));
+}
+
+/* An image that a convolution reads; it has its border of zeros already. */
+typedef struct {
+    const float *pixels;
+    int row, channels; /* row: floats from one row to the next */
+} Source;
+
+/* Where a convolution of `vectors` per group writes; `channels` of each pixel. */
+typedef struct {
+    float *pixels;
+    int row, channels, vectors;
+} Target;
+
 /* sums[row][pixel][vector] += filter rows ky_from..ky_to of one group over a tile of output pixels.
  * With channels last the three taps of a filter row are 3 × channels neighbours in memory. */
-INLINE void convolve_tile(vec *sums, const float *in, int in_row, int channels, const float *filter, int ky_from,
-                          int ky_to, int rows, int pixels, int vectors) {
+INLINE void convolve_tile(vec *sums, Source in, const float *filter, int ky_from, int ky_to, int rows, int pixels,
+                          int vectors) {
     for (int ky = ky_from; ky < ky_to; ky++) {
-        const float *taps = in + ky * in_row, *weights = filter + ky * 3 * channels * vectors * LANES;
-        for (int tap = 0; tap < 3 * channels; tap++) {
+        const float *taps = in.pixels + ky * in.row, *weights = filter + ky * 3 * in.channels * vectors * LANES;
+        for (int tap = 0; tap < 3 * in.channels; tap++) {
             vec weight[2];
             UNROLL for (int v = 0; v < vectors; v++) weight[v] = load(weights + v * LANES);
-            UNROLL for (int r = 0; r < rows; r++)
-                UNROLL for (int p = 0; p < pixels; p++)
+            UNROLL for (int r = 0; r < rows; r++) {
+                UNROLL for (int p = 0; p < pixels; p++) {
                     UNROLL for (int v = 0; v < vectors; v++)
-                        sums[(r * pixels + p) * vectors + v] += weight[v] * taps[r * in_row + p * channels];
+                        sums[(r * pixels + p) * vectors + v] += weight[v] * taps[r * in.row + p * in.channels];
+                }
+            }
             taps++;
             weights += vectors * LANES;
         }
     }
 }
 
-/* `rows` rows of a convolution for one group of outputs; `in` is padded already. `out` has room for whole vectors
- * unless out_channels says otherwise. The width is cut into nearly equal tiles. */
-INLINE void convolve_rows_tile(const float *in, int in_row, int channels, const float *filter, int ky_from, int ky_to,
-                               float *out, int out_row, int out_channels, int group, int rows, int pixels,
-                               int vectors) {
+INLINE void convolve_and_store(Source in, const float *filter, int ky_from, int ky_to, Target out, int group, int rows,
+                               int pixels) {
     vec sums[2 * TILE_PIXELS * 2];
-    UNROLL for (int i = 0; i < rows * pixels * vectors; i++) sums[i] = (vec){0};
-    convolve_tile(sums, in, in_row, channels, filter, ky_from, ky_to, rows, pixels, vectors);
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int p = 0; p < pixels; p++)
-            UNROLL for (int v = 0; v < vectors; v++)
-                store_channels(out + r * out_row + p * out_channels, group * vectors + v,
-                               sums[(r * pixels + p) * vectors + v], out_channels);
+    UNROLL for (int i = 0; i < rows * pixels * out.vectors; i++) sums[i] = (vec){0};
+    convolve_tile(sums, in, filter, ky_from, ky_to, rows, pixels, out.vectors);
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int p = 0; p < pixels; p++) {
+            UNROLL for (int v = 0; v < out.vectors; v++)
+                store_channels(out.pixels + r * out.row + p * out.channels, group * out.vectors + v,
+                               sums[(r * pixels + p) * out.vectors + v], out.channels);
+        }
+    }
 }
 
-INLINE void convolve_rows(const float *in, int in_row, int channels, const float *filter, int ky_from, int ky_to,
-                          float *out, int out_row, int out_channels, int group, int rows, int width, int vectors) {
-    const int tiles = (width + TILE_PIXELS - 1) / TILE_PIXELS, narrow = width / tiles, wide = width % tiles;
+/* One or two rows of a convolution for one group of outputs, cut into nearly equal tiles. */
+INLINE void convolve_rows(Source in, const float *filter, int ky_from, int ky_to, Target out, int group, int rows,
+                          int width) {
+    const int tiles = (width + TILE_PIXELS - 1) / TILE_PIXELS, narrow = width / tiles, wider = width % tiles;
     for (int t = 0; t < tiles; t++) {
-        const int pixels = narrow + (t < wide);
-        if (wide && t < wide)
-            convolve_rows_tile(in, in_row, channels, filter, ky_from, ky_to, out, out_row, out_channels, group, rows,
-                               narrow + 1, vectors);
+        const int pixels = narrow + (t < wider);
+        if (t < wider)
+            convolve_and_store(in, filter, ky_from, ky_to, out, group, rows, narrow + 1);
         else
-            convolve_rows_tile(in, in_row, channels, filter, ky_from, ky_to, out, out_row, out_channels, group, rows,
-                               narrow, vectors);
-        in += pixels * channels;
-        out += pixels * out_channels;
+            convolve_and_store(in, filter, ky_from, ky_to, out, group, rows, narrow);
+        in.pixels += pixels * in.channels;
+        out.pixels += pixels * out.channels;
+    }
+}
+
+/* sums[tap][output] += input at that tap × gradient, over all pixels of an image, for `taps` neighbouring taps. */
+INLINE void correlate_tile(Source in, Source gradient, int height, int width, float *sums, int taps, int vectors) {
+    vec part[TILE_TAPS * 2];
+    UNROLL for (int t = 0; t < taps; t++) {
+        UNROLL for (int v = 0; v < vectors; v++)
+            part[t * vectors + v] = load(sums + t * gradient.channels + v * LANES);
+    }
+    for (int y = 0; y < height; y++) {
+        const float *pixel = in.pixels + y * in.row, *slope = gradient.pixels + y * gradient.row;
+        for (int x = 0; x < width; x++) {
+            vec slopes[2];
+            UNROLL for (int v = 0; v < vectors; v++) slopes[v] = load(slope + v * LANES);
+            UNROLL for (int t = 0; t < taps; t++) { /* a tile may span the filter's rows when there is one channel */
+                const float value = pixel[t / (3 * in.channels) * in.row + t % (3 * in.channels)];
+                UNROLL for (int v = 0; v < vectors; v++) part[t * vectors + v] += slopes[v] * value;
+            }
+            pixel += in.channels;
+            slope += gradient.channels;
+        }
+    }
+    UNROLL for (int t = 0; t < taps; t++) {
+        UNROLL for (int v = 0; v < vectors; v++)
+            store(sums + t * gradient.channels + v * LANES, part[t * vectors + v]);
     }
 }

@@ -1,0 +1,91 @@
+"""One run of a stacked fleet, seen as a fleet of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.fleets.base import Snapshot
+from hatdfed.fleets.stacked import StackedFleet
+from hatdfed.learning.work import Batch
+from hatdfed.round import RoundPlan, RoundReport
+
+
+class FleetMember:
+    """Run number `run`; what a mailbox fleet remembers, it remembers under the same names."""
+
+    def __init__(self, fleet: StackedFleet, run: int) -> None:
+        self.fleet = fleet
+        self.run = run
+        self.refused: Counter[str] = Counter()
+        self._last: tuple[RoundPlan, RoundReport] | None = None
+
+    @property
+    def num_servers(self) -> int:
+        """N."""
+        return len(self.fleet.rows.members[self.run].sources)
+
+    @property
+    def num_params(self) -> int:
+        """P."""
+        return self.fleet.rows.learner.num_params
+
+    @property
+    def models(self) -> Tensor:
+        """[N, P] as they are now."""
+        return self.fleet.rows.params[self._rows].cpu().clone()
+
+    def validation_accuracy(self) -> NDArray[np.float64]:
+        """[N] on the run's validation data."""
+        images = self.fleet.rows.validation[self.run]
+        parts = self.fleet.rows.parts([self.run])
+        correct = torch.cat([self.fleet.rows.correct(part, images).sum(dim=1) for part in parts])
+        return correct.cpu().numpy() / len(images.y)
+
+    def correct(self, data: Batch) -> NDArray[np.bool_]:
+        """[N, n] which samples each server answers rightly: of the test set, once, after the last round."""
+        images = self.fleet.rows.images(data)
+        return np.concatenate(
+            [self.fleet.rows.correct(part, images).cpu().numpy() for part in self.fleet.rows.parts([self.run])]
+        )
+
+    def run_round(self, plan: RoundPlan) -> RoundReport:
+        """Train, exchange, merge, measure; the same plan once more gives what it gave."""
+        if self._last is None or self._last[0] is not plan:
+            pending = self.fleet.begin({self.run: plan})
+            self._last = (plan, pending.reports()[self.run])
+            self.refused += pending.refused[self.run]
+        return self._last[1]
+
+    def snapshot(self) -> Snapshot:
+        """Models, optimisers, codec memories and masses of the run's servers."""
+        rows, here = self.fleet.rows, self._rows
+        models = rows.models(here)
+        tensors = {"params": models.params, "first": models.first, "second": models.second}
+        arrays: dict[str, NDArray[Any]] = {}
+        on_host = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+        for i in range(self.num_servers):
+            arrays |= {f"{i}.{name}": np.ascontiguousarray(tensor[i]) for name, tensor in on_host.items()}
+            arrays[f"{i}.codec_memory"] = rows.memories[here][i].cpu().numpy()
+            arrays[f"{i}.scalars"] = np.array([models.steps[i], rows.mass[here][i]])
+        return arrays
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to what `snapshot` remembers."""
+        rows, first = self.fleet.rows, self._rows.start
+        models = rows.models(self._rows)
+        self._last = None
+        for i in range(self.num_servers):
+            for name, tensor in (("params", models.params), ("first", models.first), ("second", models.second)):
+                tensor[i] = torch.tensor(snapshot[f"{i}.{name}"], device=tensor.device)
+            rows.memories[first + i] = torch.tensor(snapshot[f"{i}.codec_memory"], device=rows.how.device)
+            rows.steps[first + i], rows.mass[first + i] = snapshot[f"{i}.scalars"]
+
+    @property
+    def _rows(self) -> slice:
+        return self.fleet.rows.of_run(self.run)

@@ -1,0 +1,106 @@
+"""The exchange and the merge of a stacked fleet: what is sent, what each model weighs, the weighted sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hatdfed.aggregation import Aggregator, Inbox, Merged, Probe
+from hatdfed.codecs import Codec, Memory, Plain, payload_bits
+
+
+class Sent(NamedTuple):
+    """What receivers get to see of some servers' models."""
+
+    models: Tensor  # [n, P]
+    memories: list[Memory]
+    compression: list[float]  # [n] share of a float32 model that each takes on the wire
+
+
+def is_verbatim(codec: Codec) -> bool:
+    """Whether receivers see the very numbers of the sender."""
+    return codec == Plain(torch.float32)
+
+
+def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sent:  # [n, P]
+    """Every model through its codec and back, without the wire."""
+    if isinstance(codec, Plain):  # number by number, so all models at once
+        payload, _ = codec.encode(models, memories[0])
+        share = payload["model"].element_size() / 4
+        return Sent(payload["model"].to(models.dtype), list(memories), [share] * len(models))
+    encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
+    decoded = [codec.decode(payload, models.shape[1]).to(models.device) for payload, _ in encoded]
+    compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]
+    return Sent(torch.stack(decoded), [memory for _, memory in encoded], compression)
+
+
+class Holdings(NamedTuple):
+    """The inboxes of n servers, models by their place."""
+
+    sender: Tensor  # [n, D] whose model lies in each slot
+    num_samples: Tensor  # [n, D]
+    mixing: Tensor  # [n, D] float64
+    mass: Tensor  # [n, D] float64
+    present: Tensor  # [n, D]
+
+    def rows(self, servers: Tensor) -> Holdings:
+        """Those of some servers."""
+        return Holdings(*(table[servers] for table in self))
+
+    def inbox(self, models: Tensor) -> Inbox:
+        """As an aggregator wants it."""
+        return Inbox(models, self.num_samples, self.mixing, self.mass, self.present)
+
+
+class Decision(NamedTuple):
+    """What the aggregators made of the inboxes."""
+
+    weights: Tensor  # [n, D]
+    mass: Tensor  # [n]
+    models: Tensor | None  # [n, P] where the rule is no average
+
+
+def decide(
+    aggregator: Aggregator, probe: Probe | None, held: Holdings, own: Tensor, sent: Tensor, servers: Tensor
+) -> Decision:  # inboxes [n, D] of `servers` [n], models [S, P]
+    """Weights of every model in every inbox; an averaging rule need not see the models for that."""
+    if aggregator.averages:
+        weightless = torch.zeros((*held.sender.shape, 1), device=own.device)
+        merged = _for_each_server(aggregator, probe, held.inbox(weightless))
+        return Decision(merged.importance, merged.mass, None)
+    results = []
+    for row in range(len(held.sender)):
+        alone = None if probe is None else Probe(probe.losses[row], probe.valid[row])
+        here = Holdings(*(table[row] for table in held))
+        models = torch.cat([own[servers[row]][None], sent[here.sender[1:]]])
+        results.append(aggregator(alone, here.inbox(models)))
+    weights, masses = (torch.stack([getattr(r, name) for r in results]) for name in ("importance", "mass"))
+    return Decision(weights, masses, torch.stack([result.model for result in results]))
+
+
+def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) -> Merged:
+    """The rule for one server, lifted to all of them."""
+    if probe is None:
+        lifted: Merged = torch.vmap(lambda one: aggregator(None, one))(inbox)
+    else:
+        lifted = torch.vmap(aggregator)(probe, inbox)
+    return lifted
+
+
+def weighted_rows(weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+    """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]], Eq. (21).  # [n, D], [n, P], [S, P], [n, D], [n, P]."""
+    if own.device.type == "cpu":
+        for row, (shares, senders) in enumerate(zip(weights.tolist(), sender.tolist(), strict=True)):
+            torch.mul(own[row], shares[0], out=out[row])
+            for share, place in zip(shares[1:], senders[1:], strict=True):
+                if share:
+                    out[row].add_(sent[place], alpha=share)
+        return
+    torch.mul(own, weights[:, :1], out=out)
+    for slot in range(1, weights.shape[1]):
+        gathered = sent.index_select(0, sender[:, slot])
+        # A model without weight may hold anything, and 0 times that need not be 0.
+        out.add_(torch.where(weights[:, slot, None] != 0, gathered * weights[:, slot, None], 0.0))

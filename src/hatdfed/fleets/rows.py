@@ -1,0 +1,139 @@
+"""The servers of many runs as rows of tensors: what a stacked fleet remembers from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.codecs import Memory
+from hatdfed.edge_server import EdgeProgram
+from hatdfed.energy.prices import EnergyPrices
+from hatdfed.learning.stacked.kernels import StageKernels
+from hatdfed.learning.stacked.learner import Images, Models, StackedLearner
+from hatdfed.learning.work import Batch, PooledSource
+
+ROW_ALIGNMENT = 64  # numbers; rows that start on a boundary are read faster
+
+
+class Member(NamedTuple):
+    """One run's servers."""
+
+    program: EdgeProgram
+    sources: Sequence[PooledSource]
+    prices: EnergyPrices
+    initial_seeds: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the work is done; nothing here changes what is computed, but for round-off."""
+
+    device: torch.device
+    rows_at_once: int  # servers in one tensor program
+    exact: bool = True  # float32 everywhere; else accuracies may be measured in half precision
+    kernels: StageKernels | None = None  # None: the fastest there are
+
+
+class Rows:
+    """Models, optimisers, push-sum masses and codec memories, numbered through all runs."""
+
+    def __init__(self, members: Sequence[Member], execution: Execution) -> None:
+        self.members = tuple(members)
+        self.how = execution
+        self.first: list[int] = np.cumsum([0, *(len(member.sources) for member in members)]).tolist()
+        pool, learner = members[0].sources[0].pool, members[0].program.learner
+        if any(source.pool is not pool for member in members for source in member.sources):
+            raise ValueError("all runs of a stacked fleet must share one pool of images")
+        channels, height, width = pool.x.shape[1:]
+        self.learner = StackedLearner(learner, (channels, height, width), execution.device, execution.kernels)
+        self.pool = self.images(pool)
+        self.validation = _once_each([member.sources[0].validation for member in members], self.images)
+        blank = learner.optimiser.init(learner.num_trainable)
+        self.params = self._initial_models()
+        self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
+        self.steps = np.zeros(self.count, dtype=np.int64)
+        self.mass = np.ones(self.count)
+        self.memories: list[Memory] = [m.program.codec.init(learner.num_params) for m in members for _ in m.sources]
+        self._spare = self._blank(learner.num_params)  # where merges go; it and `params` change places every round
+
+    @property
+    def count(self) -> int:
+        """S, of all runs together."""
+        return self.first[-1]
+
+    @property
+    def merged(self) -> Tensor:
+        """[S, P] to be filled with the next models."""
+        return self._spare
+
+    def of_run(self, run: int) -> slice:
+        """The rows of one run."""
+        return slice(self.first[run], self.first[run + 1])
+
+    def models(self, servers: slice) -> Models:
+        """Rows as they are now; views, not copies."""
+        moments = (self.first_moment[servers], self.second_moment[servers])
+        return Models(self.params[servers], *moments, self.steps[servers])
+
+    def turn_over(self, runs: Iterable[int]) -> None:
+        """What was merged becomes the models of these runs; the others keep theirs."""
+        for run in set(range(len(self.members))) - set(runs):
+            self._spare[self.of_run(run)] = self.params[self.of_run(run)]
+        self.params, self._spare = self._spare, self.params
+
+    def parts(self, runs: Iterable[int]) -> Iterator[slice]:
+        """The servers of these runs, in ranges that are computed at once."""
+        joined: list[slice] = []
+        for run in sorted(runs):
+            servers = self.of_run(run)
+            if joined and joined[-1].stop == servers.start:
+                servers = slice(joined.pop().start, servers.stop)
+            joined.append(servers)
+        for servers in joined:
+            for start in range(servers.start, servers.stop, self.how.rows_at_once):
+                yield slice(start, min(start + self.how.rows_at_once, servers.stop))
+
+    def images(self, batch: Batch) -> Images:
+        """A batch on the device, channels last."""
+        x = batch.x.permute(0, 2, 3, 1).contiguous().to(self.how.device)
+        return Images(x, batch.y.to(self.how.device))
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """On the device, without waiting for it."""
+        return torch.from_numpy(array).to(self.how.device, non_blocking=True)
+
+    @torch.no_grad()
+    def correct(self, servers: slice, images: Images, *, exact: bool = True) -> Tensor:  # -> [n, images] bool
+        """Which images each of these servers answers rightly."""
+        folded = self.learner.fold(self.params[servers])
+        return self.learner.logits(folded, images.x[None], exact=exact).argmax(dim=2) == images.y
+
+    def _initial_models(self) -> Tensor:
+        """Each drawn once, however many runs start from it."""
+        learner = self.members[0].program.learner
+        seeds = [seed for member in self.members for seed in member.initial_seeds]
+        params = self._blank(learner.num_params)
+        place: dict[int, int] = {}
+        for row, seed in enumerate(seeds):
+            params[row] = params[place[seed]] if seed in place else learner.init(seed).to(params.device)
+            place.setdefault(seed, row)
+        return params
+
+    def _blank(self, width: int) -> Tensor:
+        aligned = -(-width // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        return torch.zeros(self.count, aligned, device=self.how.device)[:, :width]
+
+
+def _once_each(batches: Sequence[Batch], make: Callable[[Batch], Images]) -> list[Images]:
+    """`make` of every batch; batches that are one object become one object."""
+    made: dict[int, Images] = {}
+    for batch in batches:
+        if id(batch.x) not in made:
+            made[id(batch.x)] = make(batch)
+    return [made[id(batch.x)] for batch in batches]

@@ -1,0 +1,73 @@
+"""Who is in whose inbox, for all servers of all runs at once: arrays instead of mailboxes.
+
+A server's slot 0 is its own model, the slots behind it are its senders in ascending order, as in `Inbox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.topology import BoolMatrix
+
+Indices = NDArray[np.int64]
+
+
+class Slots(NamedTuple):
+    """The round's inboxes; servers are numbered through all runs."""
+
+    sender: Indices  # [S, D] whose model lies there; the server itself where nobody's does
+    drawn: NDArray[np.bool_]  # [S, D] False: padding
+    link_receiver: Indices  # [L]
+    link_sender: Indices  # [L]
+    link_slot: Indices  # [L] where the receiver keeps it
+
+    @property
+    def num_receivers(self) -> Indices:
+        """[S] how many servers hear each."""
+        return np.bincount(self.link_sender, minlength=len(self.sender))
+
+
+def make_slots(num_servers: int, runs: Iterable[tuple[int, BoolMatrix]]) -> Slots:
+    """From every run's first server and its links, [N, N], row receives."""
+    pairs = [np.argwhere(links) + first for first, links in runs]  # receivers in order, then senders
+    receiver, sender = np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs]).T
+    degree = np.bincount(receiver, minlength=num_servers)
+    slot = 1 + np.arange(len(receiver)) - (np.cumsum(degree) - degree)[receiver]
+    table = np.repeat(np.arange(num_servers)[:, None], 1 + int(degree.max(initial=0)), axis=1)
+    drawn = np.arange(table.shape[1]) <= degree[:, None]
+    table[receiver, slot] = sender
+    return Slots(table, drawn, receiver, sender, slot)
+
+
+class Questions(NamedTuple):
+    """Which models are to be judged on whose probes, model by model; padded to the most asked one."""
+
+    model: Indices  # [G] of the models that are asked at all
+    receiver: Indices  # [G, T] whose probe; any server where padding
+    row: Indices  # [M] of every real question in the table [G·T]
+    answer: Indices  # [M] where its answer goes in the table [S·D]
+
+
+def questions_about(
+    models: slice, slots: Slots, judged: NDArray[np.bool_], *, by_owner: bool = True, by_receivers: bool = True
+) -> Questions:
+    """Some servers' models, each on its owner's probe and on those of its receivers, where `judged` says so."""
+    first, last = models.start, models.stop
+    own = np.flatnonzero(judged[first:last] & by_owner) + first
+    sent = (slots.link_sender >= first) & (slots.link_sender < last) & judged[slots.link_receiver] & by_receivers
+    model = np.concatenate([own, slots.link_sender[sent]])
+    receiver = np.concatenate([own, slots.link_receiver[sent]])
+    answer = receiver * slots.sender.shape[1] + np.concatenate([np.zeros_like(own), slots.link_slot[sent]])
+    order = np.argsort(model, kind="stable")
+    model, receiver, answer = model[order], receiver[order], answer[order]
+    asked, count = np.unique(model, return_counts=True)
+    place = np.arange(len(model)) - np.repeat(np.cumsum(count) - count, count)
+    row = np.repeat(np.arange(len(asked)), count)
+    width = int(count.max(initial=0))
+    table = np.zeros((len(asked), width), dtype=np.int64)
+    table[row, place] = receiver
+    return Questions(asked, table, row * width + place, answer)

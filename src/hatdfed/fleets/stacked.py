@@ -1,0 +1,222 @@
+"""All servers of many runs as stacked tensors: the fast fleet, on a CPU or a GPU.
+
+It gives `EdgeProgram` the same meaning as the mailboxes do, without bytes: models are rows of one tensor, an inbox is a
+row of indices, a merge is a weighted sum of rows. Runs in one fleet share the network and the pool of images; methods,
+worlds and prices may differ. One run is the case of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.aggregation import Aggregator, Probe
+from hatdfed.fleets.merging import Holdings, decide, is_verbatim, sent_models, weighted_rows
+from hatdfed.fleets.pending import PendingRound
+from hatdfed.fleets.rows import Execution, Member, Rows
+from hatdfed.fleets.slots import Slots, make_slots, questions_about
+from hatdfed.learning.stacked.network import Folded
+from hatdfed.learning.work import WorkPlan
+from hatdfed.round import RoundPlan, RoundReport
+
+Plans = Mapping[int, RoundPlan]  # by the number of the run
+Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
+
+
+class StackedFleet:
+    """Plays rounds of many runs at once."""
+
+    def __init__(self, members: Sequence[Member], execution: Execution) -> None:
+        self.rows = Rows(members, execution)
+
+    def run_rounds(self, plans: Plans) -> dict[int, RoundReport]:
+        """One round of the runs that have a plan."""
+        return self.begin(plans).reports()
+
+    @torch.no_grad()
+    def begin(self, plans: Plans) -> PendingRound:
+        """Put the whole round on its way; a GPU works on it while the host does something else."""
+        rows = self.rows
+        works = self._plan_work(plans)
+        self._train(plans, works)
+        slots = make_slots(rows.count, [(rows.first[run], plan.draw.topology.links) for run, plan in plans.items()])
+        sent, compression = self._send(plans)
+        held = self._hold(plans, works, slots, _is_finite(sent))
+        probe = self._judge(plans, works, slots, sent)
+        weights, mass = self._merge(plans, held, probe, sent)
+        scores = {} if probe is None else {"loss": _mean(probe)}
+        if any("similarity" in rows.members[run].program.scores for run in plans):
+            scores["similarity"] = self._similarity(plans, slots, sent)
+        rows.turn_over(plans)
+        correct = self._measure(plans)
+        return PendingRound(
+            rows, plans, works, slots, compression, present=held.present, weights=weights, mass=mass, scores=scores,
+            correct=correct,
+        )
+
+    def _plan_work(self, plans: Plans) -> dict[int, WorkPlan]:
+        """Every server's work; runs that share a world share it."""
+        made: dict[tuple[int, int], WorkPlan] = {}
+        works = {}
+        for run, plan in plans.items():
+            for place, source in enumerate(self.rows.members[run].sources):
+                key = (id(source), plan.t)
+                if key not in made:
+                    made[key] = source.plan(plan.t)
+                works[self.rows.first[run] + place] = made[key]
+        return works
+
+    def _train(self, plans: Plans, works: Works) -> None:
+        """Local training on what the devices brought, Eq. (2)."""
+        scale = np.ones(self.rows.count)
+        for run in plans:
+            if self._aggregator(run).splits_mass:
+                # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
+                scale[self.rows.of_run(run)] = 1 / self.rows.mass[self.rows.of_run(run)]
+        for part in self.rows.parts(plans):
+            todo = [works[server] for server in range(part.start, part.stop)]
+            with torch.enable_grad():
+                self.rows.learner.fit(self.rows.models(part), self.rows.pool, todo, scale[part])
+
+    def _send(self, plans: Plans) -> tuple[Tensor, NDArray[np.float64]]:
+        """What receivers see of every model, and how much of a float32 model that takes on the wire."""
+        rows = self.rows
+        sent, compression = rows.params, np.ones(rows.count)
+        for run in plans:
+            codec, servers = rows.members[run].program.codec, rows.of_run(run)
+            if is_verbatim(codec):
+                continue
+            if sent is rows.params:
+                sent = rows.params.clone()
+            coded = sent_models(codec, rows.params[servers], rows.memories[servers])
+            sent[servers], compression[servers] = coded.models, coded.compression
+            rows.memories[servers] = coded.memories
+        return sent, compression
+
+    def _hold(self, plans: Plans, works: Works, slots: Slots, finite: Tensor) -> Holdings:
+        """The inboxes; a model that is not finite is refused, and push-sum mass that nobody took stays at home."""
+        rows = self.rows
+        samples = np.array([works[s].num_samples if s in works else 0 for s in range(rows.count)])
+        mixing = np.full(slots.sender.shape, np.nan)
+        shares, receivers = rows.mass.copy(), slots.num_receivers
+        for run, plan in plans.items():
+            servers = rows.of_run(run)
+            if plan.draw.mixing is not None:
+                local = slots.sender[servers] - servers.start
+                mixing[servers] = np.take_along_axis(plan.draw.mixing, local, axis=1)
+            if self._aggregator(run).splits_mass:
+                shares[servers] /= receivers[servers] + 1
+        sender, share = rows.tensor(slots.sender), rows.tensor(shares)
+        mass = share[sender]
+        mass[:, 0] = share + torch.where(finite, 0.0, share * rows.tensor(receivers))
+        present = rows.tensor(slots.drawn) & finite[sender]
+        present[:, 0] = True
+        return Holdings(sender, rows.tensor(samples)[sender], rows.tensor(mixing), mass, present)
+
+    def _judge(self, plans: Plans, works: Works, slots: Slots, sent: Tensor) -> Probe | None:
+        """Losses of every model on the probe of everyone who holds it, Eq. (19), where a method wants to know."""
+        rows = self.rows
+        judged = np.zeros(rows.count, dtype=bool)
+        for run in plans:
+            judged[rows.of_run(run)] = self._aggregator(run).needs_probe or "loss" in rows.members[run].program.scores
+        if not judged.any():
+            return None
+        index, sizes = _probe_table(works, judged)
+        probes = rows.tensor(index)
+        losses = torch.zeros((slots.sender.size, index.shape[1]), device=rows.how.device)
+        asked: list[tuple[dict[str, Any], Tensor]] = [({}, rows.params)]
+        if sent is not rows.params:  # receivers see another model than the owner
+            asked = [({"by_receivers": False}, rows.params), ({"by_owner": False}, sent)]
+        for part in rows.parts(plans):
+            for which, models in asked:
+                question = questions_about(part, slots, judged, **which)
+                if len(question.model):
+                    folded = rows.learner.fold(models[rows.tensor(question.model)])
+                    answers = self._probe_losses(folded, probes[rows.tensor(question.receiver)])
+                    losses[rows.tensor(question.answer)] = answers[rows.tensor(question.row)]
+        valid = torch.arange(index.shape[1], device=losses.device) < rows.tensor(sizes)[:, None]
+        return Probe(losses.view(*slots.sender.shape, -1), valid)
+
+    def _probe_losses(self, folded: Folded, probes: Tensor) -> Tensor:  # [G, T, Q] indices -> [G·T, Q]
+        images, labels = self.rows.pool.x[probes.flatten(1)], self.rows.pool.y[probes]
+        logits = self.rows.learner.logits(folded, images)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(-1, probes.shape[2])
+
+    def _merge(self, plans: Plans, held: Holdings, probe: Probe | None, sent: Tensor) -> tuple[Tensor, Tensor]:
+        """Weigh and merge, Eqs. (20) and (21); returns weights [S, D] and masses [S]."""
+        rows = self.rows
+        weights = torch.zeros(held.sender.shape, device=sent.device)
+        mass = torch.ones(rows.count, dtype=torch.float64, device=sent.device)
+        for aggregator, runs in self._by_aggregator(plans):
+            servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in runs]))
+            judged = Probe(probe.losses[servers], probe.valid[servers]) if probe and aggregator.needs_probe else None
+            decision = decide(aggregator, judged, held.rows(servers), rows.params, sent, servers)
+            weights[servers], mass[servers] = decision.weights, decision.mass
+            if decision.models is not None:
+                rows.merged[servers] = decision.models
+                continue
+            for part in rows.parts(runs):
+                weighted_rows(weights[part], rows.params[part], sent, held.sender[part], out=rows.merged[part])
+        return weights, mass
+
+    def _similarity(self, plans: Plans, slots: Slots, sent: Tensor) -> Tensor:  # -> [S, D]
+        """Of each received model to the receiver's own; 1 for that itself."""
+        rows = self.rows
+        table = torch.ones(slots.sender.shape, device=sent.device)
+        step = max(1, rows.how.rows_at_once)
+        for start in range(0, len(slots.link_sender), step):
+            links = slice(start, start + step)
+            receiver, sender, slot = (
+                rows.tensor(part[links]) for part in (slots.link_receiver, slots.link_sender, slots.link_slot)
+            )
+            table[receiver, slot] = rows.learner.similarity(rows.params[receiver], sent[sender])
+        return table
+
+    def _measure(self, plans: Plans) -> Tensor:  # -> [S]
+        """How many validation images every server of these runs answers rightly."""
+        rows = self.rows
+        correct = torch.zeros(rows.count, dtype=torch.int64, device=rows.how.device)
+        for run in plans:
+            for part in rows.parts([run]):
+                correct[part] = rows.correct(part, rows.validation[run], exact=rows.how.exact).sum(dim=1)
+        return correct
+
+    def _aggregator(self, run: int) -> Aggregator:
+        return self.rows.members[run].program.aggregator
+
+    def _by_aggregator(self, plans: Plans) -> list[tuple[Aggregator, list[int]]]:
+        """Runs that merge by the same rule."""
+        groups: list[tuple[Aggregator, list[int]]] = []
+        for run in plans:
+            for aggregator, runs in groups:
+                if aggregator == self._aggregator(run):
+                    runs.append(run)
+                    break
+            else:
+                groups.append((self._aggregator(run), [run]))
+        return groups
+
+
+def _is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
+    low, high = torch.aminmax(models, dim=1)
+    return torch.isfinite(low) & torch.isfinite(high)
+
+
+def _mean(probe: Probe) -> Tensor:  # -> [S, D]
+    summed = torch.where(probe.valid[:, None], probe.losses, 0.0).sum(dim=2)
+    return summed / probe.valid.sum(dim=1, keepdim=True)
+
+
+def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[S, Q] images of every probe, padded, and [S] how many there are."""
+    sizes = np.array([len(works[server].probe) if is_judged else 0 for server, is_judged in enumerate(judged)])
+    index = np.zeros((len(judged), int(sizes.max())), dtype=np.int64)
+    for server in np.flatnonzero(judged):
+        index[server, : sizes[server]] = works[int(server)].probe
+    return index, sizes
