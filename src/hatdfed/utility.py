@@ -51,7 +51,7 @@ def softmax_standardised(values: Vector) -> Vector:
 
 def minmax(values: Vector) -> Vector:
     """0 for the smallest, 1 for the largest; ½ for all when they are equal."""
-    result = values.copy()
+    result = np.array(values, dtype=np.float64)
     _stretch(result, result)
     return result
 

@@ -166,16 +166,19 @@ class StackedFleet:
         return weights, mass
 
     def _similarity(self, plans: Plans, slots: Slots, sent: Tensor) -> Tensor:  # -> [S, D]
-        """Of each received model to the receiver's own; 1 for that itself."""
-        rows = self.rows
-        table = torch.ones(slots.sender.shape, device=sent.device)
-        step = max(1, rows.how.rows_at_once)
-        for start in range(0, len(slots.link_sender), step):
-            links = slice(start, start + step)
-            receiver, sender, slot = (
-                rows.tensor(part[links]) for part in (slots.link_receiver, slots.link_sender, slots.link_slot)
-            )
-            table[receiver, slot] = rows.learner.similarity(rows.params[receiver], sent[sender])
+        """Of each model in an inbox to the server's own, for the runs that want to know."""
+        rows, step = self.rows, self.rows.how.rows_at_once
+        table = torch.zeros(slots.sender.shape, device=sent.device)
+        for run in plans:
+            if "similarity" not in rows.members[run].program.scores:
+                continue
+            servers = rows.of_run(run)
+            table[servers, 0] = rows.learner.similarity(rows.params[servers], rows.params[servers])
+            links = np.flatnonzero((slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop))
+            for some in np.split(links, range(step, len(links), step)):
+                columns = (slots.link_receiver, slots.link_sender, slots.link_slot)
+                receiver, sender, slot = (rows.tensor(column[some]) for column in columns)
+                table[receiver, slot] = rows.learner.similarity(rows.params[receiver], sent[sender])
         return table
 
     def _measure(self, plans: Plans) -> Tensor:  # -> [S]

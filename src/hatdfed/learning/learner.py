@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -40,6 +40,9 @@ class Learner:
         buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
         self._trainable = _Layout.of(module.named_parameters())
         self._buffers = _Layout.of(buffers)
+        cancelled = cancelled_biases(module)
+        self._cancelled = [self._place(name) for name in cancelled]
+        self.moved = tuple(name for name in self._trainable.names if name not in cancelled)  # what training moves
         self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
 
     @property
@@ -89,6 +92,8 @@ class Learner:
                 leaf = trainable.clone().requires_grad_()
                 logits = self._call(self._train_module, leaf, buffers, batch.x)
                 (gradient,) = torch.autograd.grad(F.cross_entropy(logits, batch.y), leaf)
+                for start, stop in self._cancelled:
+                    gradient[start:stop] = 0.0
                 moved, state = self.optimiser.step(trainable, gradient, state)
                 trainable = moved if step_scale == 1 else torch.lerp(trainable, moved, step_scale)
         return torch.cat([trainable, buffers]), state
@@ -110,7 +115,8 @@ class Learner:
 
     def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
         """Cosine between the first model and each, parameter tensor by parameter tensor, then averaged."""
-        parts = models[:, : self.num_trainable].split_with_sizes(list(self._trainable.sizes), dim=1)
+        places = [self._place(name) for name in self.moved]
+        parts = [models[:, start:stop] for start, stop in places]
         return torch.stack([F.cosine_similarity(part[:1], part, dim=1) for part in parts]).mean(dim=0)
 
     def correct(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n] bool
@@ -122,6 +128,10 @@ class Learner:
         trainable, buffers = self._parts(params)
         views = {**self._trainable.views(trainable), **self._buffers.views(buffers)}
         return {name: view.clone() for name, view in views.items()}
+
+    def _place(self, name: str) -> tuple[int, int]:
+        start, shape = self.layout[name]
+        return start, start + shape.numel()
 
     def _parts(self, params: Tensor) -> tuple[Tensor, Tensor]:
         return params[: self.num_trainable].detach(), params[self.num_trainable :].detach()
@@ -153,6 +163,22 @@ class _Layout(NamedTuple):
         """The named tensors as views: writing to one writes to `flat`."""
         parts = flat.split_with_sizes(list(self.sizes))
         return {n: part.view(shape) for n, shape, part in zip(self.names, self.shapes, parts, strict=True)}
+
+
+def cancelled_biases(module: nn.Module) -> list[str]:
+    """Biases right in front of a batch norm that trains: it subtracts them again, so their gradient is zero.
+
+    Computed, it would be round-off, which Adam blows up to steps of full length: noise that differs from machine to
+    machine. So nobody computes it.
+    """
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return [
+        f"{f'{prefix}.' if prefix else ''}{name}.bias"
+        for prefix, parent in module.named_modules()
+        if isinstance(parent, nn.Sequential)
+        for (name, layer), (_, following) in pairwise(parent.named_children())
+        if isinstance(following, norms) and isinstance(getattr(layer, "bias", None), nn.Parameter)
+    ]
 
 
 def _xavier_in_place(module: nn.Module) -> None:

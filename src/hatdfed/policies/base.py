@@ -96,8 +96,8 @@ class Stateless(Policy):
 
 
 def make_draw(links: BoolMatrix, propensity: FloatMatrix, mixing: FloatMatrix | None = None) -> LinkDraw:
-    """A draw whose probabilities nobody can overwrite: a copy, unless they are read-only already."""
-    if propensity.flags.writeable:
+    """A draw whose probabilities nobody can overwrite: a copy, unless nobody can as it is."""
+    if propensity.flags.writeable or not propensity.flags.owndata:
         propensity = np.array(propensity, dtype=np.float64)
         propensity.setflags(write=False)
     if mixing is not None:

@@ -51,6 +51,7 @@ class StackedLearner:
         self.optimiser = learner.optimiser
         self.num_params, self.num_trainable = learner.num_params, learner.num_trainable
         self._layout = learner.layout
+        self._moved = learner.moved
         self._device = device
 
     def fit(self, models: Models, pool: Images, plans: Sequence[WorkPlan], scale: NDArray[np.float64]) -> None:
@@ -76,18 +77,14 @@ class StackedLearner:
     def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
         """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
         mine, theirs = self._views(own), self._views(others)
-        cosines = [
-            F.cosine_similarity(mine[name].flatten(1), theirs[name].flatten(1), dim=1)
-            for name, (start, _) in self._layout.items()
-            if start < self.num_trainable
-        ]
-        return torch.stack(cosines).mean(dim=0)
+        pairs = [(mine[name].flatten(1), theirs[name].flatten(1)) for name in self._moved]
+        return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
 
     def _step(
         self, models: Models, pool: Images, index: Tensor, counts: Tensor, seeds: Tensor, step: int, rates: Rates
     ) -> None:
         tensors = self._views(models.params)
-        leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved()}
+        leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved}
         x, y = pool.x[index], pool.y[index]
         logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts, seeds, step)
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
@@ -103,11 +100,6 @@ class StackedLearner:
                 step_in_place(
                     self.optimiser, tensors[name].flatten(1), gradient.flatten(1), *moments, rates=rates, active=active
                 )
-
-    def _moved(self) -> list[str]:
-        """Tensors that training moves."""
-        cancelled = self.network.cancelled
-        return [name for name, (start, _) in self._layout.items() if start < self.num_trainable and name not in cancelled]
 
     def _rates(self, models: Models, sizes: NDArray[np.int64], scale: NDArray[np.float64]) -> Tensor:  # [steps, 2, S]
         earlier = models.steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)

@@ -46,11 +46,6 @@ class StackedNetwork:
         self.blueprint = blueprint
         self.kernels = kernels
 
-    @property
-    def cancelled(self) -> frozenset[str]:
-        """Tensors whose gradient is zero: biases in front of batch norm."""
-        return frozenset(stage.bias for stage in self.blueprint.stages if stage.bias is not None)
-
     def train_logits(
         self, tensors: Tensors, x: Tensor, counts: Tensor, seeds: Tensor, step: int
     ) -> tuple[Tensor, list[StageOutput]]:  # [S, B, H, W, C], [S], [S] -> [S, B, classes]

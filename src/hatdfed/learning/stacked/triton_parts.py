@@ -88,32 +88,27 @@ def narrow_products(
 
 
 @jit
-def load_pixel(x, image, row, column, live, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, CP: tl.constexpr):
-    """One input pixel of each window: [windows, channels]."""
+def load_pixel(
+    x, image, row, column, live,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """One input pixel of each window: [windows, CP] channels from FIRST on."""
     inside = live & (row >= 0) & (row < H) & (column >= 0) & (column < W)
-    c = tl.arange(0, CP)[None, :]
+    c = FIRST + tl.arange(0, CP)[None, :]
     offset = ((image * H + row) * W + column)[:, None] * C
     return tl.load(x + offset + c, mask=inside[:, None] & (c < C), other=0.0)
 
 
 @jit
-def row_products(
-    left, right, p0, p1, p2, p3, weight,
-    C: tl.constexpr, F: tl.constexpr, CP: tl.constexpr, FP: tl.constexpr, PRECISION: tl.constexpr,
+def add_tap(
+    left, right, p, q, weight,
+    C: tl.constexpr, F: tl.constexpr, CP: tl.constexpr, FP: tl.constexpr, FIRST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds one row of taps, `weight` [3, F, C], to two neighbouring outputs; they share two of four pixels."""
-    c, f = tl.arange(0, CP)[:, None], tl.arange(0, FP)[None, :]
-    inside = (c < C) & (f < F)
-    at = weight + f * C + c
-    w0 = tl.load(at, mask=inside, other=0.0)
-    left = tl.dot(p0, w0, left, input_precision=PRECISION)
-    right = tl.dot(p1, w0, right, input_precision=PRECISION)
-    w1 = tl.load(at + F * C, mask=inside, other=0.0)
-    left = tl.dot(p1, w1, left, input_precision=PRECISION)
-    right = tl.dot(p2, w1, right, input_precision=PRECISION)
-    w2 = tl.load(at + 2 * F * C, mask=inside, other=0.0)
-    left = tl.dot(p2, w2, left, input_precision=PRECISION)
-    right = tl.dot(p3, w2, right, input_precision=PRECISION)
+    """Adds one tap, `weight` [F, C], of pixels `p` and `q` to two neighbouring outputs."""
+    c, f = FIRST + tl.arange(0, CP)[:, None], tl.arange(0, FP)[None, :]
+    taps = tl.load(weight + f * C + c, mask=(c < C) & (f < F), other=0.0)
+    left = tl.dot(p, taps, left, input_precision=PRECISION)
+    right = tl.dot(q, taps, right, input_precision=PRECISION)
     return left, right
 
 
@@ -123,21 +118,22 @@ def wide_products(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, F: tl.constexpr, PADDING: tl.constexpr,
     CP: tl.constexpr, FP: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The four convolutions of each window; `weight` is [3, 3, F, C]."""
+    """The four convolutions of each window; `weight` is [3, 3, F, C], of which CP channels are taken at a time."""
     y0 = tl.zeros((BLOCK, FP), tl.float32)
     y1 = tl.zeros((BLOCK, FP), tl.float32)
     y2 = tl.zeros((BLOCK, FP), tl.float32)
     y3 = tl.zeros((BLOCK, FP), tl.float32)
-    for dy in tl.static_range(4):
-        row, column = top - PADDING + dy, left - PADDING
-        p0 = load_pixel(x, image, row, column, live, H, W, C, CP)
-        p1 = load_pixel(x, image, row, column + 1, live, H, W, C, CP)
-        p2 = load_pixel(x, image, row, column + 2, live, H, W, C, CP)
-        p3 = load_pixel(x, image, row, column + 3, live, H, W, C, CP)
-        if dy < 3:  # row dy of the taps for the upper two outputs
-            y0, y1 = row_products(y0, y1, p0, p1, p2, p3, weight + dy * 3 * F * C, C, F, CP, FP, PRECISION)
-        if dy > 0:  # and the row before for the lower two
-            y2, y3 = row_products(y2, y3, p0, p1, p2, p3, weight + (dy - 1) * 3 * F * C, C, F, CP, FP, PRECISION)
+    for first in tl.static_range(0, C, CP):
+        for dy in tl.static_range(4):
+            row, column = top - PADDING + dy, left - PADDING
+            q = load_pixel(x, image, row, column, live, H, W, C, CP, first)
+            for dx in tl.static_range(3):  # pixels dx and dx + 1 of the row meet tap dx of their outputs
+                p = q
+                q = load_pixel(x, image, row, column + dx + 1, live, H, W, C, CP, first)
+                if dy < 3:  # in the upper two outputs this is row dy of the taps
+                    y0, y1 = add_tap(y0, y1, p, q, weight + (dy * 3 + dx) * F * C, C, F, CP, FP, first, PRECISION)
+                if dy > 0:  # in the lower two the row before
+                    y2, y3 = add_tap(y2, y3, p, q, weight + (dy * 3 + dx - 3) * F * C, C, F, CP, FP, first, PRECISION)
     return y0, y1, y2, y3
 
 

@@ -39,7 +39,7 @@ void pack(const float *weight, float *filters) {
 }
 
 static Source padded(const float *image) {
-    static _Thread_local float copy[(HEIGHT + 2 * PADDING) * IN_ROW]; /* its border is never written and stays 0 */
+    static _Thread_local ALIGNED float copy[(HEIGHT + 2 * PADDING) * IN_ROW]; /* its border is never written and stays 0 */
     if (!PADDING) return (Source){image, IN_ROW, CHANNELS_IN};
     for (int y = 0; y < HEIGHT; y++)
         memcpy(copy + (y + PADDING) * IN_ROW + PADDING * CHANNELS_IN, image + y * WIDTH * CHANNELS_IN,
@@ -65,7 +65,7 @@ INLINE void infer_tile(Source in, const float *filter, const float *bias, float 
 
 /* One image; without `pooled` into memory of this thread, which its next image overwrites. */
 const float *infer_image(const float *image, const float *filters, const float *bias, float *pooled) {
-    static _Thread_local float own[POOL_SIZE];
+    static _Thread_local ALIGNED float own[POOL_SIZE];
     enum { PAIRS = TILE_PIXELS / 2, TILES = (POOL_WIDTH + PAIRS - 1) / PAIRS };
     const int narrow = POOL_WIDTH / TILES, wider = POOL_WIDTH % TILES;
     const Source in = padded(image);

@@ -16,6 +16,7 @@ enum { LANES = 4, TILE_PIXELS = 6, TILE_TAPS = 12 }; /* NEON has 32; elsewhere t
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
+#define ALIGNED _Alignas(64) /* vectors that straddle cache lines cost twice */
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")

@@ -11,6 +11,8 @@ enum {
     BACK_FILTERS = VECTORS(CHANNELS_IN) / BACK_GROUP * BACK_FILTER,
     KEEPS_CONVOLVED = CHANNELS_IN > 4, /* else computing it anew is faster than fetching it from memory */
     TAP_SUMS = 9 * CHANNELS_IN * OUT,
+    TAPS = 9 * CHANNELS_IN <= TILE_TAPS ? 9 * CHANNELS_IN : 3 * CHANNELS_IN,
+    BAND = TAPS == 9 * CHANNELS_IN ? CONV_HEIGHT : 1 + 72 / CONV_WIDTH, /* rows */
 };
 
 typedef struct {
@@ -105,7 +107,7 @@ static void sum_image(const float *convolved, float *sums) {
 }
 
 static void convolve_block(const Training *all, int64_t server, Block block) {
-    static _Thread_local float own[KEEPS_CONVOLVED ? 1 : CONV_SIZE];
+    static _Thread_local ALIGNED float own[KEEPS_CONVOLVED ? 1 : CONV_SIZE];
     for (int64_t i = block.first; i < block.last; i++) {
         float *convolved = KEEPS_CONVOLVED ? all->convolved + i * CONV_SIZE : own;
         convolve_image(padded(all->x + i * IN_SIZE), all->filters + server * FILTERS, convolved);
@@ -155,7 +157,7 @@ INLINE void pool_window(const float *first, const float *norm, int v, float *poo
 }
 
 static void pool_block(const Training *all, int64_t server, Block block) {
-    static _Thread_local float own[2 * CONV_ROW];
+    static _Thread_local ALIGNED float own[2 * CONV_ROW];
     const float *norm = all->norm + server * NORM * OUT;
     for (int64_t i = block.first; i < block.last; i++) {
         const Source in = padded(all->x + i * IN_SIZE);
@@ -205,7 +207,7 @@ static void widen(const unsigned char *from, int *to) {
 
 /* Per image: the sums of the gradient after batch norm, and of it times the centred pixel. */
 static void sum_block(const Training *all, Block block) {
-    int which[POOL_WIDTH * OUT];
+    ALIGNED int which[POOL_WIDTH * OUT];
     for (int64_t i = block.first; i < block.last; i++) {
         float *sums = all->image_sums + i * 2 * OUT;
         memset(sums, 0, sizeof(float) * 2 * OUT);
@@ -261,7 +263,7 @@ static void slope_rows(const float *convolved, int row, const float *norm, float
 
 /* And what comes through pooling, for the pixel that won its window. */
 static void slope_winners(const float *grad, const unsigned char *winners, const float *norm, float *slope) {
-    int which[POOL_WIDTH * OUT];
+    ALIGNED int which[POOL_WIDTH * OUT];
     widen(winners, which);
     for (int x = 0; x < POOL_WIDTH; x++)
         for (int v = 0; v < OUT_VECTORS; v++) {
@@ -276,7 +278,7 @@ static void slope_winners(const float *grad, const unsigned char *winners, const
 
 /* The gradient of one image's convolution, inside a border of zeros. */
 static Source slope_image(const Training *all, int64_t server, int64_t i, Source in) {
-    static _Thread_local float slope[(CONV_HEIGHT + 2 * BORDER) * SLOPE_ROW];
+    static _Thread_local ALIGNED float slope[(CONV_HEIGHT + 2 * BORDER) * SLOPE_ROW];
     const float *norm = all->norm + server * NORM * OUT;
     for (int y = 0; y < CONV_HEIGHT; y += 2) {
         const int rows = y + 1 < CONV_HEIGHT ? 2 : 1;
@@ -294,18 +296,29 @@ static Source slope_image(const Training *all, int64_t server, int64_t i, Source
     return (Source){slope, SLOPE_ROW, OUT};
 }
 
-static void correlate_image(Source in, Source slope, float *sums) {
-    enum { TAPS = 9 * CHANNELS_IN <= TILE_TAPS ? 9 * CHANNELS_IN : 3 * CHANNELS_IN, REST = TAPS % TILE_TAPS };
+/* Taps in tiles within a filter row, or all at once; rows of pixels in bands that stay in the L1 cache meanwhile. */
+static void correlate_band(Source in, Source slope, int rows, float *sums) {
+    enum { REST = TAPS % TILE_TAPS };
     for (int v = 0; v < OUT_VECTORS; v += GROUP)
         for (int first = 0; first < 9 * CHANNELS_IN; first += TAPS)
-            for (int t = first; t < first + TAPS; t += TILE_TAPS) {
-                const Source from = {in.pixels + first / (3 * CHANNELS_IN) * IN_ROW + t - first, IN_ROW, CHANNELS_IN};
-                const Source to = {slope.pixels + BORDER * (SLOPE_ROW + OUT) + v * LANES, SLOPE_ROW, OUT};
-                if (t + TILE_TAPS <= first + TAPS)
-                    correlate_tile(from, to, CONV_HEIGHT, CONV_WIDTH, sums + t * OUT + v * LANES, TILE_TAPS, GROUP);
+            for (int t = 0; t < TAPS; t += TILE_TAPS) {
+                const Source from = {in.pixels + first / (3 * CHANNELS_IN) * IN_ROW + t, IN_ROW, CHANNELS_IN};
+                const Source to = {slope.pixels + v * LANES, SLOPE_ROW, OUT};
+                float *own = sums + (first + t) * OUT + v * LANES;
+                if (t + TILE_TAPS <= TAPS)
+                    correlate_tile(from, to, rows, CONV_WIDTH, own, TILE_TAPS, GROUP);
                 else
-                    correlate_tile(from, to, CONV_HEIGHT, CONV_WIDTH, sums + t * OUT + v * LANES, REST, GROUP);
+                    correlate_tile(from, to, rows, CONV_WIDTH, own, REST, GROUP);
             }
+}
+
+static void correlate_image(Source in, Source slope, float *sums) {
+    slope.pixels += BORDER * (SLOPE_ROW + OUT);
+    for (int y = 0; y < CONV_HEIGHT; y += BAND) {
+        correlate_band(in, slope, CONV_HEIGHT - y < BAND ? CONV_HEIGHT - y : BAND, sums);
+        in.pixels += BAND * IN_ROW;
+        slope.pixels += BAND * SLOPE_ROW;
+    }
 }
 
 static void convolve_back(Source slope, const float *filters, float *grad_x) {

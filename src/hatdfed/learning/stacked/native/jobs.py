@@ -1,0 +1,108 @@
+"""What Python and C tell each other (the structures of stage.c, train.h and work.h), and threads that share a job."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_double, c_int, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+_PHASES = 4
+_MOST_THREADS = 256  # they start when needed only
+
+
+class Work(ctypes.Structure):
+    """How far a job has come; see work.h."""
+
+    _fields_ = (("servers", c_int64), ("next", c_int64), ("tasks", c_int64 * _PHASES), ("ended", c_void_p))
+
+
+class Layer(ctypes.Structure):
+    """One stage of `Inference`."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("pack", "infer_image", "weight", "bias", "filters")),
+        *((name, c_int64) for name in ("weights", "filter", "channels")),
+    )
+
+
+class Job(ctypes.Structure):
+    """Base of what a C function is called with; begins with `work`."""
+
+    work: Work
+    memory: tuple[object, ...]  # whatever the pointers point to
+
+
+class Inference(Job):
+    """All stages over all images."""
+
+    _fields_ = (
+        ("work", Work),
+        *((name, c_int64) for name in ("images", "per_task", "in_size", "out_size", "shared")),
+        ("x", c_void_p),
+        ("out", c_void_p),
+        ("layers", c_int64),
+        ("layer", c_void_p),
+    )
+
+
+class Training(Job):
+    """One stage, forward or backward; the pointers are attributes of type Tensor in `training_job`."""
+
+    _fields_ = (
+        ("work", Work),
+        ("batch", c_int64),
+        ("blocks", c_int64),
+        ("counts", c_void_p),
+        ("epsilon", c_double),
+        *((name, c_void_p) for name in ("x", "weight", "scale", "shift", "filters", "convolved", "image_sums", "norm")),
+        *((name, c_void_p) for name in ("pooled", "mean", "variance", "peak", "which", "grad_pooled")),
+        *((name, c_void_p) for name in ("grad_x", "grad_weight", "grad_scale", "grad_shift")),
+        *((name, c_void_p) for name in ("back_filters", "tap_sums")),
+    )
+
+
+def training_job(batch: int, blocks: int, epsilon: float = 0.0, **tensors: Tensor | None) -> Training:
+    """A job over these tensors, named as in train.h; what is left out is NULL."""
+    job = Training(batch=batch, blocks=blocks, epsilon=epsilon)
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            setattr(job, name, tensor.data_ptr())
+    job.memory = tuple(tensors.values())
+    return job
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Tells ctypes what the functions take."""
+    for name, job in (("infer", Inference), ("train_forward", Training), ("train_backward", Training)):
+        getattr(library, name).argtypes = (ctypes.POINTER(job), c_int)
+        getattr(library, name).restype = None
+
+
+def share(function: ctypes._NamedFuncPointer, job: Job, servers: int, tasks: Sequence[int]) -> None:
+    """Runs the job on this thread, with the help of as many others as torch would use.
+
+    This thread waits for tasks, not for threads: a helper that comes too late finds nothing to do. So `job` keeps alive
+    what it points to, for as long as a helper holds it.
+    """
+    ended = (c_int64 * (_PHASES * servers))()
+    job.work = Work(servers, 0, (c_int64 * _PHASES)(*tasks), ctypes.addressof(ended))
+    job.memory = (*job.memory, ended)
+    helpers = min(torch.get_num_threads(), servers * max(tasks)) - 1
+    for _ in range(helpers):
+        _pool.submit(function, job, 0)
+    function(job, 1)
+
+
+def _start_pool() -> None:
+    global _pool
+    _pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="hatdfed-native")
+
+
+_pool: ThreadPoolExecutor
+_start_pool()
+os.register_at_fork(after_in_child=_start_pool)  # a forked process has the pool but not its threads
