@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hatdfed.comparison import Comparison, compare
     from hatdfed.config import Config
-    from hatdfed.experiment import RunResult, resume, run
+    from hatdfed.experiment import resume, run
     from hatdfed.methods import METHODS
     from hatdfed.resolve import resolve
+    from hatdfed.session import RunResult
 
 __version__ = "0.1.0"
 
@@ -27,7 +28,7 @@ _HOMES = {
     "METHODS": "hatdfed.methods",
     "Comparison": "hatdfed.comparison",
     "Config": "hatdfed.config",
-    "RunResult": "hatdfed.experiment",
+    "RunResult": "hatdfed.session",
     "compare": "hatdfed.comparison",
     "resolve": "hatdfed.resolve",
     "resume": "hatdfed.experiment",

@@ -17,12 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from hatdfed.build.placement import Placement
+from hatdfed.build.simulation import network_key
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, did_you_mean
-from hatdfed.experiment import RunResult, resume, run
+from hatdfed.experiment import Job, play
 from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import merge_layers, resolve, validated
+from hatdfed.session import RunResult
 from hatdfed.statistics import default_reference, default_target, method_row
+
+RUNS_AT_ONCE = 64  # in one batch; a comparison shows how far it is after each
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are
 
@@ -42,6 +47,8 @@ def compare(
     *,
     seeds: int | Sequence[int] = 3,
     jobs: int = 1,
+    fleet: str = "auto",
+    device: str = "auto",
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
     on_run: OnRun | None = None,
@@ -49,14 +56,18 @@ def compare(
     target_accuracy: float | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Run every method on every seed; `jobs` processes share the work. `out` keeps the runs and is gone on with."""
+    """Run every method on every seed; `jobs` processes share the work. `out` keeps the runs and is gone on with.
+
+    Runs of one network are played together in stacked fleets, on the GPU where there is one.
+    """
     names = list(dict.fromkeys(methods))
     worlds = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not names or not worlds:
         raise ConfigError("A comparison needs at least one method and one seed.")
     check_question(names, reference, target_accuracy)
     configs = [_config(settings, method, seed) for method in names for seed in worlds]
-    results = _play_all([_Task(config, _folder(out, config), data_dir) for config in configs], jobs, on_run)
+    how = _How(Placement(fleet, device), data_dir)
+    results = _play_all([Job(config, _folder(out, config)) for config in configs], jobs, how, on_run)
     runs = {name: [result for result in results if result.config.method == name] for name in names}
     return summarise_runs(runs, reference, target_accuracy)
 
@@ -101,9 +112,8 @@ def read_run(folder: RunFolder) -> RunResult:
 
 
 @dataclass(frozen=True)
-class _Task:
-    config: Config
-    out: Path | None
+class _How:
+    placement: Placement
     data_dir: Path | str | None
 
 
@@ -115,7 +125,7 @@ def _folder(out: Path | str | None, config: Config) -> Path | None:
     return None if out is None else Path(out) / f"{config.method}-seed{config.seed}"
 
 
-def _found(task: _Task) -> RunResult | None:
+def _found(task: Job) -> RunResult | None:
     """The run in the task's folder, if it is finished; a run of other settings is refused."""
     if task.out is None or not (task.out / "config.yaml").exists():
         return None
@@ -137,33 +147,52 @@ def _settings(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"checkpoint_every"})
 
 
-def _play_all(tasks: Sequence[_Task], jobs: int, on_run: OnRun | None) -> list[RunResult]:
+def _play_all(jobs: Sequence[Job], processes: int, how: _How, on_run: OnRun | None) -> list[RunResult]:
     results: dict[int, RunResult] = {}
 
-    def done(index: int, result: RunResult) -> None:
-        results[index] = result
-        if on_run is not None:
-            on_run(result, len(results), len(tasks))
+    def done(indices: Sequence[int], played: Sequence[RunResult]) -> None:
+        for index, result in zip(indices, played, strict=True):
+            results[index] = result
+            if on_run is not None:
+                on_run(result, len(results), len(jobs))
 
-    found = [_found(task) for task in tasks]  # all of them before the first is played: any may be refused
+    found = [_found(job) for job in jobs]  # all of them before the first is played: any may be refused
     for index, result in enumerate(found):
         if result is not None:
-            done(index, result)
-    missing = {index: task for index, task in enumerate(tasks) if found[index] is None}
-    if min(jobs, len(missing)) > 1:
-        _play_in_processes(missing, min(jobs, len(missing)), done)
+            done([index], [result])
+    batches = _batches({index: job for index, job in enumerate(jobs) if found[index] is None}, processes)
+    if min(processes, len(batches)) > 1:
+        _play_in_processes(batches, min(processes, len(batches)), how, done)
     else:
-        for index, task in missing.items():
-            done(index, _play(task))
-    return [results[index] for index in range(len(tasks))]
+        for batch in batches:
+            done(list(batch), _play(list(batch.values()), how))
+    return [results[index] for index in range(len(jobs))]
 
 
-def _play_in_processes(tasks: Mapping[int, _Task], jobs: int, done: Callable[[int, RunResult], None]) -> None:
+def _batches(jobs: Mapping[int, Job], processes: int) -> list[dict[int, Job]]:
+    """Jobs that can be played together, in as many batches as there are processes to play them, or more."""
+    alike: dict[str, dict[int, Job]] = {}
+    for index, job in jobs.items():
+        alike.setdefault(network_key(job.config), {})[index] = job
+    most = max(1, min(RUNS_AT_ONCE, -(-len(jobs) // processes)))
+    return [
+        dict(list(group.items())[start : start + most])
+        for group in alike.values()
+        for start in range(0, len(group), most)
+    ]
+
+
+def _play_in_processes(
+    batches: Sequence[Mapping[int, Job]],
+    processes: int,
+    how: _How,
+    done: Callable[[Sequence[int], Sequence[RunResult]], None],
+) -> None:
     # Spawned, not forked: torch's threads do not survive a fork.
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, (os.cpu_count() or 1) // processes)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_limit_threads, initargs=(threads,)) as pool:
-        futures = {pool.submit(_play, task): index for index, task in tasks.items()}
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_limit_threads, initargs=(threads,)) as pool:
+        futures = {pool.submit(_play, list(batch.values()), how): list(batch) for batch in batches}
         try:
             for future in as_completed(futures):
                 done(futures[future], future.result())
@@ -183,12 +212,18 @@ def _limit_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _play(task: _Task) -> RunResult:
-    """Play a run, from its checkpoint where it has one and else from the start."""
-    if task.out is not None and (task.out / "config.yaml").exists():  # of these settings, as `_found` has seen
-        folder = RunFolder(task.out)
-        if folder.checkpoint.is_file() and folder.database.is_file():
-            return resume(task.out, data_dir=task.data_dir)
-        for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "results.json"):
-            (task.out / name).unlink(missing_ok=True)
-    return run(task.config, out=task.out, data_dir=task.data_dir)
+def _play(jobs: Sequence[Job], how: _How) -> list[RunResult]:
+    """Play runs together, each from its checkpoint where it has one and else from the start."""
+    return play([_as_it_stands(job) for job in jobs], how.placement, data_dir=how.data_dir)
+
+
+def _as_it_stands(job: Job) -> Job:
+    """Whether the run can go on from where it is; what cannot be used is cleared away."""
+    if job.out is None or not (job.out / "config.yaml").exists():
+        return job
+    folder = RunFolder(job.out)  # of these settings, as `_found` has seen
+    if folder.checkpoint.is_file() and folder.database.is_file():
+        return job._replace(config=folder.config(), resumed=True)
+    for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "results.json"):
+        (job.out / name).unlink(missing_ok=True)
+    return job

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from hatdfed.coordinator import Coordinator, CoordinatorState
 from hatdfed.fleets.base import Fleet
-from hatdfed.round import RoundRecord
+from hatdfed.round import RoundPlan, RoundRecord, RoundReport
 
 Sink = Callable[[CoordinatorState, RoundRecord], None]
 
@@ -29,3 +30,32 @@ def run(
         for sink in sinks:
             sink(state, record)
     return state
+
+
+class Player(NamedTuple):
+    """One of several runs that are played together."""
+
+    coordinator: Coordinator
+    rounds: int
+    sinks: Sequence[Sink]
+    state: CoordinatorState
+
+
+class ManyRuns(Protocol):
+    """A fleet of several runs, numbered as the players are."""
+
+    def run_rounds(self, plans: Mapping[int, RoundPlan]) -> Mapping[int, RoundReport]:
+        """One round of the runs that have a plan."""
+
+
+def run_many(players: Sequence[Player], fleet: ManyRuns) -> list[CoordinatorState]:
+    """The same for several runs side by side; a run that has played its rounds drops out."""
+    states = [player.state for player in players]
+    while plans := {
+        run: player.coordinator.plan(states[run]) for run, player in enumerate(players) if states[run].t < player.rounds
+    }:
+        for run, report in fleet.run_rounds(plans).items():
+            states[run], record = players[run].coordinator.learn(states[run], plans[run], report)
+            for sink in players[run].sinks:
+                sink(states[run], record)
+    return states

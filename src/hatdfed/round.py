@@ -77,7 +77,7 @@ class RoundReport(NamedTuple):
 
 
 def _stacked(rows: list[NDArray[Scalar]]) -> NDArray[Scalar]:
-    """What np.stack does, in a third of the time for a thousand rows."""
+    """What np.stack does, up to three times faster for a thousand rows."""
     return np.concatenate(rows).reshape(len(rows), -1)
 
 

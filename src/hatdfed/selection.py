@@ -36,23 +36,23 @@ def cap_to_budget(log_weights: Vector, budget: int, *, exploration: float = 0.0)
     share of the budget that goes to all links alike, as in Exp3.M; the paper has none.
     """
     log_weights = np.asarray(log_weights, dtype=np.float64)
-    _check_budget(log_weights, budget)
+    top = _check_budget(log_weights, budget)
     if budget == 0:
         return np.zeros_like(log_weights)
     if exploration == 0:
-        return _capped_at_one(log_weights, budget)
+        return _capped_at_one(log_weights, top, budget)
     drawable = log_weights > -np.inf
     floor = exploration * budget / np.count_nonzero(drawable)
     # Above the floor there is room for 1 − floor: in units of that room it is the same problem.
-    above = _capped_at_one(log_weights, (1 - exploration) * budget / (1 - floor)) if floor < 1 else 0.0
+    above = _capped_at_one(log_weights, top, (1 - exploration) * budget / (1 - floor)) if floor < 1 else 0.0
     return np.where(drawable, np.minimum(floor + (1 - floor) * above, 1.0), 0.0)
 
 
-def _capped_at_one(log_weights: Vector, total: float) -> Vector:
+def _capped_at_one(log_weights: Vector, top: float, total: float) -> Vector:
     """min(1, c·w) with the c for which it sums to `total`."""
     probability = np.empty_like(log_weights)
-    scale = total / _weigh(log_weights, log_weights.max(), probability)
-    if scale > 1:  # the largest weight is 1
+    scale = total / _weigh(log_weights, top, probability)
+    if scale > 1:  # as the weight of the top is
         return _share_below_the_cap(log_weights, total, probability)
     probability *= scale
     return probability
@@ -61,11 +61,11 @@ def _capped_at_one(log_weights: Vector, total: float) -> Vector:
 def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
     """Probabilities as printed in Algorithm 4, line 4: min(budget · w / Σw, 1), mass above 1 lost (D12)."""
     log_weights = np.asarray(log_weights, dtype=np.float64)
-    _check_budget(log_weights, budget)
+    top = _check_budget(log_weights, budget)
     if budget == 0:
         return np.zeros_like(log_weights)
     probability = np.empty_like(log_weights)
-    sum_of_weights = _weigh(log_weights, log_weights.max(), probability)
+    sum_of_weights = _weigh(log_weights, top, probability)
     probability *= budget / sum_of_weights
     return np.minimum(probability, 1.0, out=probability)
 
@@ -216,7 +216,8 @@ def _settle_pairs(
     return first_wins != over, total - over, over
 
 
-def _check_budget(log_weights: Vector, budget: int) -> None:
+def _check_budget(log_weights: Vector, budget: int) -> float:
+    """Refuses what cannot be drawn; returns the largest log-weight."""
     low, top = log_weights.min(initial=0.0), log_weights.max(initial=-np.inf)  # nan if there is one
     if not (low <= np.inf and top < np.inf):
         raise ValueError("log-weights must be numbers below infinity")
@@ -225,6 +226,7 @@ def _check_budget(log_weights: Vector, budget: int) -> None:
         raise ConfigError(
             f"The budget is {budget} links, but {drawable} can be drawn. Use a budget between 0 and {drawable}."
         )
+    return float(top)
 
 
 def _share_below_the_cap(log_weights: Vector, total: float, out: Vector) -> Vector:
@@ -254,7 +256,9 @@ def _largest_below_the_cap(log_weights: Vector, total: float) -> float:
         log_sum_below = values[0] + np.log(_weigh(below, values[0], below))
         to_share = np.log(np.maximum(total - np.arange(num_sorted - 1, -1, -1), 0))  # when all larger ones have 1
     log_sum = np.logaddexp.accumulate(np.concatenate([[log_sum_below], values]))[1:]  # it and all smaller ones
-    return float(values[np.flatnonzero(to_share + values - log_sum <= 0)[-1]])
+    fits = to_share + values - log_sum <= 0
+    fits[0] = True  # at most one link's worth is left for it, but for float dust
+    return float(values[np.flatnonzero(fits)[-1]])
 
 
 def _weigh(log_weights: Vector, top: float, out: Vector) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from hatdfed.summary import METRICS, mean_and_deviation
 
 if TYPE_CHECKING:
-    from hatdfed.experiment import RunResult
+    from hatdfed.session import RunResult
 
 CONFIDENCE = 0.95
 TARGET_SHARE = 0.9  # of the best accuracy, where no target is named

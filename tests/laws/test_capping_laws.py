@@ -146,3 +146,25 @@ def test_with_exploration_the_sum_is_still_the_budget_and_nobody_is_below_the_fl
     assert abs(p.sum() - budget) <= 1e-9
     assert (p >= exploration * budget / len(logs) - 1e-12).all()
     assert (p <= 1).all()
+
+
+@pytest.mark.parametrize("budget", [360, 26_910])
+@pytest.mark.parametrize("spread", [3.0, 300.0])
+def test_a_large_fleet_is_capped_as_sorting_all_links_would(spread, budget):
+    logs = np.random.default_rng(1).normal(0, spread, 300 * 299)
+    p = cap_to_budget(logs, budget)
+    descending = np.sort(logs)[::-1]
+    log_rest = np.logaddexp.accumulate(descending[::-1])[::-1]  # it and all smaller ones
+    fits = np.log(budget - np.arange(budget)) + (descending - log_rest)[:budget] <= 0
+    num_capped = int(np.argmax(fits))
+    largest_uncapped = descending[num_capped]
+    share = (budget - num_capped) * np.exp(np.minimum(logs, largest_uncapped) - log_rest[num_capped])
+    np.testing.assert_allclose(p, np.where(logs > largest_uncapped, 1.0, share), rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("exploration", [0.1, 1 / 3, 0.7, 0.9])
+def test_with_exploration_all_links_can_be_drawn_whatever_float_dust_says(exploration):
+    for n in range(1, 60):
+        p = cap_to_budget(np.random.default_rng(n).normal(0, 2, n), n, exploration=exploration)
+        np.testing.assert_allclose(p, 1, atol=1e-9)
+        assert p.max() <= 1

@@ -121,3 +121,17 @@ def test_exploration_keeps_every_link_alive():
 def test_exploration_that_cannot_work_is_refused(settings):
     with pytest.raises(ConfigError, match="exploration"):
         LinkBandit(**settings)
+
+
+@pytest.mark.parametrize("missing", [(), (1,), (0, 3), tuple(range(N))])
+def test_weights_move_by_the_rate_times_the_estimate_of_every_link(missing):
+    """The update looks at drawn links alone; here it is written out for all of them."""
+    policy, state = LinkBandit(learning_rate=0.1), skewed_state()
+    draw = policy.propose(state, context(), stream(0, "dense"))
+    utility = stream(1, "utility").random((N, N))
+    after = policy.update(state, draw, Feedback(report(N, draw.topology.links, missing), utility), context())
+    estimate, known = reward_estimate(utility, draw.topology.links, draw.propensity), all_links(N)
+    known[list(missing)] = False
+    estimate[list(missing)] = estimate[known].mean() if known.any() else 0.0
+    expected = (state.log_weights + 0.1 * estimate)[all_links(N)]
+    np.testing.assert_allclose(after.log_weights[all_links(N)], expected - expected.max(), atol=1e-12)

@@ -12,7 +12,8 @@ import torch
 
 from hatdfed.aggregation import Importance, Inbox, Probe
 from hatdfed.build.policy import make_coordinator, make_prices
-from hatdfed.build.program import initial_seed, make_program, make_sources
+from hatdfed.build.program import initial_seed, make_program
+from hatdfed.build.world import make_pools, make_world
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.learning.datasets import load_dataset
@@ -159,7 +160,7 @@ def library_world(maker, seed):
     dataset = load_dataset(config.dataset, options=config.dataset_options)
     learner = Learner(maker, Adam(config.learner.learning_rate))
     program = dataclasses.replace(make_program(config, dataset), learner=learner)
-    sources = make_sources(config, dataset)
+    sources = make_world(config, dataset, make_pools(dataset)).sources
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=learner.num_params)
     seeds = [initial_seed(config, server) for server in range(config.servers)]
     fleet = MailboxFleet(program, sources, prices, initial_seeds=seeds)

@@ -64,7 +64,7 @@ def no_play(*_, **__):
 
 
 def test_a_finished_comparison_is_read_and_not_played(finished, copy, monkeypatch):
-    monkeypatch.setattr("hatdfed.comparison.run", no_play)
+    monkeypatch.setattr("hatdfed.comparison.play", no_play)
     seen = []
     again = compare(["rnd", "local"], seeds=2, out=copy, on_run=lambda _, *place: seen.append(place), **SMALL)
     assert again.summary == finished[1].summary
@@ -104,7 +104,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
 
 
 def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, monkeypatch):
-    monkeypatch.setattr("hatdfed.comparison.run", no_play)
+    monkeypatch.setattr("hatdfed.comparison.play", no_play)
     with pytest.raises(RunFolderError, match="has rounds 2, but 3 was asked for"):
         compare(["full", "rnd"], seeds=2, out=copy, **{**SMALL, "rounds": 3})
     assert not (copy / "full-seed0").exists()

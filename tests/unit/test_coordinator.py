@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hatdfed.energy.ledger import Cause, EnergyRow
 from hatdfed.energy.prices import draw_prices
 from hatdfed.jsonable import from_jsonable, to_jsonable
 from hatdfed.policies import POLICIES
+from hatdfed.randomness import stream
 from hatdfed.round import RoundReport, ServerReport
 from hatdfed.utility import LinkUtility
 
@@ -105,3 +107,28 @@ def test_a_link_that_delivered_nothing_was_worth_nothing():
 )
 def test_a_budget_is_the_nearest_whole_number_and_at_least_one(share, servers, links):
     assert links_in_budget(share, servers) == links
+
+
+@pytest.mark.parametrize("links", [1, 360, 60_000])
+@pytest.mark.parametrize("case", ["spread", "ties", "a few rows", "hidden from the sample"])
+def test_the_best_links_of_a_large_fleet_are_the_largest_too(case, links):
+    utility = stream(0, "large").random((300, 300))
+    if case == "ties":
+        utility = np.round(utility, 1)
+    if case == "a few rows":
+        utility[10:] /= 100
+    if case == "hidden from the sample":
+        utility.reshape(-1)[::2] /= 100
+    assert best_links_utility(utility, links) == pytest.approx(np.sort(utility.ravel())[-links:].sum(), rel=1e-12)
+
+
+def test_importance_is_gathered_for_the_utility_that_reads_it_only():
+    boss = coordinator()
+    state = boss.start(np.zeros(N))
+    plan = boss.plan(state)
+    one = report(plan, np.linspace(0.1, 0.4, N))
+    half = RoundReport(tuple(server._replace(importance=np.full(N, 0.5)) for server in one.servers))
+    for gain, matters in (("receiver", False), ("released", True)):
+        judge = replace(boss, utility=LinkUtility(gain=gain))
+        utilities = [judge.learn(state, plan, reports)[1].utility for reports in (one, half)]
+        assert np.array_equal(*utilities) != matters

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hatdfed.topology import Topology, all_links, is_strongly_connected
+from hatdfed.topology import Topology, all_links, are_all_links, is_strongly_connected, off_diagonal
 
 
 def test_row_receives():
@@ -37,3 +37,18 @@ def test_a_directed_ring_is_strongly_connected_and_a_line_is_not():
     assert is_strongly_connected(Topology.from_pairs(4, [(1, 0), (2, 1), (3, 2), (0, 3)]))
     assert not is_strongly_connected(Topology.from_pairs(4, [(1, 0), (2, 1), (3, 2)]))
     assert not is_strongly_connected(Topology.from_pairs(3, [(0, 1), (0, 2), (1, 2)]))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+def test_off_the_diagonal_are_the_links_in_their_order(size):
+    matrix = np.arange(size * size).reshape(size, size)
+    np.testing.assert_array_equal(off_diagonal(matrix).ravel(), matrix[all_links(size)])
+    off_diagonal(matrix)[:] = -1
+    np.testing.assert_array_equal(matrix == -1, all_links(size))
+
+
+def test_a_mask_without_one_link_is_not_all_links():
+    mask = all_links(4)
+    assert are_all_links(mask)
+    mask[2, 1] = False
+    assert not are_all_links(mask)

@@ -101,3 +101,17 @@ def test_released_thrift_counts_links_machines_and_devices_in_small_units():
     for link, weight in weights.items():
         assert thrift[link] == pytest.approx(1 - weight / sum(weights.values()))
     assert (thrift[~one.drawn] == 1).all()
+
+
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+def test_a_link_that_cannot_be_drawn_is_worth_nothing_and_counts_for_nobody(normalisation):
+    whole, judge = facts(), LinkUtility(normalisation=normalisation)
+    possible = all_links(N)
+    possible[1, 0] = possible[:, 3] = possible[3] = False
+    utility = judge(whole._replace(possible=possible))
+    assert (utility[~possible] == 0).all()
+    norm = NORMALISATIONS[normalisation]
+    cost = (whole.upload_joules + whole.compute_joules)[None, :] + prices().link_joules
+    gain = np.broadcast_to(whole.gain[:, None], (N, N))
+    expected = 0.6 * norm(gain[possible]) + 0.4 * (1 - norm(cost[possible]))
+    np.testing.assert_allclose(utility[possible], expected, atol=1e-12)

@@ -16,7 +16,7 @@ from hatdfed.round import RoundRecord
 
 if TYPE_CHECKING:
     from hatdfed.comparison import OnRun
-    from hatdfed.experiment import OnRound, RunResult
+    from hatdfed.session import OnRound, RunResult
 
 
 class _Show(Protocol):

@@ -25,7 +25,7 @@ from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.resolve import notes, resolve
 
 if TYPE_CHECKING:
-    from hatdfed.experiment import RunResult
+    from hatdfed.session import RunResult
 
 
 _GO_ON = "Go on from the last checkpoint with: hatdfed run --resume {}"

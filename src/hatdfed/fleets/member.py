@@ -22,13 +22,17 @@ class FleetMember:
     def __init__(self, fleet: StackedFleet, run: int) -> None:
         self.fleet = fleet
         self.run = run
-        self.refused: Counter[str] = Counter()
         self._last: tuple[RoundPlan, RoundReport] | None = None
 
     @property
     def num_servers(self) -> int:
         """N."""
         return len(self.fleet.rows.members[self.run].sources)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Why models were refused, and how often."""
+        return self.fleet.rows.refused[self.run]
 
     @property
     def num_params(self) -> int:
@@ -57,9 +61,7 @@ class FleetMember:
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""
         if self._last is None or self._last[0] is not plan:
-            pending = self.fleet.begin({self.run: plan})
-            self._last = (plan, pending.reports()[self.run])
-            self.refused += pending.refused[self.run]
+            self._last = (plan, self.fleet.run_rounds({self.run: plan})[self.run])
         return self._last[1]
 
     def snapshot(self) -> Snapshot:

@@ -1,10 +1,9 @@
-"""A round that is on its way: the numbers that the coordinators need, fetched from the device when they are asked for."""
+"""A round that is on its way: what the coordinators need is fetched from the device when they ask for it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,6 @@ class PendingRound:
     mass: Tensor  # [S]
     scores: Mapping[str, Tensor]  # [S, D] each
     correct: Tensor  # [S]
-    refused: dict[int, Counter[str]] = field(default_factory=dict)  # by run, once the reports are there
 
     def reports(self) -> dict[int, RoundReport]:
         """Wait for the round and tell what came of it."""
@@ -53,7 +51,8 @@ class PendingRound:
             senders = self.slots.sender[servers] - servers.start
             reports[run] = round_report(plan, works, member.prices, senders, measured)
             not_finite = int(np.count_nonzero(self.slots.drawn[servers] & ~present[servers]))
-            self.refused[run] = Counter({"not-finite": not_finite} if not_finite else {})
+            if not_finite:
+                self.rows.refused[run]["not-finite"] += not_finite
         return reports
 
     def _scores_of(self, run: int) -> list[str]:

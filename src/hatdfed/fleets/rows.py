@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -60,6 +61,7 @@ class Rows:
         self.steps = np.zeros(self.count, dtype=np.int64)
         self.mass = np.ones(self.count)
         self.memories: list[Memory] = [m.program.codec.init(learner.num_params) for m in members for _ in m.sources]
+        self.refused: list[Counter[str]] = [Counter() for _ in members]
         self._spare = self._blank(learner.num_params)  # where merges go; it and `params` change places every round
 
     @property

@@ -56,7 +56,15 @@ class StackedFleet:
         rows.turn_over(plans)
         correct = self._measure(plans)
         return PendingRound(
-            rows, plans, works, slots, compression, present=held.present, weights=weights, mass=mass, scores=scores,
+            rows,
+            plans,
+            works,
+            slots,
+            compression,
+            present=held.present,
+            weights=weights,
+            mass=mass,
+            scores=scores,
             correct=correct,
         )
 

@@ -93,4 +93,6 @@ class SimulatedDevices:
 @lru_cache
 def _device_of(num_samples: int, num_devices: int) -> Indices:
     """Which device holds each of the round's samples: parts in order, as equal as can be."""
-    return np.repeat(np.arange(num_devices), [len(part) for part in np.array_split(np.arange(num_samples), num_devices)])
+    return np.repeat(
+        np.arange(num_devices), [len(part) for part in np.array_split(np.arange(num_samples), num_devices)]
+    )

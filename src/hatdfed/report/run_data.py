@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hatdfed.build.component import build_component
 from hatdfed.config import Config
-from hatdfed.experiment import RunResult
 from hatdfed.policies import POLICIES
 from hatdfed.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.report import RunData
 from hatdfed.resolve import config_budget
+from hatdfed.session import RunResult
 
 
 def run_data(result: RunResult) -> RunData:

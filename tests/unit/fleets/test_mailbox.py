@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed.build.program import make_simulation
+from hatdfed.build.simulation import make_simulation
 from hatdfed.errors import ConfigError
 from hatdfed.learning.datasets import load_dataset
 from hatdfed.loop import run

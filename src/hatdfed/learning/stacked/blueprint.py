@@ -14,7 +14,7 @@ from hatdfed.learning.stacked.stage import StageShape
 ImageShape = tuple[int, int, int]  # channels, height, width
 
 
-class NotStackable(HatdfedError):
+class NotStackableError(HatdfedError):
     """The network has a part that many servers cannot share a tensor program for."""
 
 
@@ -57,7 +57,7 @@ class Blueprint:
 
 
 def read_blueprint(module: nn.Module, image: ImageShape) -> Blueprint:
-    """Take a module apart; `NotStackable` says which part does not fit."""
+    """Take a module apart; `NotStackableError` says which part does not fit."""
     layers = [(name, layer) for name, layer in _flattened(module) if not isinstance(layer, nn.Identity)]
     stages: list[StageLayers] = []
     while layers and isinstance(layers[0][1], nn.Conv2d):
@@ -66,7 +66,7 @@ def read_blueprint(module: nn.Module, image: ImageShape) -> Blueprint:
         image = (stage.shape.channels_out, *stage.shape.pooled)
         layers = layers[4:]
     if not layers or not isinstance(layers[0][1], nn.Flatten):
-        raise NotStackable(_after("nn.Flatten", "the convolutional stages", layers))
+        raise NotStackableError(_after("nn.Flatten", "the convolutional stages", layers))
     return Blueprint(tuple(stages), tuple(_head(layers[1:])), image)
 
 
@@ -82,19 +82,19 @@ def _stage(layers: list[tuple[str, nn.Module]], image: ImageShape) -> StageLayer
     kinds = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d)
     for (name, layer), kind in zip(layers, kinds, strict=False):
         if type(layer) is not kind:
-            raise NotStackable(f"layer {name} is a {type(layer).__name__} where a stage has a {kind.__name__}")
+            raise NotStackableError(f"layer {name} is a {type(layer).__name__} where a stage has a {kind.__name__}")
     if len(layers) < len(kinds):
-        raise NotStackable("its last stage is not complete: convolution, batch norm, ReLU, pooling")
+        raise NotStackableError("its last stage is not complete: convolution, batch norm, ReLU, pooling")
     (conv_name, conv), (norm_name, norm), _, (pool_name, pool) = layers
     assert isinstance(conv, nn.Conv2d)  # noqa: S101 (for the type checker; checked above)
     assert isinstance(norm, nn.BatchNorm2d)  # noqa: S101
     plain = conv.kernel_size == (3, 3) and conv.stride == conv.dilation == (1, 1) and conv.groups == 1
     if not plain or conv.padding not in ((0, 0), (1, 1)) or conv.padding_mode != "zeros":
-        raise NotStackable(f"layer {conv_name} is not a plain 3×3 convolution with padding 0 or 1")
+        raise NotStackableError(f"layer {conv_name} is not a plain 3×3 convolution with padding 0 or 1")
     if not norm.affine or not norm.track_running_stats or norm.momentum is None:
-        raise NotStackable(f"layer {norm_name} is a batch norm without scale, running statistics or momentum")
+        raise NotStackableError(f"layer {norm_name} is a batch norm without scale, running statistics or momentum")
     if str(pool) != str(nn.MaxPool2d(2)):
-        raise NotStackable(f"layer {pool_name} is not a 2×2 max pooling")
+        raise NotStackableError(f"layer {pool_name} is not a 2×2 max pooling")
     shape = StageShape(conv.in_channels, conv.out_channels, image[1], image[2], int(conv.padding[0]))
     bias = None if conv.bias is None else f"{conv_name}.bias"
     return StageLayers(shape, f"{conv_name}.weight", bias, norm_name, norm.eps, norm.momentum)
@@ -112,7 +112,9 @@ def _head(layers: list[tuple[str, nn.Module]]) -> Iterator[Linear | Relu | Dropo
                 yield Dropout(layer.p, dropouts)
                 dropouts += 1
         else:
-            raise NotStackable(f"layer {name} is a {type(layer).__name__}; after nn.Flatten only Linear, ReLU, Dropout")
+            raise NotStackableError(
+                f"layer {name} is a {type(layer).__name__}; after nn.Flatten only Linear, ReLU, Dropout"
+            )
 
 
 def _after(wanted: str, place: str, layers: list[tuple[str, nn.Module]]) -> str:

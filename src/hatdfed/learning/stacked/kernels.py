@@ -15,7 +15,9 @@ from hatdfed.learning.stacked.stage import StageOutput, StageShape, infer_stages
 class StageKernels(Protocol):
     """The stages of one network, for S models at once."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Who they are."""
 
     def train(
         self, index: int, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, counts: Tensor, epsilon: float

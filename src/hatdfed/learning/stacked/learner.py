@@ -15,7 +15,7 @@ from hatdfed.learning.learner import Learner
 from hatdfed.learning.stacked.blueprint import ImageShape, read_blueprint
 from hatdfed.learning.stacked.kernels import StageKernels, stage_kernels
 from hatdfed.learning.stacked.network import Folded, StackedNetwork
-from hatdfed.learning.stacked.optimiser import Rates, step_in_place, step_rates
+from hatdfed.learning.stacked.optimiser import Moments, Rates, step_in_place, step_rates
 from hatdfed.learning.work import WorkPlan
 
 
@@ -96,10 +96,9 @@ class StackedLearner:
             self.network.update_statistics(tensors, outputs, counts, active)
             first, second = self._views(models.first), self._views(models.second)
             for name, gradient in zip(leaves, gradients, strict=True):
-                moments = (moment[name].flatten(1) if moment else tensors[name].flatten(1) for moment in (first, second))
-                step_in_place(
-                    self.optimiser, tensors[name].flatten(1), gradient.flatten(1), *moments, rates=rates, active=active
-                )
+                moments = Moments(*(part[name].flatten(1) if part else None for part in (first, second)))
+                target = tensors[name].flatten(1)
+                step_in_place(self.optimiser, target, gradient.flatten(1), moments, rates, active)
 
     def _rates(self, models: Models, sizes: NDArray[np.int64], scale: NDArray[np.float64]) -> Tensor:  # [steps, 2, S]
         earlier = models.steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)

@@ -33,14 +33,21 @@ def step_rates(optimiser: Optimiser, steps: NDArray[np.int64], scale: Vector) ->
     return np.stack([step, second]).astype(np.float32)
 
 
+class Moments(NamedTuple):
+    """What the optimiser remembers about one parameter tensor of every server; None where it remembers nothing."""
+
+    first: Tensor | None  # [S, n]
+    second: Tensor | None  # [S, n]
+
+
 def step_in_place(
-    optimiser: Optimiser, params: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Rates, active: Tensor
-) -> None:  # [S, n] each, [S]
+    optimiser: Optimiser, params: Tensor, gradient: Tensor, moments: Moments, rates: Rates, active: Tensor
+) -> None:  # [S, n], [S, n], …, [S] 1 or 0
     """Move `params` and the moments of the servers that are active; the others stay as they are."""
-    if isinstance(optimiser, Adam):
-        _adam_in_place(optimiser, params, gradient, first, second, rates, active)
+    if isinstance(optimiser, Adam) and moments.first is not None and moments.second is not None:
+        _adam_in_place(optimiser, params, gradient, moments.first, moments.second, rates, active)
     elif isinstance(optimiser, Sgd):
-        _sgd_in_place(optimiser, params, gradient, first, rates, active)
+        _sgd_in_place(optimiser, params, gradient, moments.first, rates, active)
     else:
         raise TypeError(f"no stacked form of {type(optimiser).__name__}")
 
@@ -55,10 +62,11 @@ def _adam_in_place(
     params.sub_((first / scale).mul_((rates.step * active)[:, None]))
 
 
-def _sgd_in_place(sgd: Sgd, params: Tensor, gradient: Tensor, first: Tensor, rates: Rates, active: Tensor) -> None:
+def _sgd_in_place(
+    sgd: Sgd, params: Tensor, gradient: Tensor, velocity: Tensor | None, rates: Rates, active: Tensor
+) -> None:
     direction = gradient
-    if sgd.momentum:
-        velocity = first * sgd.momentum + gradient
-        first.copy_(torch.where(active[:, None] > 0, velocity, first))
-        direction = velocity
+    if velocity is not None:
+        direction = velocity * sgd.momentum + gradient
+        velocity.copy_(torch.where(active[:, None] > 0, direction, velocity))
     params.sub_(direction * (rates.step * active)[:, None])

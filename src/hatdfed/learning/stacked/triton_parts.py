@@ -12,7 +12,7 @@ Offsets inside one server's images fit 32 bits; a server's base does not. Every 
 """
 
 # mypy: ignore-errors
-# ruff: noqa: N803, N806
+# ruff: noqa: N803
 # (mypy: this is Triton's language, not Python's. ruff: capitals are compile-time constants, as everywhere in Triton.)
 
 try:
@@ -60,11 +60,11 @@ def pooled_pixel(image, top, left, HC: tl.constexpr, WC: tl.constexpr, F: tl.con
 
 @jit
 def load_patches(
-    x, image, top, left, live,
+    x, image, top, left, live, first,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, PADDING: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """The 4×4 input pixels below each window as rows of a matrix: (row, column, channel), filled up to K with 0."""
-    k = tl.arange(0, K)[None, :]
+    """The 4×4 input pixels below each window as rows of a matrix: K of (row, column, channel) from `first` on."""
+    k = first + tl.arange(0, K)[None, :]
     row = top[:, None] - PADDING + k // (4 * C)
     column = left[:, None] - PADDING + k // C % 4
     inside = live[:, None] & (k < 16 * C) & (row >= 0) & (row < H) & (column >= 0) & (column < W)
@@ -76,10 +76,10 @@ def narrow_products(
     patches, weight,
     C: tl.constexpr, F: tl.constexpr, K: tl.constexpr, FP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The four convolutions of each window; `weight` [4, 16 C, F] has the 3×3 kernels set into 4×4."""
+    """The four convolutions of each window; `weight` [4, F, 16 C] has the 3×3 kernels set into 4×4."""
     k, f = tl.arange(0, K)[:, None], tl.arange(0, FP)[None, :]
     inside = (k < 16 * C) & (f < F)
-    at = weight + k * F + f
+    at = weight + f * (16 * C) + k  # k next to each other, as tensor cores want TF32
     y0 = tl.dot(patches, tl.load(at, mask=inside, other=0.0), input_precision=PRECISION)
     y1 = tl.dot(patches, tl.load(at + 16 * C * F, mask=inside, other=0.0), input_precision=PRECISION)
     y2 = tl.dot(patches, tl.load(at + 32 * C * F, mask=inside, other=0.0), input_precision=PRECISION)
@@ -113,27 +113,47 @@ def add_tap(
 
 
 @jit
+def add_taps(
+    y0, y1, y2, y3, p, q, weight, dy, dx,
+    C: tl.constexpr, F: tl.constexpr, CP: tl.constexpr, FP: tl.constexpr, FIRST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Adds pixels dx and dx + 1 of row dy, times tap dx, to left and right outputs."""
+    if dy < 3:  # to the upper ones by row dy of the taps
+        y0, y1 = add_tap(y0, y1, p, q, weight + (dy * 3 + dx) * F * C, C, F, CP, FP, FIRST, PRECISION)
+    if dy > 0:  # to the lower ones by the row before
+        y2, y3 = add_tap(y2, y3, p, q, weight + (dy * 3 + dx - 3) * F * C, C, F, CP, FP, FIRST, PRECISION)
+    return y0, y1, y2, y3
+
+
+@jit
 def wide_products(
     x, weight, image, top, left, live,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, F: tl.constexpr, PADDING: tl.constexpr,
     CP: tl.constexpr, FP: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The four convolutions of each window; `weight` is [3, 3, F, C], of which CP channels are taken at a time."""
+    """The four convolutions of each window; `weight` is [3, 3, F, C], of which CP channels are taken at a time.
+
+    Unrolled for tensor cores; without them ("ieee") that would be ten thousand instructions in a row, and no registers.
+    """
     y0 = tl.zeros((BLOCK, FP), tl.float32)
     y1 = tl.zeros((BLOCK, FP), tl.float32)
     y2 = tl.zeros((BLOCK, FP), tl.float32)
     y3 = tl.zeros((BLOCK, FP), tl.float32)
+    row, column = top - PADDING, left - PADDING
     for first in tl.static_range(0, C, CP):
-        for dy in tl.static_range(4):
-            row, column = top - PADDING + dy, left - PADDING
-            q = load_pixel(x, image, row, column, live, H, W, C, CP, first)
-            for dx in tl.static_range(3):  # pixels dx and dx + 1 of the row meet tap dx of their outputs
-                p = q
-                q = load_pixel(x, image, row, column + dx + 1, live, H, W, C, CP, first)
-                if dy < 3:  # in the upper two outputs this is row dy of the taps
-                    y0, y1 = add_tap(y0, y1, p, q, weight + (dy * 3 + dx) * F * C, C, F, CP, FP, first, PRECISION)
-                if dy > 0:  # in the lower two the row before
-                    y2, y3 = add_tap(y2, y3, p, q, weight + (dy * 3 + dx - 3) * F * C, C, F, CP, FP, first, PRECISION)
+        if PRECISION == "ieee" and x.dtype.element_ty == tl.float32:
+            for step in range(12):
+                dy, dx = step // 3, step % 3
+                p = load_pixel(x, image, row + dy, column + dx, live, H, W, C, CP, first)
+                q = load_pixel(x, image, row + dy, column + dx + 1, live, H, W, C, CP, first)
+                y0, y1, y2, y3 = add_taps(y0, y1, y2, y3, p, q, weight, dy, dx, C, F, CP, FP, first, PRECISION)
+        else:
+            for dy in tl.static_range(4):
+                q = load_pixel(x, image, row + dy, column, live, H, W, C, CP, first)
+                for dx in tl.static_range(3):
+                    p = q
+                    q = load_pixel(x, image, row + dy, column + dx + 1, live, H, W, C, CP, first)
+                    y0, y1, y2, y3 = add_taps(y0, y1, y2, y3, p, q, weight, dy, dx, C, F, CP, FP, first, PRECISION)
     return y0, y1, y2, y3
 
 

@@ -24,9 +24,10 @@ from hatdfed.learning.stacked.stage import StageOutput, StageShape
 
 MOST_CHANNELS = 64  # more would not fit a multiprocessor's registers and shared memory at these tile sizes
 _MOST_NARROW = 4  # channels of 4×4 pixels: 64 numbers, one matrix product
-_TILES_A_PART = 16  # of 64 windows each: few enough partial sums, enough programs for few servers
+_TILES_A_PART = 32  # of 32 windows each: few enough partial sums, enough programs for few servers
 _PIXELS_A_PART = 2048
 _CHANNELS_AT_ONCE = 32
+_ROWS_AT_ONCE = 32  # of patches, where they are transposed
 _SERVERS_A_GROUP = 8  # that share loaded images in inference
 
 
@@ -89,7 +90,14 @@ def _infer_stage(shape: StageShape, x: Tensor, weight: Tensor, bias: Tensor, pre
     else:
         kernels = weight.permute(0, 3, 4, 1, 2).contiguous()  # [S, 3, 3, F, C]
         wide.wide_infer[(servers * tiles,)](
-            x, kernels, bias, features, batch, CP=min(_CHANNELS_AT_ONCE, _rounded(shape.channels_in)), **constants, num_warps=4
+            x,
+            kernels,
+            bias,
+            features,
+            batch,
+            CP=min(_CHANNELS_AT_ONCE, _rounded(shape.channels_in)),
+            **constants,
+            num_warps=4,
         )
     return features
 
@@ -98,7 +106,7 @@ class _NarrowStage(torch.autograd.Function):
     """A stage with few input channels and no gradient for its input."""
 
     @staticmethod
-    def forward(  # noqa: D102
+    def forward(
         ctx: Any,
         shape: StageShape,
         epsilon: float,
@@ -129,7 +137,7 @@ class _NarrowStage(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         shape, epsilon = ctx.shape, ctx.epsilon
         x, weight, scale, counts, mean, variance, which = ctx.saved_tensors
         returned, to_shift = _patches_times_gradient(shape, x, gradient.contiguous(), which, counts, ctx.precision)
@@ -153,13 +161,14 @@ def _patches_times_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Products of input patches with what comes back to them, [S, 9 C, F], and the sum of the latter, [S, F]."""
     servers, batch = x.shape[:2]
-    block = _block(precision)
+    block = min(32, _block(precision))
     parts = _ceil(batch * shape.pooled[0] * shape.pooled[1], block * _TILES_A_PART)
     products = x.new_empty(servers, parts, 4, 4, 4, shape.channels_in, shape.channels_out)
     sums = x.new_empty(servers, parts, shape.channels_out)
-    narrow.narrow_gradients[(servers * parts,)](
-        x, gradient, which, counts, products, sums, batch, K=_rounded(16 * shape.channels_in), BLOCK=block,
-        PART=_TILES_A_PART, PRECISION=precision, **_constants(shape), num_warps=4, num_stages=1,
+    rows = min(_ROWS_AT_ONCE, _rounded(16 * shape.channels_in))
+    narrow.narrow_gradients[(servers * parts * _ceil(16 * shape.channels_in, rows),)](
+        x, gradient, which, counts, products, sums, batch, K=rows, BLOCK=block, PART=_TILES_A_PART,
+        PRECISION=precision, **_constants(shape), num_warps=4, num_stages=1,
     )  # fmt: skip
     at = products.sum(1)
     taps = [at[:, p, p // 2 : p // 2 + 3, p % 2 : p % 2 + 3] for p in range(4)]
@@ -172,16 +181,17 @@ def _patches_times_patches(shape: StageShape, x: Tensor, counts: Tensor, precisi
     Their difference matters, so TF32 alone would be too coarse.
     """
     servers, batch = x.shape[:2]
-    block = _block(precision)
+    block = min(32, _block(precision))
     parts = _ceil(batch * _windows(shape), block * _TILES_A_PART)
     positions = 4 if shape.convolved[0] % 2 or shape.convolved[1] % 2 else 1
     patch = (4, 4, shape.channels_in)
     grams, sums = x.new_empty(servers, parts, positions, *patch, *patch), x.new_empty(servers, parts, positions, *patch)
     constants = {name: value for name, value in _constants(shape).items() if name not in ("F", "FP")}
-    narrow.narrow_gram[(servers * parts * positions,)](
-        x, counts, grams, sums, batch, POSITIONS=positions, K=_rounded(16 * shape.channels_in), BLOCK=block,
-        PART=_TILES_A_PART, PRECISION="tf32x3" if precision == "tf32" else precision, **constants,
-        num_warps=4, num_stages=1,
+    columns = _rounded(16 * shape.channels_in)
+    rows = min(_ROWS_AT_ONCE, columns)
+    narrow.narrow_gram[(servers * parts * positions * _ceil(16 * shape.channels_in, rows),)](
+        x, counts, grams, sums, batch, POSITIONS=positions, K=rows, KP=columns, BLOCK=block, PART=_TILES_A_PART,
+        PRECISION="tf32x3" if precision == "tf32" else precision, **constants, num_warps=4, num_stages=1,
     )  # fmt: skip
     gram, total = (each.sum(1, dtype=torch.float64).expand(-1, 4, *each.shape[3:]) for each in (grams, sums))
     cuts = [(p, slice(p // 2, p // 2 + 3), slice(p % 2, p % 2 + 3)) for p in range(4)]
@@ -193,7 +203,7 @@ class _WideStage(torch.autograd.Function):
     """A stage with any number of input channels."""
 
     @staticmethod
-    def forward(  # noqa: D102
+    def forward(
         ctx: Any,
         shape: StageShape,
         epsilon: float,
@@ -224,7 +234,7 @@ class _WideStage(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         shape, precision = ctx.shape, ctx.precision
         x, weight, scale, counts, mean, variance, which, y = ctx.saved_tensors
         backward, sums = _through_pooling(
@@ -282,9 +292,9 @@ def _to_weight(shape: StageShape, x: Tensor, backward: Tensor, counts: Tensor, p
     part = _PIXELS_A_PART // block
     parts = _ceil(batch * shape.convolved[0] * shape.convolved[1], _PIXELS_A_PART)
     products = x.new_empty(servers, parts, 3, 3, shape.channels_in, shape.channels_out)
-    wide.wide_weights[(servers * parts,)](
+    wide.wide_weights[(servers * parts * 3,)](
         x, backward, counts, products, batch, RP=_rounded(3 * shape.channels_in), BLOCK=block, PART=part,
-        PRECISION=precision, **_constants(shape), num_warps=8, num_stages=2,
+        PRECISION=precision, **_constants(shape), num_warps=2, num_stages=1,
     )  # fmt: skip
     return products.sum(1).permute(0, 4, 3, 1, 2)
 
@@ -314,9 +324,9 @@ def _pooled(shape: StageShape, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _set_into_4x4(weight: Tensor) -> Tensor:
-    """3×3 kernels as weights of the 4×4 pixels below a window, for each of its four positions: [S, 4, 4, 4, C, F]."""
-    kernels = weight.permute(0, 3, 4, 2, 1)
-    places = [(0, 0, 0, 0, p % 2, 1 - p % 2, p // 2, 1 - p // 2) for p in range(4)]
+    """3×3 kernels as weights of the 4×4 pixels below a window, for each of its four positions: [S, 4, F, 4, 4, C]."""
+    kernels = weight.permute(0, 1, 3, 4, 2)
+    places = [(0, 0, p % 2, 1 - p % 2, p // 2, 1 - p // 2) for p in range(4)]
     return torch.stack([F.pad(kernels, place) for place in places], dim=1)
 
 

@@ -202,43 +202,34 @@ def wide_weights(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, F: tl.constexpr, PADDING: tl.constexpr,
     RP: tl.constexpr, FP: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the weights, [3, 3 C, F] for each part of a server's pixels.
+    """Gradients of the weights, [3, 3 C, F] for each part of a server's pixels; a program takes one row of taps.
 
-    A row of three taps is 3 C numbers in a row in memory (RP of them, rounded up), so each of three accumulators has
-    one row of taps.
+    In memory such a row is 3 C numbers next to each other, RP of them rounded up.
     """
     HC: tl.constexpr = H + 2 * PADDING - 2
     WC: tl.constexpr = W + 2 * PADDING - 2
     parts = tl.cdiv(batch * (HC * WC), BLOCK * PART)
-    part = tl.program_id(0) % parts
-    server = (tl.program_id(0) // parts).to(tl.int64)
+    tap = tl.program_id(0) % 3  # neighbours share what they read
+    part = tl.program_id(0) // 3 % parts
+    server = (tl.program_id(0) // 3 // parts).to(tl.int64)
     end = tl.load(counts + server).to(tl.int32) * (HC * WC)
     x += server * batch * (H * W * C)
     backward += server * batch * (HC * WC * F)
     j, f = tl.arange(0, RP)[None, :], tl.arange(0, FP)[None, :]
-    a0 = tl.zeros((RP, FP), tl.float32)
-    a1 = tl.zeros((RP, FP), tl.float32)
-    a2 = tl.zeros((RP, FP), tl.float32)
+    total = tl.zeros((RP, FP), tl.float32)
     for start in range(part * (PART * BLOCK), tl.minimum((part + 1) * (PART * BLOCK), end), BLOCK):
         number = start + tl.arange(0, BLOCK)
-        live = number < end
-        back = tl.load(backward + number[:, None] * F + f, mask=live[:, None] & (f < F), other=0.0)
-        image, row = number // (HC * WC), number % (HC * WC) // WC - PADDING
-        column = number % WC - PADDING  # WC divides an image's pixels
-        at = x + ((image * H + row) * W + column)[:, None] * C + j
-        across = (column[:, None] + j // C >= 0) & (column[:, None] + j // C < W) & (j < 3 * C) & live[:, None]
-        r0 = tl.load(at, mask=across & (row >= 0)[:, None] & (row < H)[:, None], other=0.0)
-        r1 = tl.load(at + W * C, mask=across & (row + 1 >= 0)[:, None] & (row + 1 < H)[:, None], other=0.0)
-        r2 = tl.load(at + 2 * W * C, mask=across & (row + 2 >= 0)[:, None] & (row + 2 < H)[:, None], other=0.0)
-        a0 = tl.dot(tl.trans(r0), back, a0, input_precision=PRECISION)
-        a1 = tl.dot(tl.trans(r1), back, a1, input_precision=PRECISION)
-        a2 = tl.dot(tl.trans(r2), back, a2, input_precision=PRECISION)
+        back = tl.load(backward + number[:, None] * F + f, mask=(number < end)[:, None] & (f < F), other=0.0)
+        image, column = number // (HC * WC), number % WC - PADDING  # WC divides an image's pixels
+        row = number % (HC * WC) // WC - PADDING + tap
+        inside = ((number < end) & (row >= 0) & (row < H))[:, None] & (j < 3 * C)
+        across = (column[:, None] + j // C >= 0) & (column[:, None] + j // C < W)
+        at = ((image * H + row) * W + column)[:, None] * C + j
+        patches = tl.load(x + at, mask=inside & across, other=0.0)
+        total = tl.dot(tl.trans(patches), back, total, input_precision=PRECISION)
     j = tl.arange(0, RP)[:, None]
-    at = products + (server * parts + part) * (9 * C * F) + j * F + f
-    inside = (j < 3 * C) & (f < F)
-    tl.store(at, a0, mask=inside)
-    tl.store(at + 3 * C * F, a1, mask=inside)
-    tl.store(at + 6 * C * F, a2, mask=inside)
+    at = products + ((server * parts + part) * 3 + tap) * (3 * C * F) + j * F + f
+    tl.store(at, total, mask=(j < 3 * C) & (f < F))
 
 
 @jit

@@ -6,7 +6,7 @@ Results do not depend on the number of threads, nor a server's on which other se
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -57,7 +57,7 @@ class NativeStages:
         self, index: int, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, counts: Tensor, epsilon: float
     ) -> StageOutput:
         """`train_stage` for stage number `index`."""
-        return StageOutput(*_TrainStage.apply(x, weight, scale, shift, counts, epsilon, self._stages[index]))
+        return StageOutput(*_train_stage(x, weight, scale, shift, counts, epsilon, self._stages[index]))
 
     def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
         """`infer_stages` for all stages."""
@@ -118,7 +118,7 @@ class _TrainStage(torch.autograd.Function):
         return pooled, mean, variance
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_pooled: Tensor, *_statistics: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, counts, *kept = ctx.saved_tensors
         stage: _Stage = ctx.stage
@@ -138,6 +138,9 @@ class _TrainStage(torch.autograd.Function):
         packing = stage.vectors if grad_x is not None else 0
         share(stage.library.train_backward, job, servers, (packing, blocks, blocks, stage.vectors))
         return grad_x, grad_weight, grad_scale, grad_shift, None, None, None
+
+
+_train_stage: Callable[..., tuple[Tensor, Tensor, Tensor]] = _TrainStage.apply
 
 
 def _blocks(images: int) -> int:

@@ -1,0 +1,62 @@
+"""Where a run is computed: which fleet, on which device, how much at once. None of it changes what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.fleets.memory import rows_that_fit
+from hatdfed.fleets.rows import Execution, Member
+from hatdfed.learning.learner import Learner
+from hatdfed.learning.stacked.blueprint import NotStackableError, read_blueprint
+from hatdfed.learning.work import Batch
+
+FLEETS = ("auto", "stacked", "mailbox")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What the user asked for, or what became of it."""
+
+    fleet: str = "auto"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        require_one_of("--fleet", self.fleet, FLEETS)
+        require_one_of("--device", self.device, DEVICES)
+
+
+def chosen_placement(asked: Placement, learner: Learner, images: Batch) -> Placement:
+    """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
+    device = _device(asked)
+    if asked.fleet == "mailbox":
+        if device == "cuda":
+            raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
+        return Placement("mailbox", "cpu")
+    try:
+        channels, height, width = images.x.shape[1:]
+        read_blueprint(learner.module, (channels, height, width))
+    except NotStackableError as reason:
+        if asked.fleet == "auto" and asked.device != "cuda":
+            return Placement("mailbox", "cpu")
+        raise ConfigError(f"This network cannot be stacked: {reason}. Use --fleet mailbox with --device cpu.") from None
+    return Placement("stacked", device)
+
+
+def execution(placement: Placement, members: Sequence[Member]) -> Execution:
+    """How a stacked fleet does its work there."""
+    device = torch.device(placement.device)
+    return Execution(device, rows_that_fit(members, device), exact=device.type == "cpu")
+
+
+def _device(asked: Placement) -> str:
+    has_cuda = torch.cuda.is_available()
+    if asked.device == "cuda" and not has_cuda:
+        raise ConfigError("--device is cuda, but torch finds no CUDA device here. Use --device cpu.")
+    if asked.device != "auto":
+        return asked.device
+    return "cuda" if has_cuda and asked.fleet != "mailbox" else "cpu"

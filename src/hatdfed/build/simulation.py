@@ -1,0 +1,105 @@
+"""Runs, ready to be played: one by one with mailboxes, or many in one stacked fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.build.placement import Placement, chosen_placement, execution
+from hatdfed.build.program import initial_seed, make_actors
+from hatdfed.build.world import WORLD_SETTINGS, Pools, World, make_pools, make_world
+from hatdfed.config import Config
+from hatdfed.coordinator import Coordinator
+from hatdfed.edge_server import EdgeProgram
+from hatdfed.fleets.mailbox import MailboxFleet
+from hatdfed.fleets.member import FleetMember
+from hatdfed.fleets.rows import Member
+from hatdfed.fleets.stacked import StackedFleet
+from hatdfed.learning.datasets.base import Dataset
+from hatdfed.learning.work import Batch
+from hatdfed.round import RoundPlan, RoundReport
+
+
+class Simulation(NamedTuple):
+    """A run, ready to be played."""
+
+    coordinator: Coordinator
+    fleet: MailboxFleet | FleetMember
+    test: Batch  # for after the last round
+    label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
+
+
+class Batched(NamedTuple):
+    """Runs that are played together."""
+
+    simulations: list[Simulation]
+    placement: Placement
+    stack: StackedFleet | None  # None: mailboxes
+
+    def run_rounds(self, plans: Mapping[int, RoundPlan]) -> Mapping[int, RoundReport]:
+        """One round of the runs that have a plan."""
+        if self.stack is not None:
+            return self.stack.run_rounds(plans)
+        return {run: self.simulations[run].fleet.run_round(plan) for run, plan in plans.items()}
+
+
+class _Parts(NamedTuple):
+    coordinator: Coordinator
+    program: EdgeProgram
+    world: World
+    seeds: list[int]
+
+
+def network_key(config: Config) -> str:
+    """Runs that agree in this can be in one stacked fleet."""
+    return repr([config.dataset, config.dataset_options, config.network, config.learner])
+
+
+def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:
+    """One run with mailboxes: everything that `config` names, put together."""
+    pools = make_pools(dataset)
+    return _with_mailboxes(config, _parts([config], dataset, pools)[0], pools, run)
+
+
+def make_batch(configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]) -> Batched:
+    """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
+    pools = make_pools(dataset)
+    parts = _parts(configs, dataset, pools)
+    placement = chosen_placement(placement, parts[0].program.learner, pools.train)
+    if placement.fleet == "mailbox":
+        alone = [_with_mailboxes(*each[:2], pools, each[2]) for each in zip(configs, parts, names, strict=True)]
+        return Batched(alone, placement, None)
+    members = [Member(part.program, part.world.sources, part.coordinator.prices, part.seeds) for part in parts]
+    stack = StackedFleet(members, execution(placement, members))
+    simulations = [
+        Simulation(part.coordinator, FleetMember(stack, run), pools.test, part.world.label_shares)
+        for run, part in enumerate(parts)
+    ]
+    return Batched(simulations, placement, stack)
+
+
+def _parts(configs: Sequence[Config], dataset: Dataset, pools: Pools) -> list[_Parts]:
+    worlds: dict[str, World] = {}
+    parts = []
+    for config in configs:
+        key = repr([getattr(config, name) for name in WORLD_SETTINGS])
+        if key not in worlds:
+            worlds[key] = make_world(config, dataset, pools)
+        seeds = [initial_seed(config, server) for server in range(config.servers)]
+        parts.append(_Parts(*make_actors(config, dataset), worlds[key], seeds))
+    return parts
+
+
+def _with_mailboxes(config: Config, parts: _Parts, pools: Pools, run: str) -> Simulation:
+    fleet = MailboxFleet(
+        parts.program,
+        parts.world.sources,
+        parts.coordinator.prices,
+        initial_seeds=parts.seeds,
+        codec_name=config.codec,
+        run=run,
+    )
+    return Simulation(parts.coordinator, fleet, pools.test, parts.world.label_shares)

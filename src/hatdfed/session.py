@@ -1,0 +1,160 @@
+"""One run while it is being played: its records, its checkpoints, and its results at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.build.placement import Placement
+from hatdfed.build.simulation import Simulation
+from hatdfed.config import Config
+from hatdfed.coordinator import CoordinatorState
+from hatdfed.errors import RunFolderError
+from hatdfed.loop import Player
+from hatdfed.records.checkpoint import read_checkpoint, write_checkpoint
+from hatdfed.records.database import Records, RunDatabase
+from hatdfed.records.folder import RunFolder
+from hatdfed.resolve import notes
+from hatdfed.round import RoundRecord
+from hatdfed.summary import personal_accuracy, summarise
+
+OnRound = Callable[[Config, RoundRecord], None]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run brought; lists of plain records that a data frame takes as they are."""
+
+    config: Config
+    summary: dict[str, Any]
+    rounds: Records
+    servers: Records
+    links: Records
+    ledger: Records
+    link_joules: NDArray[np.float64]  # [N, N] price of a whole model on every link
+    folder: Path | None
+
+
+def config_digest(config: Config) -> str:
+    """A short name for a configuration, the same on every machine."""
+    text = json.dumps(config.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"}), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Session:
+    """Keeps what a run brings; use `close` whatever happens."""
+
+    def __init__(
+        self,
+        config: Config,
+        simulation: Simulation,
+        placement: Placement,
+        folder: RunFolder | None,
+        *,
+        resumed: bool = False,
+        on_round: OnRound | None = None,
+    ) -> None:
+        self._config = config
+        self._simulation = simulation
+        self._placement = placement
+        self._folder = folder
+        self._on_round = on_round
+        self._digest = config_digest(config)
+        self._state = self._restored() if resumed else None
+        self._database = RunDatabase(None if folder is None else folder.database)
+        try:
+            self._forget_what_comes_again()
+        except BaseException:
+            self.close()
+            raise
+        self._last_round_at = time.perf_counter()
+
+    def player(self) -> Player:
+        """For the main loop."""
+        state = self._state
+        if state is None:
+            state = self._simulation.coordinator.start(self._first_accuracy())
+            if self._folder is not None and self._config.checkpoint_every:
+                self._write_checkpoint(state)  # a run that is killed early can go on, too
+        self._last_round_at = time.perf_counter()
+        sinks = (self._keep, self._checkpoint, self._watch)
+        return Player(self._simulation.coordinator, self._config.rounds, sinks, state)
+
+    def finish(self) -> RunResult:
+        """Read the test set, once, and write the results."""
+        simulation, config, folder = self._simulation, self._config, self._folder
+        rounds = self._database.records("rounds")
+        correct = simulation.fleet.correct(simulation.test)
+        personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
+        summary = summarise(config, correct.mean(axis=1), personal, rounds)
+        summary["computed_by"] = {"fleet": self._placement.fleet, "device": self._placement.device}
+        summary["notes"] = notes(config)
+        if simulation.fleet.refused:
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(simulation.fleet.refused.items()))
+            summary["notes"].append(f"Models were refused by their receivers: {counts}.")
+        if folder is not None:
+            summary["run_folder"] = str(folder.path)
+            folder.write_json("results.json", {**summary, "config": config.model_dump(mode="json")})
+        return RunResult(
+            config=config,
+            summary=summary,
+            rounds=rounds,
+            servers=self._database.records("servers"),
+            links=self._database.records("links"),
+            ledger=self._database.records("ledger"),
+            link_joules=simulation.coordinator.prices.link_joules,
+            folder=None if folder is None else folder.path,
+        )
+
+    def close(self) -> None:
+        """Release the records."""
+        self._database.close()
+
+    def _restored(self) -> CoordinatorState:
+        if self._folder is None:
+            raise ValueError("only a run in a folder can be resumed")
+        state, snapshot = read_checkpoint(self._folder.checkpoint, self._digest, self._simulation.coordinator)
+        self._simulation.fleet.restore(snapshot)
+        return state
+
+    def _forget_what_comes_again(self) -> None:
+        t = 0 if self._state is None else self._state.t
+        self._database.forget_from(t)
+        if t and [row["t"] for row in self._database.records("rounds")] != list(range(t)):
+            raise RunFolderError(
+                f"The checkpoint stands at round {t}, but not all rounds before it are in {self._database.path}. "
+                "Records were lost, so the run cannot go on; start it again."
+            )
+
+    def _first_accuracy(self) -> NDArray[np.float64]:
+        """P_0: measured once, or zero as released (D13, D8)."""
+        if self._config.first_gain_from == "zero":
+            return np.zeros(self._config.servers)
+        return self._simulation.fleet.validation_accuracy()
+
+    def _keep(self, state: CoordinatorState, record: RoundRecord) -> None:
+        now = time.perf_counter()
+        self._database.write(record, now - self._last_round_at)
+        self._last_round_at = now
+
+    def _checkpoint(self, state: CoordinatorState, record: RoundRecord) -> None:
+        every = self._config.checkpoint_every
+        if self._folder is not None and every and (state.t % every == 0 or state.t == self._config.rounds):
+            self._write_checkpoint(state)
+
+    def _write_checkpoint(self, state: CoordinatorState) -> None:
+        if self._folder is not None:
+            self._database.flush()  # records may be ahead of a checkpoint, never behind it
+            write_checkpoint(self._folder.checkpoint, self._digest, state, self._simulation.fleet.snapshot())
+
+    def _watch(self, state: CoordinatorState, record: RoundRecord) -> None:
+        if self._on_round is not None:
+            self._on_round(self._config, record)
