@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hatdfed.build.placement import Placement
+from hatdfed.build.placement import Placement, device_of
 from hatdfed.build.simulation import network_key
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, did_you_mean
@@ -67,6 +67,7 @@ def compare(
     check_question(names, reference, target_accuracy)
     configs = [_config(settings, method, seed) for method in names for seed in worlds]
     how = _How(Placement(fleet, device), data_dir)
+    jobs = jobs if device_of(how.placement) == "cpu" else 1  # one process has the GPU for itself
     results = _play_all([Job(config, _folder(out, config)) for config in configs], jobs, how, on_run)
     runs = {name: [result for result in results if result.config.method == name] for name in names}
     return summarise_runs(runs, reference, target_accuracy)

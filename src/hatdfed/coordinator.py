@@ -63,9 +63,9 @@ class Coordinator:
     ) -> tuple[CoordinatorState, RoundRecord]:
         """Turn the round's reports into utilities and let the policy learn from them."""
         context = self._context(plan.t)
-        lost = plan.draw.topology.links & report.reported[:, None] & ~report.delivered
         utility = self.utility(self._facts(state, plan, report, context))
-        utility.put(np.flatnonzero(lost), 0.0)  # sent, never arrived
+        lost = np.flatnonzero(plan.draw.topology.links & ~report.delivered)
+        utility.put(lost[report.reported[lost // len(utility)]], 0.0)  # sent, never arrived
         policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
         utility_sum = state.utility_sum + utility
         utility_drawn = state.utility_drawn + float(np.einsum("ij,ij->", plan.draw.propensity, utility))

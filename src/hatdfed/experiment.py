@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hatdfed.allocation import keep_freed_memory
 from hatdfed.build.placement import Placement
 from hatdfed.build.simulation import make_batch
 from hatdfed.config import Config
@@ -79,6 +80,7 @@ def play(
     progress: Progress | None = None,
 ) -> list[RunResult]:
     """Play runs of one data set and one network together; each has its own folder and its own records."""
+    keep_freed_memory()
     first = jobs[0].config
     where = None if data_dir is None else Path(data_dir)
     dataset = load_dataset(first.dataset, data_dir=where, progress=progress, options=first.dataset_options)

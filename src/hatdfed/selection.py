@@ -28,7 +28,7 @@ _LARGEST_GROUP = 64
 _MEAN_GROUP_SUM = 1 / 8
 
 
-def cap_to_budget(log_weights: Vector, budget: int, *, exploration: float = 0.0) -> Vector:  # [n], B -> [n]
+def cap_to_budget(log_weights: Vector, budget: int, *, exploration: float = 0.0) -> Vector:  # any shape -> the same
     """Probabilities in [0, 1] that sum to `budget`, proportional to the weights below the cap, Eq. (17).
 
     Clipping `budget · w / Σw` at 1 loses the mass above 1. Here it goes to the links below the cap, and again
@@ -58,7 +58,7 @@ def _capped_at_one(log_weights: Vector, top: float, total: float) -> Vector:
     return probability
 
 
-def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # [n], B -> [n]
+def clip_to_one(log_weights: Vector, budget: int) -> Vector:  # any shape -> the same
     """Probabilities as printed in Algorithm 4, line 4: min(budget · w / Σw, 1), mass above 1 lost (D12)."""
     log_weights = np.asarray(log_weights, dtype=np.float64)
     top = _check_budget(log_weights, budget)
@@ -234,10 +234,10 @@ def _share_below_the_cap(log_weights: Vector, total: float, out: Vector) -> Vect
     cap = _largest_below_the_cap(log_weights, total)
     np.copyto(out, log_weights)
     capped = np.flatnonzero(log_weights > cap)
-    out[capped] = -np.inf
+    out.put(capped, -np.inf)
     sum_of_weights = _weigh(out, cap, out)
     out *= min((total - len(capped)) / sum_of_weights, 1.0)  # above 1 by float dust only; no weight is
-    out[capped] = 1.0
+    out.put(capped, 1.0)
     return out
 
 
@@ -249,8 +249,8 @@ def _largest_below_the_cap(log_weights: Vector, total: float) -> float:
     """
     if log_weights.min() == -np.inf:
         log_weights = log_weights[log_weights > -np.inf]
-    num_sorted = min(int(total) + 1, len(log_weights))
-    parted = np.partition(log_weights, len(log_weights) - num_sorted)
+    num_sorted = min(int(total) + 1, log_weights.size)
+    parted = np.partition(log_weights, log_weights.size - num_sorted, axis=None)
     below, values = parted[:-num_sorted], np.sort(parted[-num_sorted:])
     with np.errstate(divide="ignore"):
         log_sum_below = values[0] + np.log(_weigh(below, values[0], below))
@@ -263,10 +263,10 @@ def _largest_below_the_cap(log_weights: Vector, total: float) -> float:
 
 def _weigh(log_weights: Vector, top: float, out: Vector) -> float:
     """Write the weights relative to `top`, which none exceeds, so that nothing overflows; returns their sum."""
-    total = 0.0
-    for start in range(0, len(log_weights), _BLOCK):
-        part = out[start : start + _BLOCK]
-        np.subtract(log_weights[start : start + _BLOCK], top, out=part)
+    total, rows = 0.0, max(1, _BLOCK // max(1, log_weights[:1].size))
+    for start in range(0, len(log_weights), rows):
+        part = out[start : start + rows]
+        np.subtract(log_weights[start : start + rows], top, out=part)
         np.exp(part, out=part)
         total += float(part.sum())
     return total

@@ -32,7 +32,7 @@ class Placement:
 
 def chosen_placement(asked: Placement, learner: Learner, images: Batch) -> Placement:
     """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
-    device = _device(asked)
+    device = device_of(asked)
     if asked.fleet == "mailbox":
         if device == "cuda":
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
@@ -53,7 +53,8 @@ def execution(placement: Placement, members: Sequence[Member]) -> Execution:
     return Execution(device, rows_that_fit(members, device), exact=device.type == "cpu")
 
 
-def _device(asked: Placement) -> str:
+def device_of(asked: Placement) -> str:
+    """cpu or cuda: the GPU where there is one and nothing speaks against it."""
     has_cuda = torch.cuda.is_available()
     if asked.device == "cuda" and not has_cuda:
         raise ConfigError("--device is cuda, but torch finds no CUDA device here. Use --device cpu.")

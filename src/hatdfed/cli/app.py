@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hatdfed import __version__
+from hatdfed.cli.bench import bench_command
 from hatdfed.cli.compare import compare_command
 from hatdfed.cli.console import complain
 from hatdfed.cli.doctor import doctor_command
@@ -29,6 +30,7 @@ app.command("compare")(compare_command)
 app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
 app.command("show")(show_command)
+app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 
 

@@ -15,6 +15,8 @@ from hatdfed.cli.options import (
     ConfigFile,
     DataDir,
     DatasetName,
+    DeviceName,
+    FleetName,
     Json,
     Rounds,
     Servers,
@@ -54,7 +56,11 @@ def compare_command(
     target_accuracy: TargetAccuracy = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for all runs, new or gone on with.")] = None,
     data_dir: DataDir = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time; one a core by default.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, one in all on a GPU.")
+    ] = None,
+    fleet: FleetName = "auto",
+    device: DeviceName = "auto",
     as_json: Json = False,
 ) -> None:
     """Compare methods on the same seeds and keep all runs in a folder."""
@@ -66,10 +72,10 @@ def compare_command(
     question = {"reference": reference, "target_accuracy": target_accuracy}
     first = _check(layer, names, question, data_dir)
     folder = folder or fresh_folder("compare", first.dataset)
-    settings = {**layer, **question}
+    settings = {**layer, **question, "fleet": fleet, "device": device, "data_dir": data_dir}
     workers = jobs or os.cpu_count() or 1
     with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as on_run:
-        comparison = compare(names, seeds=seeds, jobs=workers, out=folder, data_dir=data_dir, on_run=on_run, **settings)
+        comparison = compare(names, seeds=seeds, jobs=workers, out=folder, on_run=on_run, **settings)
     _report(comparison, first, folder, as_json=as_json)
 
 

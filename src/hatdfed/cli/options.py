@@ -19,6 +19,10 @@ Assignments = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. --set policy.learning_rate=0.02."),
 ]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie; HATDFED_DATA says the same.")]
+FleetName = Annotated[
+    str, typer.Option("--fleet", help="How servers are simulated: auto, stacked (fast) or mailbox (the referee).")
+]
+DeviceName = Annotated[str, typer.Option("--device", help="Where: auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 

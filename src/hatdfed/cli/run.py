@@ -14,6 +14,8 @@ from hatdfed.cli.options import (
     ConfigFile,
     DataDir,
     DatasetName,
+    DeviceName,
+    FleetName,
     Json,
     Rounds,
     Servers,
@@ -42,13 +44,16 @@ def run_command(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for this run; runs/… by default.")] = None,
     resume_from: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
     data_dir: DataDir = None,
+    fleet: FleetName = "auto",
+    device: DeviceName = "auto",
     as_json: Json = False,
 ) -> None:
     """Play one run and keep it in a folder."""
     require_torch()
     flags = {"method": method, "dataset": dataset, "servers": servers, "rounds": rounds, "seed": seed}
     layer = user_layer(config, assignments, **flags)
-    result = _start(layer, folder, data_dir) if resume_from is None else _go_on(resume_from, layer, data_dir)
+    how = {"data_dir": data_dir, "fleet": fleet, "device": device}
+    result = _start(layer, folder, how) if resume_from is None else _go_on(resume_from, layer, how)
     _draw(result)
     if as_json:
         typer.echo(json.dumps({**result.summary, "config": result.config.model_dump(mode="json")}))
@@ -57,7 +62,7 @@ def run_command(
         out.print(f"Run folder: {result.folder}", soft_wrap=True)
 
 
-def _start(layer: dict[str, Any], folder: Path | None, data_dir: Path | None) -> RunResult:
+def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any]) -> RunResult:
     from hatdfed.experiment import run
 
     config = resolve(layer)
@@ -65,14 +70,14 @@ def _start(layer: dict[str, Any], folder: Path | None, data_dir: Path | None) ->
         note(sentence)
     folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
     with interruptible(_GO_ON.format(folder)), watch_download() as progress, watch_rounds() as on_round:
-        return run(config, out=folder, data_dir=data_dir, on_round=on_round, progress=progress)
+        return run(config, out=folder, on_round=on_round, progress=progress, **how)
 
 
-def _go_on(folder: Path, layer: dict[str, Any], data_dir: Path | None) -> RunResult:
+def _go_on(folder: Path, layer: dict[str, Any], how: dict[str, Any]) -> RunResult:
     from hatdfed.experiment import resume
 
     with interruptible(_GO_ON.format(folder)), watch_download() as progress, watch_rounds() as on_round:
-        return resume(folder, layer, data_dir=data_dir, on_round=on_round, progress=progress)
+        return resume(folder, layer, on_round=on_round, progress=progress, **how)
 
 
 def _draw(result: RunResult) -> None:

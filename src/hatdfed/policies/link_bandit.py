@@ -74,7 +74,7 @@ class LinkBandit(Policy):
         budget = min(context.budget, int(np.count_nonzero(possible)))
         cap = partial(cap_to_budget, exploration=self.exploration) if self.capping == "redistribute" else clip_to_one
         probability = cap(_gather(state.log_weights, possible), budget)
-        drawn = dependent_rounding(probability, rng, shuffle=self.pairing == "random")
+        drawn = dependent_rounding(probability.reshape(-1), rng, shuffle=self.pairing == "random")
         links = _spread(drawn, possible)
         if self.propensity == "after-rounding":
             return make_draw(links, links.astype(np.float64))
@@ -118,8 +118,8 @@ def theorem_learning_rate(num_servers: int, horizon: int) -> float:
 
 
 def _gather(matrix: FloatMatrix, where: BoolMatrix) -> Vector:
-    """The entries that `where` names, row by row; all links as a rule, which is a plain copy."""
-    return off_diagonal(matrix).reshape(-1) if are_all_links(where) else matrix[where]
+    """The entries that `where` names, in their order; all links as a rule, which needs no copy."""
+    return off_diagonal(matrix) if are_all_links(where) else matrix[where]
 
 
 def _spread(values: NDArray[Scalar], where: BoolMatrix) -> NDArray[Scalar]:

@@ -162,7 +162,7 @@ def pool_sums(
 
 @jit
 def pool_backward(
-    y, gradient, which, counts, mean, variance, scale, sums, backward, batch, epsilon,
+    y, gradient, which, counts, mean, variance, scale, sums, to_y, batch, epsilon,
     HC: tl.constexpr, WC: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the convolution's output, of real images only; `sums` [S, 2, F] are those of all parts."""
@@ -176,7 +176,7 @@ def pool_backward(
     image, top, left = locate(tile, (HC + 1) // 2, (WC + 1) // 2, BLOCK)
     live = image < real
     y += server * batch * (HC * WC * F)
-    backward += server * batch * (HC * WC * F)
+    to_y += server * batch * (HC * WC * F)
     gradient += server * batch * ((HC // 2) * (WC // 2) * F)
     which += server * batch * ((HC // 2) * (WC // 2) * F)
     passed, position = load_gradient(gradient, which, image, top, left, live, HC, WC, F, FP)
@@ -193,12 +193,12 @@ def pool_backward(
     d1 = gain * (tl.where(position == 1, passed, 0.0) - lift - (y1 - centre) * tilt)
     d2 = gain * (tl.where(position == 2, passed, 0.0) - lift - (y2 - centre) * tilt)
     d3 = gain * (tl.where(position == 3, passed, 0.0) - lift - (y3 - centre) * tilt)
-    store_windows(backward, d0, d1, d2, d3, image, top, left, live, HC, WC, F, FP)
+    store_windows(to_y, d0, d1, d2, d3, image, top, left, live, HC, WC, F, FP)
 
 
 @jit
 def wide_weights(
-    x, backward, counts, products, batch,
+    x, to_y, counts, products, batch,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, F: tl.constexpr, PADDING: tl.constexpr,
     RP: tl.constexpr, FP: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -214,12 +214,12 @@ def wide_weights(
     server = (tl.program_id(0) // 3 // parts).to(tl.int64)
     end = tl.load(counts + server).to(tl.int32) * (HC * WC)
     x += server * batch * (H * W * C)
-    backward += server * batch * (HC * WC * F)
+    to_y += server * batch * (HC * WC * F)
     j, f = tl.arange(0, RP)[None, :], tl.arange(0, FP)[None, :]
     total = tl.zeros((RP, FP), tl.float32)
     for start in range(part * (PART * BLOCK), tl.minimum((part + 1) * (PART * BLOCK), end), BLOCK):
         number = start + tl.arange(0, BLOCK)
-        back = tl.load(backward + number[:, None] * F + f, mask=(number < end)[:, None] & (f < F), other=0.0)
+        back = tl.load(to_y + number[:, None] * F + f, mask=(number < end)[:, None] & (f < F), other=0.0)
         image, column = number // (HC * WC), number % WC - PADDING  # WC divides an image's pixels
         row = number % (HC * WC) // WC - PADDING + tap
         inside = ((number < end) & (row >= 0) & (row < H))[:, None] & (j < 3 * C)
