@@ -23,4 +23,5 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     wanted = {_MMAP_THRESHOLD: _LARGEST_KEPT, _TRIM_THRESHOLD: _FREE_KEPT, _TOP_PAD: _LARGEST_KEPT}
-    return all([mallopt(parameter, value) == 1 for parameter, value in wanted.items()])
+    accepted = [mallopt(parameter, value) == 1 for parameter, value in wanted.items()]
+    return all(accepted)

@@ -14,7 +14,7 @@ import hatdfed.cli.tables as tables
 from hatdfed.cli.app import main
 from hatdfed.comparison import compare, read_run
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.experiment import run
+from hatdfed.experiment import play, run
 from hatdfed.methods import METHODS, Method
 from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import resolve
@@ -76,9 +76,11 @@ def test_a_half_finished_comparison_plays_what_is_missing_and_gives_the_same_tab
     shutil.rmtree(copy / "local-seed0")  # never begun
     (copy / "local-seed1" / "run.sqlite").unlink()  # stopped at its beginning
     played = []
-    monkeypatch.setattr("hatdfed.comparison.run", lambda config, **rest: played.append(config) or run(config, **rest))
+    monkeypatch.setattr(
+        "hatdfed.comparison.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
+    )
     again = compare(["rnd", "local"], seeds=2, out=copy, **SMALL)
-    assert [(config.method, config.seed) for config in played] == [("rnd", 1), ("local", 0), ("local", 1)]
+    assert [(job.config.method, job.config.seed) for job in played] == [("rnd", 1), ("local", 0), ("local", 1)]
     assert without_clock(again.summary) == without_clock(finished[1].summary)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from torch import Tensor
 
 from hatdfed.fleets.base import Snapshot
 from hatdfed.fleets.stacked import StackedFleet
+from hatdfed.learning.stacked.learner import Images
 from hatdfed.learning.work import Batch
 from hatdfed.round import RoundPlan, RoundReport
+
+IMAGES_AT_ONCE = 1000
 
 
 class FleetMember:
@@ -48,15 +52,19 @@ class FleetMember:
         """[N] on the run's validation data."""
         images = self.fleet.rows.validation[self.run]
         parts = self.fleet.rows.parts([self.run])
-        correct = torch.cat([self.fleet.rows.correct(part, images).sum(dim=1) for part in parts])
+        correct = torch.cat(
+            [self.fleet.rows.correct(part, images.x[None], images.y[None]).sum(dim=1) for part in parts]
+        )
         return correct.cpu().numpy() / len(images.y)
 
     def correct(self, data: Batch) -> NDArray[np.bool_]:
         """[N, n] which samples each server answers rightly: of the test set, once, after the last round."""
-        images = self.fleet.rows.images(data)
-        return np.concatenate(
-            [self.fleet.rows.correct(part, images).cpu().numpy() for part in self.fleet.rows.parts([self.run])]
-        )
+        rows, images = self.fleet.rows, self.fleet.rows.images(data)
+        pieces = [
+            torch.cat([rows.correct(part, x[None], y[None]) for x, y in _pieces(images)], dim=1)
+            for part in rows.parts([self.run])
+        ]
+        return torch.cat(pieces).cpu().numpy()
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""
@@ -91,3 +99,8 @@ class FleetMember:
     @property
     def _rows(self) -> slice:
         return self.fleet.rows.of_run(self.run)
+
+
+def _pieces(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+    """A large set in parts that take no more memory than validation does."""
+    yield from zip(torch.split(images.x, IMAGES_AT_ONCE), torch.split(images.y, IMAGES_AT_ONCE), strict=True)

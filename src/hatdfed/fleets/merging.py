@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hatdfed.aggregation import Aggregator, Inbox, Merged, Probe
 from hatdfed.codecs import Codec, Memory, Plain, payload_bits
+from hatdfed.learning.stacked import triton_vectors
 
 
 class Sent(NamedTuple):
@@ -98,6 +99,9 @@ def weighted_rows(weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, ou
             for share, place in zip(shares[1:], senders[1:], strict=True):
                 if share:
                     out[row].add_(sent[place], alpha=share)
+        return
+    if triton_vectors.on_gpu(own):
+        triton_vectors.weighted_rows(weights, own, sent, sender, out)
         return
     torch.mul(own, weights[:, :1], out=out)
     for slot in range(1, weights.shape[1]):

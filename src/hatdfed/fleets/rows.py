@@ -54,7 +54,7 @@ class Rows:
         channels, height, width = pool.x.shape[1:]
         self.learner = StackedLearner(learner, (channels, height, width), execution.device, execution.kernels)
         self.pool = self.images(pool)
-        self.validation = _once_each([member.sources[0].validation for member in members], self.images)
+        self.validation = ValidationSets([member.sources[0].validation for member in members], self.images)
         blank = learner.optimiser.init(learner.num_trainable)
         self.params = self._initial_models()
         self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
@@ -77,6 +77,11 @@ class Rows:
     def of_run(self, run: int) -> slice:
         """The rows of one run."""
         return slice(self.first[run], self.first[run + 1])
+
+    def runs_of(self, servers: slice) -> list[int]:
+        """Which run each of these rows belongs to."""
+        places = np.arange(servers.start, servers.stop)
+        return [int(run) for run in np.searchsorted(self.first, places, side="right") - 1]
 
     def models(self, servers: slice) -> Models:
         """Rows as they are now; views, not copies."""
@@ -111,10 +116,13 @@ class Rows:
         return torch.from_numpy(array).to(self.how.device, non_blocking=True)
 
     @torch.no_grad()
-    def correct(self, servers: slice, images: Images, *, exact: bool = True) -> Tensor:  # -> [n, images] bool
-        """Which images each of these servers answers rightly."""
+    def correct(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> Tensor:
+        """Which images each of these servers answers rightly; every server its own, or all the same.
+
+        [n or 1, images, H, W, C], [n or 1, images] -> [n, images]
+        """
         folded = self.learner.fold(self.params[servers])
-        return self.learner.logits(folded, images.x[None], exact=exact).argmax(dim=2) == images.y
+        return self.learner.logits(folded, x, exact=exact).argmax(dim=2) == y
 
     def _initial_models(self) -> Tensor:
         """Each drawn once, however many runs start from it."""
@@ -132,10 +140,29 @@ class Rows:
         return torch.zeros(self.count, aligned, device=self.how.device)[:, :width]
 
 
-def _once_each(batches: Sequence[Batch], make: Callable[[Batch], Images]) -> list[Images]:
-    """`make` of every batch; batches that are one object become one object."""
-    made: dict[int, Images] = {}
-    for batch in batches:
-        if id(batch.x) not in made:
-            made[id(batch.x)] = make(batch)
-    return [made[id(batch.x)] for batch in batches]
+class ValidationSets:
+    """Every run's validation images; runs with one seed share theirs."""
+
+    def __init__(self, batches: Sequence[Batch], make: Callable[[Batch], Images]) -> None:
+        made: dict[int, Images] = {}
+        for batch in batches:
+            if id(batch.x) not in made:
+                made[id(batch.x)] = make(batch)
+        self._of_run = [made[id(batch.x)] for batch in batches]
+
+    def __getitem__(self, run: int) -> Images:
+        return self._of_run[run]
+
+    def alike(self, runs: Iterable[int]) -> list[list[int]]:
+        """Runs that are measured together: those with equally many images."""
+        groups: dict[int, list[int]] = {}
+        for run in sorted(runs):
+            groups.setdefault(len(self[run].y), []).append(run)
+        return list(groups.values())
+
+    def stacked(self, runs: Sequence[int]) -> Images:
+        """[runs or 1, images, …]: one set where all of them share it."""
+        sets = [self[run] for run in runs]
+        if all(images is sets[0] for images in sets):
+            return Images(sets[0].x[None], sets[0].y[None])
+        return Images(torch.stack([images.x for images in sets]), torch.stack([images.y for images in sets]))

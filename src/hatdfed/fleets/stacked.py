@@ -193,9 +193,10 @@ class StackedFleet:
         """How many validation images every server of these runs answers rightly."""
         rows = self.rows
         correct = torch.zeros(rows.count, dtype=torch.int64, device=rows.how.device)
-        for run in plans:
-            for part in rows.parts([run]):
-                correct[part] = rows.correct(part, rows.validation[run], exact=rows.how.exact).sum(dim=1)
+        for runs in rows.validation.alike(plans):
+            for part in rows.parts(runs):
+                x, y = rows.validation.stacked(rows.runs_of(part))
+                correct[part] = rows.correct(part, x, y, exact=rows.how.exact).sum(dim=1)
         return correct
 
     def _aggregator(self, run: int) -> Aggregator:

@@ -26,7 +26,6 @@ SHAPES = [
     StageShape(16, 20, 8, 5, 0),
     StageShape(5, 48, 6, 13, 1),
     StageShape(20, 16, 7, 16, 1),
-    StageShape(32, 64, 5, 5, 0),
 ]
 
 
@@ -157,7 +156,7 @@ def test_x_needs_no_gradient_and_nothing_need_be_contiguous() -> None:
         [StageShape(1, 32, 28, 28, 1), StageShape(32, 64, 14, 14, 0)],
         [StageShape(3, 32, 32, 32, 1), StageShape(32, 64, 16, 16, 0)],
         [StageShape(1, 16, 8, 8, 1), StageShape(16, 32, 4, 4, 1)],
-        [StageShape(3, 20, 11, 23, 0), StageShape(20, 48, 4, 10, 1), StageShape(48, 5, 2, 5, 1)],
+        [StageShape(3, 20, 11, 23, 0), StageShape(20, 48, 4, 10, 1)],
     ],
 )
 @pytest.mark.parametrize("shared", [False, True])
@@ -253,6 +252,10 @@ def test_a_file_of_someone_else_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp
     assert not cached.is_symlink()
 
 
+def refuse(*_arguments: object, **_options: object) -> None:
+    raise PermissionError
+
+
 @pytest.mark.parametrize("trouble", ["someone else's", "open to all", "a file", "unwritable"])
 def test_no_cache_folder_is_not_fatal(trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -268,6 +271,6 @@ def test_no_cache_folder_is_not_fatal(trouble: str, monkeypatch: pytest.MonkeyPa
         nobody = os.getuid() + 1
         monkeypatch.setattr(build.os, "getuid", lambda: nobody)
     if trouble == "unwritable":
-        monkeypatch.setattr(build.os, "access", lambda *_arguments: False)  # root may write anywhere
+        monkeypatch.setattr(Path, "mkdir", refuse)  # not by its mode: root may write anywhere
     compiled(TINY)
     assert folder.is_file() or list(folder.iterdir()) == []

@@ -15,7 +15,8 @@ from hatdfed.learning.learner import Learner
 from hatdfed.learning.stacked.blueprint import ImageShape, read_blueprint
 from hatdfed.learning.stacked.kernels import StageKernels, stage_kernels
 from hatdfed.learning.stacked.network import Folded, StackedNetwork
-from hatdfed.learning.stacked.optimiser import Moments, Rates, step_in_place, step_rates
+from hatdfed.learning.stacked.optimiser import Moments, step_in_place, step_rates
+from hatdfed.learning.stacked.rates import Rates
 from hatdfed.learning.work import WorkPlan
 
 

@@ -94,9 +94,10 @@ class StackedNetwork:
         """What the models answer, in evaluation mode."""
         h = self.kernels.infer(x, folded.weights, folded.biases, exact=exact) if folded.weights else x
         h = h.flatten(2).expand(len(folded.head[0][0]), -1, -1)
+        precision = h.dtype
         for number, (weight, bias) in enumerate(folded.head):
-            h = _linear(h if number == 0 else h.relu(), weight.to(h.dtype), bias.to(h.dtype))
-        return h.float()
+            h = _precise_linear(h if number == 0 else h.relu().to(precision), weight, bias)
+        return h
 
     def _folded_head(self, tensors: Tensors) -> list[tuple[Tensor, Tensor]]:
         """One (weight, bias) for every run of linear layers; the first takes features with channels last."""
@@ -129,6 +130,13 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
     if bias is None:
         return torch.bmm(x, weight.transpose(1, 2))
     return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+
+
+def _precise_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """In float32 whatever `x` is in: rounded logits would tie."""
+    if x.dtype == torch.float32:
+        return _linear(x, weight, bias)
+    return torch.bmm(x, weight.to(x.dtype).transpose(1, 2), out_dtype=torch.float32) + bias[:, None]
 
 
 def _dropped(x: Tensor, layer: Dropout, seeds: Tensor, step: int) -> Tensor:

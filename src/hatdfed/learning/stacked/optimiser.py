@@ -10,15 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.learning.optimisers import Adam, Optimiser, Sgd
+from hatdfed.learning.stacked import triton_vectors
+from hatdfed.learning.stacked.rates import Rates
 
 Vector = NDArray[np.float64]
-
-
-class Rates(NamedTuple):
-    """What one step of Adam needs to know about each server."""
-
-    step: Tensor  # [S] how far to go along the first moment: learning rate over its bias
-    second: Tensor  # [S] what the second moment is multiplied with to undo its bias
 
 
 def step_rates(optimiser: Optimiser, steps: NDArray[np.int64], scale: Vector) -> NDArray[np.float32]:  # [..., S]
@@ -45,7 +40,8 @@ def step_in_place(
 ) -> None:  # [S, n], [S, n], …, [S] 1 or 0
     """Move `params` and the moments of the servers that are active; the others stay as they are."""
     if isinstance(optimiser, Adam) and moments.first is not None and moments.second is not None:
-        _adam_in_place(optimiser, params, gradient, moments.first, moments.second, rates, active)
+        adam_in_place = triton_vectors.adam_in_place if triton_vectors.on_gpu(params) else _adam_in_place
+        adam_in_place(optimiser, params, gradient, moments.first, moments.second, rates, active)
     elif isinstance(optimiser, Sgd):
         _sgd_in_place(optimiser, params, gradient, moments.first, rates, active)
     else:

@@ -19,7 +19,8 @@ try:
     import triton
     import triton.language as tl
 
-    jit = triton.jit
+    # Without this, batches of 1, of multiples of 16 and of other sizes would each be compiled.
+    jit = triton.jit(do_not_specialize=["batch", "servers"])
 except ImportError:  # no GPU build of torch: the module can be imported, the kernels not called
     from types import SimpleNamespace
 

@@ -22,7 +22,7 @@ import platformdirs
 
 from hatdfed.learning.stacked.stage import StageShape
 
-_SOURCES = ("stage.c", "train.h", "tiles.h", "work.h")  # in this folder; the first includes the others
+_SOURCES = ("stage.c", "forward.h", "backward.h", "tiles.h", "work.h")  # in this folder; the first includes the others
 _FLAGS = ("-O3", "-fno-math-errno", "-fPIC", "-shared")
 _TUNING = (("-march=native",), ())  # some compilers and machines know no "native"
 _COMPILE_SECONDS = 60.0

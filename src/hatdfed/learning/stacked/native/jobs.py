@@ -1,4 +1,4 @@
-"""What Python and C tell each other (the structures of stage.c, train.h and work.h), and threads that share a job."""
+"""What Python and C tell each other (the structures of stage.c, forward.h and work.h), and threads that share a job."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Inference(Job):
 
 
 class Training(Job):
-    """One stage, forward or backward; the pointers are attributes of type Tensor in `training_job`."""
+    """One stage, forward or backward; see `training_job`."""
 
     _fields_ = (
         ("work", Work),
@@ -67,7 +67,7 @@ class Training(Job):
 
 
 def training_job(batch: int, blocks: int, epsilon: float = 0.0, **tensors: Tensor | None) -> Training:
-    """A job over these tensors, named as in train.h; what is left out is NULL."""
+    """A job over these tensors, named as in forward.h; what is left out is NULL."""
     job = Training(batch=batch, blocks=blocks, epsilon=epsilon)
     for name, tensor in tensors.items():
         if tensor is not None:

@@ -39,7 +39,7 @@ void pack(const float *weight, float *filters) {
 }
 
 static Source padded(const float *image) {
-    static _Thread_local ALIGNED float copy[(HEIGHT + 2 * PADDING) * IN_ROW]; /* its border is never written and stays 0 */
+    static _Thread_local ALIGNED float copy[(HEIGHT + 2 * PADDING) * IN_ROW]; /* nobody writes its border of zeros */
     if (!PADDING) return (Source){image, IN_ROW, CHANNELS_IN};
     for (int y = 0; y < HEIGHT; y++)
         memcpy(copy + (y + PADDING) * IN_ROW + PADDING * CHANNELS_IN, image + y * WIDTH * CHANNELS_IN,
@@ -123,7 +123,9 @@ static void nothing(void *job, int phase, int64_t server) { (void)job, (void)pha
 
 void infer(Inference *all, int wait) { work_through(&all->work, infer_task, nothing, all, wait); }
 
-#include "train.h"
+#include "forward.h"
+
+#include "backward.h"
 
 /* What stages.py must know to allocate memory, in floats or bytes. */
 const int64_t sizes[] = {OUT, FILTERS, BACK_FILTERS, KEEPS_CONVOLVED ? CONV_SIZE : 0, OUT_VECTORS};

@@ -17,7 +17,7 @@ from hatdfed.learning.stacked.native.build import stage_libraries
 from hatdfed.learning.stacked.native.jobs import Inference, Layer, declare, share, training_job
 from hatdfed.learning.stacked.stage import StageOutput, StageShape
 
-_NORM_ROWS = 6  # train.h: NORM
+_NORM_ROWS = 6  # forward.h: NORM
 _IMAGES_PER_TASK = 8  # in inference
 
 
@@ -144,7 +144,7 @@ _train_stage: Callable[..., tuple[Tensor, Tensor, Tensor]] = _TrainStage.apply
 
 
 def _blocks(images: int) -> int:
-    """Into how many blocks C cuts so many images at most (train.h: blocks_of)."""
+    """Into how many blocks C cuts so many images at most (forward.h: blocks_of)."""
     return max(1, 4 * -(-images // 16))
 
 

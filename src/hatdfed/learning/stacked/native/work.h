@@ -1,8 +1,8 @@
 /* Work that any number of threads share: each takes the next task until none is left.
  *
  * A server's tasks come in phases; a phase begins when the server's earlier phases have ended. Tasks are taken in an
- * order in which all that a task waits for was taken before it, hence is being worked on: one thread alone gets through,
- * and no thread waits for one that has not started.
+ * order in which all that a task waits for was taken before it, hence is being worked on: one thread alone gets
+ * through, and no thread waits for one that has not started.
  */
 #include <sched.h>
 #include <stdint.h>

@@ -1,0 +1,80 @@
+"""Adam and the merge on an NVIDIA GPU: every number is read and written once."""
+
+# mypy: ignore-errors
+# ruff: noqa: N803
+# (mypy: this is Triton's language, not Python's. ruff: capitals are compile-time constants, as everywhere in Triton.)
+
+import torch
+from torch import Tensor
+
+from hatdfed.learning.optimisers import Adam
+from hatdfed.learning.stacked.rates import Rates
+from hatdfed.learning.stacked.triton_parts import jit, tl
+from hatdfed.learning.stacked.triton_stage import triton_available
+
+BLOCK = 1024
+
+
+def adam_in_place(
+    adam: Adam, params: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Rates, active: Tensor
+) -> None:  # [S, n], rows may be apart; [S]
+    """See `optimiser.step_in_place`."""
+    servers, size = params.shape
+    _adam[(-(-size // BLOCK), servers)](
+        params, gradient, first, second, rates.step, rates.second, active, size,
+        params.stride(0), gradient.stride(0), first.stride(0), second.stride(0),
+        1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon, BLOCK=BLOCK,
+    )  # fmt: skip
+
+
+def weighted_rows(weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+    """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]]; a model without weight is not even read."""
+    servers, size = own.shape
+    _merge[(-(-size // BLOCK), servers)](
+        weights.contiguous(), own, sent, sender.contiguous(), out, size, weights.shape[1],
+        own.stride(0), sent.stride(0), out.stride(0), BLOCK=BLOCK,
+    )  # fmt: skip
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether these kernels can work on it."""
+    return tensor.is_cuda and triton_available() and tensor.dtype == torch.float32
+
+
+@jit
+def _adam(
+    params, gradient, first, second, step_rate, second_rate, active, size,
+    params_apart, gradient_apart, first_apart, second_apart, share_1, share_2, epsilon, BLOCK: tl.constexpr,
+):  # fmt: skip
+    server = tl.program_id(1).to(tl.int64)
+    if tl.load(active + server) > 0:
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = place < size
+        params += server * params_apart + place
+        first += server * first_apart + place
+        second += server * second_apart + place
+        g = tl.load(gradient + server * gradient_apart + place, mask=inside)
+        m = tl.load(first, mask=inside)
+        v = tl.load(second, mask=inside)
+        m += (g - m) * share_1
+        v += (g * g - v) * share_2
+        move = tl.load(step_rate + server) * m / (tl.sqrt(v * tl.load(second_rate + server)) + epsilon)
+        tl.store(params, tl.load(params, mask=inside) - move, mask=inside)
+        tl.store(first, m, mask=inside)
+        tl.store(second, v, mask=inside)
+
+
+@jit
+def _merge(
+    weights, own, sent, sender, out, size, slots, own_apart, sent_apart, out_apart, BLOCK: tl.constexpr
+):  # fmt: skip
+    server = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    total = tl.load(own + server * own_apart + place, mask=inside) * tl.load(weights + server * slots)
+    for slot in range(1, slots):
+        weight = tl.load(weights + server * slots + slot)
+        if weight != 0:
+            row = tl.load(sender + server * slots + slot).to(tl.int64)
+            total += tl.load(sent + row * sent_apart + place, mask=inside) * weight
+    tl.store(out + server * out_apart + place, total, mask=inside)
