@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hatdfed.learning.stacked import triton_stage
+from hatdfed.learning.stacked.native.stages import NativeStages, native_stages
 from hatdfed.learning.stacked.stage import StageOutput, StageShape, infer_stages, train_stage
 
 
@@ -46,6 +48,50 @@ class TorchStages:
         return infer_stages(list(self.shapes), x, list(weights), list(biases))
 
 
+@dataclass(frozen=True)
+class CompiledStages:
+    """C code for this processor."""
+
+    stages: NativeStages
+    name: str = "native"
+
+    def train(
+        self, index: int, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, counts: Tensor, epsilon: float
+    ) -> StageOutput:
+        """See `stage.train_stage`."""
+        return self.stages.train(index, x, weight, scale, shift, counts, epsilon)
+
+    def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, exact: bool) -> Tensor:
+        """See `stage.infer_stages`."""
+        return self.stages.infer(x, weights, biases)
+
+
+@dataclass(frozen=True)
+class TritonStages:
+    """GPU kernels: training in TF32, evaluation in bfloat16; both in float32 when `exact`."""
+
+    shapes: tuple[StageShape, ...]
+    exact: bool = False
+    name: str = "triton"
+
+    def train(
+        self, index: int, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, counts: Tensor, epsilon: float
+    ) -> StageOutput:
+        """See `stage.train_stage`."""
+        precision = "ieee" if self.exact else "tf32"
+        return triton_stage.train(self.shapes[index], x, weight, scale, shift, counts, epsilon, precision=precision)
+
+    def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, exact: bool) -> Tensor:
+        """See `stage.infer_stages`."""
+        dtype = torch.float32 if exact or self.exact else torch.bfloat16
+        return triton_stage.infer(self.shapes, x, weights, biases, dtype=dtype)
+
+
 def stage_kernels(shapes: Sequence[StageShape], device: torch.device) -> StageKernels:
     """The fastest that this machine can run."""
-    return TorchStages(tuple(shapes))
+    shapes = tuple(shapes)
+    if device.type == "cpu" and (compiled := native_stages(shapes)) is not None:
+        return CompiledStages(compiled)
+    if device.type == "cuda" and triton_stage.triton_available() and all(map(triton_stage.supports, shapes)):
+        return TritonStages(shapes)
+    return TorchStages(shapes)

@@ -107,7 +107,7 @@ def _own_file(path: Path) -> bool:
 
 def _compile(command: tuple[str, ...], target: Path) -> bool:
     source = Path(__file__).parent / _SOURCES[0]
-    return _run((*command, str(source), "-o", str(target))) is not None
+    return _run((*command, str(source), "-lm", "-o", str(target))) is not None
 
 
 def _run(command: tuple[str, ...]) -> str | None:
