@@ -43,25 +43,24 @@ def on_gpu(tensor: Tensor) -> bool:
 
 @jit
 def _adam(
-    params, gradient, first, second, step_rate, second_rate, active, size,
-    params_apart, gradient_apart, first_apart, second_apart, share_1, share_2, epsilon, BLOCK: tl.constexpr,
+    model, gradient, first, second, step_rate, second_rate, active, size,
+    model_apart, gradient_apart, first_apart, second_apart, share_1, share_2, epsilon, BLOCK: tl.constexpr,
 ):  # fmt: skip
     server = tl.program_id(1).to(tl.int64)
-    if tl.load(active + server) > 0:
-        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = place < size
-        params += server * params_apart + place
-        first += server * first_apart + place
-        second += server * second_apart + place
-        g = tl.load(gradient + server * gradient_apart + place, mask=inside)
-        m = tl.load(first, mask=inside)
-        v = tl.load(second, mask=inside)
-        m += (g - m) * share_1
-        v += (g * g - v) * share_2
-        move = tl.load(step_rate + server) * m / (tl.sqrt(v * tl.load(second_rate + server)) + epsilon)
-        tl.store(params, tl.load(params, mask=inside) - move, mask=inside)
-        tl.store(first, m, mask=inside)
-        tl.store(second, v, mask=inside)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    moves = place < tl.where(tl.load(active + server) > 0, size, 0)
+    here = model + server * model_apart + place
+    first_here = first + server * first_apart + place
+    second_here = second + server * second_apart + place
+    g = tl.load(gradient + server * gradient_apart + place, mask=moves, other=0.0)
+    m = tl.load(first_here, mask=moves, other=0.0)
+    v = tl.load(second_here, mask=moves, other=0.0)
+    m += (g - m) * share_1
+    v += (g * g - v) * share_2
+    step = tl.load(step_rate + server) * m / (tl.sqrt(v * tl.load(second_rate + server)) + epsilon)
+    tl.store(here, tl.load(here, mask=moves, other=0.0) - step, mask=moves)
+    tl.store(first_here, m, mask=moves)
+    tl.store(second_here, v, mask=moves)
 
 
 @jit
@@ -74,7 +73,6 @@ def _merge(
     total = tl.load(own + server * own_apart + place, mask=inside) * tl.load(weights + server * slots)
     for slot in range(1, slots):
         weight = tl.load(weights + server * slots + slot)
-        if weight != 0:
-            row = tl.load(sender + server * slots + slot).to(tl.int64)
-            total += tl.load(sent + row * sent_apart + place, mask=inside) * weight
+        row = tl.load(sender + server * slots + slot).to(tl.int64)
+        total += tl.load(sent + row * sent_apart + place, mask=place < tl.where(weight != 0, size, 0), other=0.0) * weight
     tl.store(out + server * out_apart + place, total, mask=inside)

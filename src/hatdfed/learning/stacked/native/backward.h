@@ -194,4 +194,4 @@ static void backward_finish(void *job, int phase, int64_t server) {
     if (phase == 1) finish_sums(job, server);
 }
 
-void train_backward(Training *all, int wait) { work_through(&all->work, backward_task, backward_finish, all, wait); }
+void train_backward(Training *all) { work_through(&all->work, backward_task, backward_finish, all); }

@@ -176,4 +176,4 @@ static void forward_finish(void *job, int phase, int64_t server) {
     if (phase == 1) normalise(job, server);
 }
 
-void train_forward(Training *all, int wait) { work_through(&all->work, forward_task, forward_finish, all, wait); }
+void train_forward(Training *all) { work_through(&all->work, forward_task, forward_finish, all); }

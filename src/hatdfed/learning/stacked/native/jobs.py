@@ -6,13 +6,14 @@ import ctypes
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_double, c_int, c_int64, c_void_p
+from ctypes import c_double, c_int64, c_uint, c_void_p
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 _PHASES = 4
-_MOST_THREADS = 256  # they start when needed only
+_MOST_THREADS = 256
 
 
 class Work(ctypes.Structure):
@@ -79,23 +80,38 @@ def training_job(batch: int, blocks: int, epsilon: float = 0.0, **tensors: Tenso
 def declare(library: ctypes.CDLL) -> None:
     """Tells ctypes what the functions take."""
     for name, job in (("infer", Inference), ("train_forward", Training), ("train_backward", Training)):
-        getattr(library, name).argtypes = (ctypes.POINTER(job), c_int)
+        getattr(library, name).argtypes = (ctypes.POINTER(job),)
         getattr(library, name).restype = None
 
 
 def share(function: ctypes._NamedFuncPointer, job: Job, servers: int, tasks: Sequence[int]) -> None:
-    """Runs the job on this thread, with the help of as many others as torch would use.
-
-    This thread waits for tasks, not for threads: a helper that comes too late finds nothing to do. So `job` keeps alive
-    what it points to, for as long as a helper holds it.
-    """
+    """Runs the job on as many threads as torch would use."""
     ended = (c_int64 * (_PHASES * servers))()
     job.work = Work(servers, 0, (c_int64 * _PHASES)(*tasks), ctypes.addressof(ended))
     job.memory = (*job.memory, ended)
-    helpers = min(torch.get_num_threads(), servers * max(tasks)) - 1
-    for _ in range(helpers):
-        _pool.submit(function, job, 0)
-    function(job, 1)
+    threads = min(torch.get_num_threads(), servers * max(tasks))
+    if threads > 1 and _team is not None:
+        _team(function, ctypes.byref(job), threads, 0)
+        return
+    for _ in range(threads - 1):
+        # Not waited for: one that comes too late finds nothing to do, and `job` keeps alive what it points to.
+        _pool.submit(function, job)
+    function(job)
+
+
+def _torch_team() -> ctypes._NamedFuncPointer | None:
+    """What starts a parallel region of the OpenMP library that torch uses.
+
+    After each operation torch's threads spin for milliseconds, in which other threads would have to share the cores
+    with them; and they begin at once. The function has had the same arguments since GCC 4.9, and Intel's and LLVM's
+    libraries have it too.
+    """
+    try:
+        team = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    team.argtypes, team.restype = (c_void_p, c_void_p, c_uint, c_uint), None
+    return team
 
 
 def _start_pool() -> None:
@@ -103,6 +119,7 @@ def _start_pool() -> None:
     _pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="hatdfed-native")
 
 
-_pool: ThreadPoolExecutor
+_team = _torch_team()
+_pool: ThreadPoolExecutor  # without a team; its threads start when needed
 _start_pool()
 os.register_at_fork(after_in_child=_start_pool)  # a forked process has the pool but not its threads

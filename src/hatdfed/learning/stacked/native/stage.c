@@ -121,7 +121,7 @@ static void infer_task(void *job, int phase, int64_t server, int64_t task) {
 
 static void nothing(void *job, int phase, int64_t server) { (void)job, (void)phase, (void)server; }
 
-void infer(Inference *all, int wait) { work_through(&all->work, infer_task, nothing, all, wait); }
+void infer(Inference *all) { work_through(&all->work, infer_task, nothing, all); }
 
 #include "forward.h"
 

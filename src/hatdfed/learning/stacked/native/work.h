@@ -24,9 +24,9 @@ static void await(const Work *work, int phase, int64_t server) {
         if (spin > 1000) sched_yield();
 }
 
-/* Returns when no task is left to take; with `wait`, when all have ended, also those that other threads took. Server
- * s's phase p runs in step s + p, so that its data are still in the cache and other servers' tasks fill the wait. */
-static void work_through(Work *work, Task *task, Finish *finish, void *job, int wait) {
+/* Returns when all tasks have ended, also those that other threads took. Server s's phase p runs in step s + p, so
+ * that its data are still in the cache and other servers' tasks fill the wait. */
+static void work_through(Work *work, Task *task, Finish *finish, void *job) {
     int64_t per_step = 0, slot;
     for (int p = 0; p < PHASES; p++) per_step += work->tasks[p];
     const int64_t slots = per_step * (work->servers + PHASES - 1);
@@ -44,6 +44,6 @@ static void work_through(Work *work, Task *task, Finish *finish, void *job, int 
             __atomic_store_n(ended, work->tasks[phase] + 1, __ATOMIC_RELEASE);
         }
     }
-    for (int p = 0; wait && p < PHASES; p++)
+    for (int p = 0; p < PHASES; p++)
         for (int64_t s = 0; s < work->servers; s++) await(work, p, s);
 }
