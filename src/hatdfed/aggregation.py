@@ -205,7 +205,7 @@ def _merge(weights: Tensor, inbox: Inbox) -> Merged:
     weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
     # A model without weight may hold anything, and 0 times that need not be 0.
     models = torch.where((weights != 0)[:, None], inbox.models, 0.0)
-    return Merged(weights @ models, weights, torch.ones((), dtype=torch.float64))
+    return Merged(weights @ models, weights, torch.ones((), dtype=torch.float64, device=models.device))
 
 
 def _softmax_present(scores: Tensor, present: Tensor) -> Tensor:

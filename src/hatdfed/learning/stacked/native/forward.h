@@ -30,8 +30,8 @@ typedef struct {
     int64_t first, last;
 } Block;
 
-static int64_t blocks_of(int64_t images) { /* a multiple of 4 is easy to share */
-    const int64_t blocks = 4 * ((images + 15) / 16);
+static int64_t blocks_of(int64_t images) { /* of about 8; an even number is easy to share */
+    const int64_t blocks = 2 * ((images + 15) / 16);
     return images < blocks ? images : blocks;
 }
 

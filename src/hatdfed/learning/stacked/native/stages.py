@@ -145,7 +145,7 @@ _train_stage: Callable[..., tuple[Tensor, Tensor, Tensor]] = _TrainStage.apply
 
 def _blocks(images: int) -> int:
     """Into how many blocks C cuts so many images at most (forward.h: blocks_of)."""
-    return max(1, 4 * -(-images // 16))
+    return max(1, 2 * -(-images // 16))
 
 
 def _weight_shape(servers: int, shape: StageShape) -> tuple[int, ...]:
