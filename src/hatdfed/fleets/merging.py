@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hatdfed.aggregation import Aggregator, Inbox, Merged, Probe
 from hatdfed.codecs import Codec, Memory, Plain, payload_bits
-from hatdfed.learning.stacked import triton_vectors
 
 
 class Sent(NamedTuple):
@@ -89,22 +88,3 @@ def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) 
     else:
         lifted = torch.vmap(aggregator)(probe, inbox)
     return lifted
-
-
-def weighted_rows(weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
-    """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]], Eq. (21).  # [n, D], [n, P], [S, P], [n, D], [n, P]."""
-    if own.device.type == "cpu":
-        for row, (shares, senders) in enumerate(zip(weights.tolist(), sender.tolist(), strict=True)):
-            torch.mul(own[row], shares[0], out=out[row])
-            for share, place in zip(shares[1:], senders[1:], strict=True):
-                if share:
-                    out[row].add_(sent[place], alpha=share)
-        return
-    if triton_vectors.on_gpu(own):
-        triton_vectors.weighted_rows(weights, own, sent, sender, out)
-        return
-    torch.mul(own, weights[:, :1], out=out)
-    for slot in range(1, weights.shape[1]):
-        gathered = sent.index_select(0, sender[:, slot])
-        # A model without weight may hold anything, and 0 times that need not be 0.
-        out.add_(torch.where(weights[:, slot, None] != 0, gathered * weights[:, slot, None], 0.0))

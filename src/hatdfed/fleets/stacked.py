@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.aggregation import Aggregator, Probe
-from hatdfed.fleets.merging import Holdings, decide, is_verbatim, sent_models, weighted_rows
+from hatdfed.fleets.merging import Holdings, decide, is_verbatim, sent_models
 from hatdfed.fleets.pending import PendingRound
 from hatdfed.fleets.rows import Execution, Member, Rows
 from hatdfed.fleets.slots import Slots, make_slots, questions_about
 from hatdfed.learning.stacked.network import Folded
+from hatdfed.learning.stacked.vectors import vectors_for
 from hatdfed.learning.work import WorkPlan
 from hatdfed.round import RoundPlan, RoundReport
 
@@ -145,7 +146,8 @@ class StackedFleet:
             for which, models in asked:
                 question = questions_about(part, slots, judged, **which)
                 if len(question.model):
-                    folded = rows.learner.fold(models[rows.tensor(question.model)])
+                    whole = len(question.model) == part.stop - part.start
+                    folded = rows.learner.fold(models[part if whole else rows.tensor(question.model)])
                     answers = self._probe_losses(folded, probes[rows.tensor(question.receiver)])
                     losses[rows.tensor(question.answer)] = answers[rows.tensor(question.row)]
         valid = torch.arange(index.shape[1], device=losses.device) < rows.tensor(sizes)[:, None]
@@ -169,8 +171,9 @@ class StackedFleet:
             if decision.models is not None:
                 rows.merged[servers] = decision.models
                 continue
-            for part in rows.parts(runs):
-                weighted_rows(weights[part], rows.params[part], sent, held.sender[part], out=rows.merged[part])
+            for part in map(rows.of_run, runs):
+                mine = (weights[part], rows.params[part], sent, held.sender[part])
+                vectors_for(sent).weighted_rows(*mine, out=rows.merged[part])
         return weights, mass
 
     def _similarity(self, plans: Plans, slots: Slots, sent: Tensor) -> Tensor:  # -> [S, D]
@@ -216,6 +219,8 @@ class StackedFleet:
 
 
 def _is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
+    if models.device.type == "cpu" and bool(torch.isfinite(models.sum(dim=1)).all()):
+        return torch.ones(len(models), dtype=torch.bool)  # a quick look that is nearly always enough
     low, high = torch.aminmax(models, dim=1)
     return torch.isfinite(low) & torch.isfinite(high)
 

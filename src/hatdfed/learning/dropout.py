@@ -6,23 +6,30 @@ fate is a hash of where it stands, in integers, so a server's round can be repla
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 _MASK = 0xFFFFFFFF
-_STEPS, _LAYERS = 1 << 20, 1 << 10  # more than any round has
+_LAYERS = 1 << 10  # more than any network has
 
 
 def keep_mask(
     seeds: Tensor, *, step: int, layer: int, batch: int, units: int, probability: float
 ) -> Tensor:  # [S] -> [S, batch, units] bool
     """Which units are kept; each is dropped with `probability`, whatever the others do."""
-    place = torch.arange(batch * units, device=seeds.device)
-    salt = step * _LAYERS + layer + 1
-    low, high = seeds & _MASK, (seeds >> 32) & _MASK
-    mixed = _scramble((place + _scramble((low + salt * 0x9E3779B1) & _MASK)[:, None]) & _MASK)
-    mixed = _scramble(mixed ^ high[:, None])
-    return (mixed >= int(probability * (_MASK + 1))).view(len(seeds), batch, units)
+    salt = (step * _LAYERS + layer + 1) * 0x9E3779B1 & _MASK
+    low, high = (seeds & _MASK), (seeds >> 32) & _MASK
+    limit = int(probability * (_MASK + 1))
+    if seeds.device.type == "cpu":  # numpy has integers that wrap at 32 bits by themselves
+        own, other = (part.numpy().astype(np.uint32)[:, None] for part in (low, high))
+        place = np.arange(batch * units, dtype=np.uint32)
+        mixed = _scramble_32(_scramble_32(place + _scramble_32(own + np.uint32(salt))) ^ other)
+        return torch.from_numpy(mixed >= limit).view(len(seeds), batch, units)
+    places = torch.arange(batch * units, device=seeds.device)
+    hashed = _scramble((places + _scramble((low + salt) & _MASK)[:, None]) & _MASK)
+    return (_scramble(hashed ^ high[:, None]) >= limit).view(len(seeds), batch, units)
 
 
 class SeededDropout(nn.Module):
@@ -61,3 +68,13 @@ def _scramble(x: Tensor) -> Tensor:
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
     return x ^ (x >> 16)
+
+
+def _scramble_32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The same in numbers that wrap; in place but for the first step."""
+    x = x ^ (x >> np.uint32(16))
+    x *= np.uint32(0x7FEB352D)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
+    return x

@@ -15,7 +15,7 @@ from hatdfed.learning.learner import Learner
 from hatdfed.learning.stacked.blueprint import ImageShape, read_blueprint
 from hatdfed.learning.stacked.kernels import StageKernels, stage_kernels
 from hatdfed.learning.stacked.network import Folded, StackedNetwork
-from hatdfed.learning.stacked.optimiser import Moments, step_in_place, step_rates
+from hatdfed.learning.stacked.optimiser import step_in_place, step_rates
 from hatdfed.learning.stacked.rates import Rates
 from hatdfed.learning.work import WorkPlan
 
@@ -52,6 +52,7 @@ class StackedLearner:
         self.optimiser = learner.optimiser
         self.num_params, self.num_trainable = learner.num_params, learner.num_trainable
         self._layout = learner.layout
+        self._sizes = [shape.numel() for _, shape in self._layout.values()]
         self._moved = learner.moved
         self._device = device
 
@@ -95,11 +96,8 @@ class StackedLearner:
         active = (counts > 0).float()
         with torch.no_grad():
             self.network.update_statistics(tensors, outputs, counts, active)
-            first, second = self._views(models.first), self._views(models.second)
-            for name, gradient in zip(leaves, gradients, strict=True):
-                moments = Moments(*(part[name].flatten(1) if part else None for part in (first, second)))
-                target = tensors[name].flatten(1)
-                step_in_place(self.optimiser, target, gradient.flatten(1), moments, rates, active)
+            by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
+            step_in_place(self.optimiser, models.params, by_place, models.first, models.second, rates, active)
 
     def _rates(self, models: Models, sizes: NDArray[np.int64], scale: NDArray[np.float64]) -> Tensor:  # [steps, 2, S]
         earlier = models.steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)
@@ -108,11 +106,10 @@ class StackedLearner:
         return torch.from_numpy(stacked).to(self._device, non_blocking=True)
 
     def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, P] -> [S, *shape] each
-        size = flat.shape[1]
+        parts = torch.split_with_sizes(flat, self._sizes, dim=1)
         return {
-            name: flat[:, start : start + shape.numel()].view(len(flat), *shape)
-            for name, (start, shape) in self._layout.items()
-            if start < size
+            name: part.view(len(flat), *shape)
+            for (name, (_, shape)), part in zip(self._layout.items(), parts, strict=True)
         }
 
 

@@ -10,10 +10,11 @@ Exact shortcuts, none of which changes a result in real arithmetic:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from hatdfed.learning.dropout import keep_mask
 from hatdfed.learning.stacked.blueprint import Blueprint, Dropout, Linear, Relu
@@ -126,10 +127,26 @@ def _product(layers: list[Linear], tensors: Tensors) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
+class _Linear(torch.autograd.Function):
+    """Torch's own gradient of a batched product comes transposed, and putting it in order costs a pass over it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # [S, B, in], [S, out, in], [S, out]
+        ctx.save_for_backward(x, weight)
+        return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        to_x = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
+        return to_x, torch.bmm(gradient.transpose(1, 2), x), gradient.sum(dim=1)
+
+
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B, in], [S, out, in] -> [S, B, out]
-    if bias is None:
-        return torch.bmm(x, weight.transpose(1, 2))
-    return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+    bias = weight.new_zeros(weight.shape[:2]) if bias is None else bias
+    result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _precise_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -15,25 +15,27 @@ from hatdfed.learning.stacked.triton_stage import triton_available
 BLOCK = 1024
 
 
-def adam_in_place(
-    adam: Adam, params: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: Rates, active: Tensor
-) -> None:  # [S, n], rows may be apart; [S]
-    """See `optimiser.step_in_place`."""
-    servers, size = params.shape
-    _adam[(-(-size // BLOCK), servers)](
-        params, gradient, first, second, rates.step, rates.second, active, size,
-        params.stride(0), gradient.stride(0), first.stride(0), second.stride(0),
-        1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon, BLOCK=BLOCK,
-    )  # fmt: skip
+class TritonVectors:
+    """See `vectors.Vectors`."""
 
+    def adam_in_place(self, adam: Adam, params, gradients, first, second, rates: Rates, active) -> None:
+        """One launch for each parameter tensor."""
+        for start, gradient in gradients.items():
+            g = gradient.flatten(1)
+            servers, size = g.shape
+            m, v, p = (rows[:, start : start + size] for rows in (first, second, params))
+            _adam[(-(-size // BLOCK), servers)](
+                p, g, m, v, rates.step, rates.second, active, size, p.stride(0), g.stride(0), m.stride(0), v.stride(0),
+                1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon, BLOCK=BLOCK,
+            )  # fmt: skip
 
-def weighted_rows(weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
-    """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]]; a model without weight is not even read."""
-    servers, size = own.shape
-    _merge[(-(-size // BLOCK), servers)](
-        weights.contiguous(), own, sent, sender.contiguous(), out, size, weights.shape[1],
-        own.stride(0), sent.stride(0), out.stride(0), BLOCK=BLOCK,
-    )  # fmt: skip
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+        """A model without weight is not even read."""
+        servers, size = own.shape
+        _merge[(-(-size // BLOCK), servers)](
+            weights.contiguous(), own, sent, sender.contiguous(), out, size, weights.shape[1],
+            own.stride(0), sent.stride(0), out.stride(0), BLOCK=BLOCK,
+        )  # fmt: skip
 
 
 def on_gpu(tensor: Tensor) -> bool:
@@ -74,5 +76,7 @@ def _merge(
     for slot in range(1, slots):
         weight = tl.load(weights + server * slots + slot)
         row = tl.load(sender + server * slots + slot).to(tl.int64)
-        total += tl.load(sent + row * sent_apart + place, mask=place < tl.where(weight != 0, size, 0), other=0.0) * weight
+        total += (
+            tl.load(sent + row * sent_apart + place, mask=place < tl.where(weight != 0, size, 0), other=0.0) * weight
+        )
     tl.store(out + server * out_apart + place, total, mask=inside)

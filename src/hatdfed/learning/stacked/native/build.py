@@ -22,7 +22,9 @@ import platformdirs
 
 from hatdfed.learning.stacked.stage import StageShape
 
-_SOURCES = ("stage.c", "forward.h", "backward.h", "tiles.h", "work.h")  # in this folder; the first includes the others
+# In this folder; the first includes the others.
+_STAGE = ("stage.c", "forward.h", "backward.h", "tiles.h", "work.h")
+_VECTORS = ("vectors.c", "work.h")
 _FLAGS = ("-O3", "-fno-math-errno", "-fPIC", "-shared")
 _TUNING = (("-march=native",), ())  # some compilers and machines know no "native"
 _COMPILE_SECONDS = 60.0
@@ -30,16 +32,27 @@ _COMPILE_SECONDS = 60.0
 
 def stage_libraries(shapes: Sequence[StageShape]) -> list[ctypes.CDLL] | None:
     """The compiled code of each stage, or None if any cannot be had."""
+    macros = [[f"-D{name.upper()}={value}" for name, value in shape._asdict().items()] for shape in shapes]
+    return _libraries(_STAGE, macros)
+
+
+def vector_library() -> ctypes.CDLL | None:
+    """The compiled code of `vectors.c`, or None."""
+    libraries = _libraries(_VECTORS, [[]])
+    return None if libraries is None else libraries[0]
+
+
+def _libraries(sources: Sequence[str], macros: Sequence[Sequence[str]]) -> list[ctypes.CDLL] | None:
     compiler = _compiler()
     if compiler is None or os.environ.get("HATDFED_NATIVE") == "0":
         return None
     try:
         with ThreadPoolExecutor() as pool:  # one compiler process each
-            libraries = list(pool.map(functools.partial(_library, compiler), shapes))
+            libraries = list(pool.map(functools.partial(_library, compiler, sources), macros))
     except (OSError, subprocess.SubprocessError):
         return None
     found = [library for library in libraries if library is not None]
-    return found if len(found) == len(shapes) else None
+    return found if len(found) == len(macros) else None
 
 
 def _compiler() -> tuple[str, ...] | None:
@@ -52,11 +65,10 @@ def _compiler() -> tuple[str, ...] | None:
     return None
 
 
-def _library(compiler: tuple[str, ...], shape: StageShape) -> ctypes.CDLL | None:
-    macros = [f"-D{name.upper()}={value}" for name, value in shape._asdict().items()]
+def _library(compiler: tuple[str, ...], sources: Sequence[str], macros: Sequence[str]) -> ctypes.CDLL | None:
     for tuning in _TUNING:
         command = (*compiler, *_FLAGS, *tuning, *macros)
-        library = _cached(command) if _own_folder(cache_folder()) else _temporary(command)
+        library = _cached(command, sources) if _own_folder(cache_folder()) else _temporary(command, sources)
         if library is not None:
             return library
     return None
@@ -78,23 +90,23 @@ def _own_folder(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and private and os.access(folder, os.W_OK)
 
 
-def _cached(command: tuple[str, ...]) -> ctypes.CDLL | None:
-    path = cache_folder() / f"{_fingerprint(command)}.so"
+def _cached(command: tuple[str, ...], sources: Sequence[str]) -> ctypes.CDLL | None:
+    path = cache_folder() / f"{_fingerprint(command, sources)}.so"
     if not _own_file(path):
         # Another process may do the same at this moment: whoever renames last wins, both files are whole.
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / path.name
-            if not _compile(command, made):
+            if not _compile(command, sources, made):
                 return None
             made.replace(path)
     return ctypes.CDLL(str(path))
 
 
-def _temporary(command: tuple[str, ...]) -> ctypes.CDLL | None:
+def _temporary(command: tuple[str, ...], sources: Sequence[str]) -> ctypes.CDLL | None:
     """Compiles for this process only; a loaded file can be deleted."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stage.so"
-        return ctypes.CDLL(str(path)) if _compile(command, path) else None
+        return ctypes.CDLL(str(path)) if _compile(command, sources, path) else None
 
 
 def _own_file(path: Path) -> bool:
@@ -105,8 +117,8 @@ def _own_file(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
-def _compile(command: tuple[str, ...], target: Path) -> bool:
-    source = Path(__file__).parent / _SOURCES[0]
+def _compile(command: tuple[str, ...], sources: Sequence[str], target: Path) -> bool:
+    source = Path(__file__).parent / sources[0]
     return _run((*command, str(source), "-lm", "-o", str(target))) is not None
 
 
@@ -116,11 +128,11 @@ def _run(command: tuple[str, ...]) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _fingerprint(command: tuple[str, ...]) -> str:
+def _fingerprint(command: tuple[str, ...], sources: Sequence[str]) -> str:
     """Names the file: other code, flags, compiler or CPU, other name."""
     digest = hashlib.sha256("\0".join(command).encode())
     digest.update((_compiler_version(command[0]) + _cpu()).encode())
-    for name in _SOURCES:
+    for name in sources:
         digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()[:32]
 

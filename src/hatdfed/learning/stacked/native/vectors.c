@@ -1,0 +1,76 @@
+/* Adam and the merge: every number is read and written once. stages.py and vectors.py call it; rows are servers. */
+#include <math.h>
+
+#include "work.h"
+
+enum { BLOCK = 1 << 14 }; /* numbers in a task: what it touches fits the L2 cache */
+
+typedef struct {
+    int64_t start, length;  /* where the tensor lies in a row of parameters */
+    const float *gradient;  /* [rows, length] */
+    int64_t apart;          /* from one row of it to the next */
+} Segment;
+
+typedef struct {
+    Work work;
+    int64_t segments;
+    const Segment *segment;
+    float *params, *first, *second;
+    int64_t params_apart, first_apart, second_apart;
+    const float *step, *unbias, *active; /* [rows] */
+    double share_1, share_2, epsilon;
+} AdamStep;
+
+static void adam_block(int64_t n, float *restrict p, const float *restrict g, float *restrict m, float *restrict v,
+                       float step, float unbias, float share_1, float share_2, float epsilon) {
+    for (int64_t i = 0; i < n; i++) {
+        m[i] += (g[i] - m[i]) * share_1;
+        v[i] += (g[i] * g[i] - v[i]) * share_2;
+        p[i] -= step * m[i] / (sqrtf(v[i] * unbias) + epsilon);
+    }
+}
+
+static int64_t blocks_of(const Segment *segment) { return (segment->length + BLOCK - 1) / BLOCK; }
+
+static void adam_task(void *job, int phase, int64_t row, int64_t task) {
+    const AdamStep *all = job;
+    const Segment *segment = all->segment;
+    (void)phase;
+    if (!all->active[row]) return;
+    while (task >= blocks_of(segment)) task -= blocks_of(segment++);
+    const int64_t from = task * BLOCK, left = segment->length - from, at = segment->start + from;
+    adam_block(left < BLOCK ? left : BLOCK, all->params + row * all->params_apart + at,
+               segment->gradient + row * segment->apart + from, all->first + row * all->first_apart + at,
+               all->second + row * all->second_apart + at, all->step[row], all->unbias[row], all->share_1,
+               all->share_2, all->epsilon);
+}
+
+typedef struct {
+    Work work;
+    int64_t length, slots;
+    const float *weights;  /* [rows, slots]; slot 0 is the row's own model */
+    const int64_t *sender; /* [rows, slots] */
+    const float *own, *sent;
+    float *out;
+    int64_t own_apart, sent_apart, out_apart;
+} Merge;
+
+static void merge_task(void *job, int phase, int64_t row, int64_t task) {
+    const Merge *all = job;
+    const int64_t from = task * BLOCK, left = all->length - from, n = left < BLOCK ? left : BLOCK;
+    const float *weight = all->weights + row * all->slots, *own = all->own + row * all->own_apart + from;
+    float *restrict out = all->out + row * all->out_apart + from;
+    (void)phase;
+    for (int64_t i = 0; i < n; i++) out[i] = weight[0] * own[i];
+    for (int64_t slot = 1; slot < all->slots; slot++) {
+        const float *restrict sent = all->sent + all->sender[row * all->slots + slot] * all->sent_apart + from;
+        if (weight[slot] == 0) continue; /* it may hold anything, and 0 times that need not be 0 */
+        for (int64_t i = 0; i < n; i++) out[i] += weight[slot] * sent[i];
+    }
+}
+
+static void nothing(void *job, int phase, int64_t row) { (void)job, (void)phase, (void)row; }
+
+void adam_step(AdamStep *all) { work_through(&all->work, adam_task, nothing, all); }
+
+void merge(Merge *all) { work_through(&all->work, merge_task, nothing, all); }

@@ -1,0 +1,76 @@
+"""Who moves long rows of numbers: C on a CPU, Triton on a GPU, plain torch where neither can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hatdfed.learning.optimisers import Adam
+from hatdfed.learning.stacked import triton_vectors
+from hatdfed.learning.stacked.native.vectors import native_vectors
+from hatdfed.learning.stacked.rates import Rates
+
+Gradients = Mapping[int, Tensor]  # [S, …] of a tensor, by where it starts in a row of parameters
+
+
+class Vectors(Protocol):
+    """In place, for S rows that may lie apart."""
+
+    def adam_in_place(
+        self,
+        adam: Adam,
+        params: Tensor,
+        gradients: Gradients,
+        first: Tensor,
+        second: Tensor,
+        rates: Rates,
+        active: Tensor,
+    ) -> None:
+        """One step of Adam for the servers that are active."""
+
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+        """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]]; a model without weight counts for nothing."""
+
+
+class TorchVectors:
+    """Torch operations, on any device."""
+
+    def adam_in_place(
+        self,
+        adam: Adam,
+        params: Tensor,
+        gradients: Gradients,
+        first: Tensor,
+        second: Tensor,
+        rates: Rates,
+        active: Tensor,
+    ) -> None:
+        """Bias-corrected moments."""
+        share_1, share_2 = ((1 - beta) * active[:, None] for beta in (adam.beta_1, adam.beta_2))
+        step = (rates.step * active)[:, None]
+        for start, gradient in gradients.items():
+            g = gradient.flatten(1)
+            m, v, p = (rows[:, start : start + g.shape[1]] for rows in (first, second, params))
+            m.lerp_(g, share_1)
+            v.lerp_(g.square(), share_2)
+            scale = (v * rates.second[:, None]).sqrt_().add_(adam.epsilon)
+            p.sub_((m / scale).mul_(step))
+
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+        """Slot by slot."""
+        torch.mul(own, weights[:, :1], out=out)
+        for slot in range(1, weights.shape[1]):
+            share = weights[:, slot, None]
+            out.add_(torch.where(share != 0, sent.index_select(0, sender[:, slot]) * share, 0.0))
+
+
+def vectors_for(tensor: Tensor) -> Vectors:
+    """The fastest that can work on `tensor`."""
+    if triton_vectors.on_gpu(tensor):
+        return triton_vectors.TritonVectors()
+    if tensor.device.type == "cpu" and tensor.dtype == torch.float32 and (native := native_vectors()) is not None:
+        return native
+    return TorchVectors()
