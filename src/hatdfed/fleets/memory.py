@@ -16,5 +16,5 @@ def rows_that_fit(members: Sequence[Member], device: torch.device) -> int:
     num_params = members[0].program.learner.num_params
     if device.type == "cpu":
         # What one server touches should stay in the cache; small networks would rather share the cost of a call.
-        return 1 if num_params > SMALL_NETWORK else 64
+        return 5 if num_params > SMALL_NETWORK else 64
     return 512

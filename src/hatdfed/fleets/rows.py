@@ -36,7 +36,8 @@ class Execution:
     """How the work is done; nothing here changes what is computed, but for round-off."""
 
     device: torch.device
-    rows_at_once: int  # servers in one tensor program
+    rows_at_once: int  # servers in one tensor program while training
+    judged_at_once: int = 512  # and while models are judged, which takes less memory
     exact: bool = True  # float32 everywhere; else accuracies may be measured in half precision
     kernels: StageKernels | None = None  # None: the fastest there are
 
@@ -94,8 +95,9 @@ class Rows:
             self._spare[self.of_run(run)] = self.params[self.of_run(run)]
         self.params, self._spare = self._spare, self.params
 
-    def parts(self, runs: Iterable[int]) -> Iterator[slice]:
-        """The servers of these runs, in ranges that are computed at once."""
+    def parts(self, runs: Iterable[int], at_once: int | None = None) -> Iterator[slice]:
+        """The servers of these runs, in ranges that are computed at once: as many as are judged, if not said."""
+        at_once = at_once or self.how.judged_at_once
         joined: list[slice] = []
         for run in sorted(runs):
             servers = self.of_run(run)
@@ -103,8 +105,8 @@ class Rows:
                 servers = slice(joined.pop().start, servers.stop)
             joined.append(servers)
         for servers in joined:
-            for start in range(servers.start, servers.stop, self.how.rows_at_once):
-                yield slice(start, min(start + self.how.rows_at_once, servers.stop))
+            for start in range(servers.start, servers.stop, at_once):
+                yield slice(start, min(start + at_once, servers.stop))
 
     def images(self, batch: Batch) -> Images:
         """A batch on the device, channels last."""

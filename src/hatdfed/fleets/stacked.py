@@ -88,7 +88,7 @@ class StackedFleet:
             if self._aggregator(run).splits_mass:
                 # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
                 scale[self.rows.of_run(run)] = 1 / self.rows.mass[self.rows.of_run(run)]
-        for part in self.rows.parts(plans):
+        for part in self.rows.parts(plans, self.rows.how.rows_at_once):
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():
                 self.rows.learner.fit(self.rows.models(part), self.rows.pool, todo, scale[part])
@@ -178,7 +178,7 @@ class StackedFleet:
 
     def _similarity(self, plans: Plans, slots: Slots, sent: Tensor) -> Tensor:  # -> [S, D]
         """Of each model in an inbox to the server's own, for the runs that want to know."""
-        rows, step = self.rows, self.rows.how.rows_at_once
+        rows, step = self.rows, self.rows.how.judged_at_once
         table = torch.zeros(slots.sender.shape, device=sent.device)
         for run in plans:
             if "similarity" not in rows.members[run].program.scores:

@@ -13,6 +13,11 @@ from hatdfed.learning.stacked import triton_stage
 from hatdfed.learning.stacked.native.stages import NativeStages, native_stages
 from hatdfed.learning.stacked.stage import StageOutput, StageShape, infer_stages, train_stage
 
+SMALL_HEAD = 64  # outputs
+
+Tensors = Sequence[Tensor]
+Head = tuple[Tensor, Tensor]  # [S, out, features], channels last; [S, out]
+
 
 class StageKernels(Protocol):
     """The stages of one network, for S models at once."""
@@ -26,8 +31,11 @@ class StageKernels(Protocol):
     ) -> StageOutput:
         """Stage number `index` in training mode, differentiable."""
 
-    def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, exact: bool) -> Tensor:
-        """All stages with batch norm folded in; `exact` forbids anything coarser than float32."""
+    def infer(self, x: Tensor, weights: Tensors, biases: Tensors, head: Head, *, exact: bool) -> Tensor:
+        """All stages with batch norm folded in, and the fully connected layer behind them; -> [S, B, out] in float32.
+
+        `exact` forbids anything coarser than float32 on the way.
+        """
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,9 @@ class TorchStages:
         """See `stage.train_stage`."""
         return train_stage(self.shapes[index], x, weight, scale, shift, counts, epsilon)
 
-    def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, exact: bool) -> Tensor:
+    def infer(self, x: Tensor, weights: Tensors, biases: Tensors, head: Head, *, exact: bool) -> Tensor:
         """See `stage.infer_stages`."""
-        return infer_stages(list(self.shapes), x, list(weights), list(biases))
+        return apply_head(infer_stages(list(self.shapes), x, list(weights), list(biases)), head)
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,11 @@ class CompiledStages:
         """See `stage.train_stage`."""
         return self.stages.train(index, x, weight, scale, shift, counts, epsilon)
 
-    def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, exact: bool) -> Tensor:
-        """See `stage.infer_stages`."""
-        return self.stages.infer(x, weights, biases)
+    def infer(self, x: Tensor, weights: Tensors, biases: Tensors, head: Head, *, exact: bool) -> Tensor:
+        """A small head is computed while an image's features are in the cache."""
+        if head[0].shape[1] <= SMALL_HEAD:
+            return self.stages.infer(x, weights, biases, head)
+        return apply_head(self.stages.infer(x, weights, biases), head)
 
 
 @dataclass(frozen=True)
@@ -81,10 +91,19 @@ class TritonStages:
         precision = "ieee" if self.exact else "tf32"
         return triton_stage.train(self.shapes[index], x, weight, scale, shift, counts, epsilon, precision=precision)
 
-    def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, exact: bool) -> Tensor:
+    def infer(self, x: Tensor, weights: Tensors, biases: Tensors, head: Head, *, exact: bool) -> Tensor:
         """See `stage.infer_stages`."""
         dtype = torch.float32 if exact or self.exact else torch.bfloat16
-        return triton_stage.infer(self.shapes, x, weights, biases, dtype=dtype)
+        return apply_head(triton_stage.infer(self.shapes, x, weights, biases, dtype=dtype), head)
+
+
+def apply_head(features: Tensor, head: Head) -> Tensor:  # [S or 1, B, …] -> [S, B, out]
+    """In float32 whatever the features are in: rounded logits would tie."""
+    weight, bias = head
+    x = features.flatten(2).expand(len(weight), -1, -1)
+    if x.dtype == torch.float32:
+        return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+    return torch.bmm(x, weight.to(x.dtype).transpose(1, 2), out_dtype=torch.float32) + bias[:, None]
 
 
 def stage_kernels(shapes: Sequence[StageShape], device: torch.device) -> StageKernels:

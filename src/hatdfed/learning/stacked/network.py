@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from hatdfed.learning.dropout import keep_mask
 from hatdfed.learning.stacked.blueprint import Blueprint, Dropout, Linear, Relu
-from hatdfed.learning.stacked.kernels import StageKernels
+from hatdfed.learning.stacked.kernels import StageKernels, apply_head
 from hatdfed.learning.stacked.stage import StageOutput
 
 Tensors = Mapping[str, Tensor]  # by name, [S, *shape]
@@ -93,11 +93,13 @@ class StackedNetwork:
 
     def logits(self, folded: Folded, x: Tensor, *, exact: bool) -> Tensor:  # [S or 1, B, H, W, C] -> [S, B, classes]
         """What the models answer, in evaluation mode."""
-        h = self.kernels.infer(x, folded.weights, folded.biases, exact=exact) if folded.weights else x
-        h = h.flatten(2).expand(len(folded.head[0][0]), -1, -1)
-        precision = h.dtype
-        for number, (weight, bias) in enumerate(folded.head):
-            h = _precise_linear(h if number == 0 else h.relu().to(precision), weight, bias)
+        first, *others = folded.head
+        if folded.weights:
+            h = self.kernels.infer(x, folded.weights, folded.biases, first, exact=exact)
+        else:
+            h = apply_head(x, first)
+        for weight, bias in others:
+            h = torch.baddbmm(bias[:, None], h.relu(), weight.transpose(1, 2))
         return h
 
     def _folded_head(self, tensors: Tensors) -> list[tuple[Tensor, Tensor]]:
@@ -133,14 +135,24 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # [S, B, in], [S, out, in], [S, out]
         ctx.save_for_backward(x, weight)
-        return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+        return _products(x, weight.transpose(1, 2)).add_(bias[:, None])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        to_x = torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None
-        return to_x, torch.bmm(gradient.transpose(1, 2), x), gradient.sum(dim=1)
+        to_x = _products(gradient, weight) if ctx.needs_input_grad[0] else None
+        return to_x, _products(gradient.transpose(1, 2), x), gradient.sum(dim=1)
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:  # [S, n, k], [S, k, m] -> [S, n, m]
+    """One matrix product for each server. A CPU shares out single products among its cores, not batches of them."""
+    if a.device.type != "cpu":
+        return torch.bmm(a, b)
+    out = a.new_empty(a.shape[0], a.shape[1], b.shape[2])
+    for server in range(len(a)):
+        torch.mm(a[server], b[server], out=out[server])
+    return out
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B, in], [S, out, in] -> [S, B, out]
@@ -149,15 +161,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
     return result
 
 
-def _precise_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """In float32 whatever `x` is in: rounded logits would tie."""
-    if x.dtype == torch.float32:
-        return _linear(x, weight, bias)
-    return torch.bmm(x, weight.to(x.dtype).transpose(1, 2), out_dtype=torch.float32) + bias[:, None]
-
-
 def _dropped(x: Tensor, layer: Dropout, seeds: Tensor, step: int) -> Tensor:
     kept = keep_mask(
         seeds, step=step, layer=layer.layer, batch=x.shape[1], units=x.shape[2], probability=layer.probability
     )
-    return x * kept / (1 - layer.probability)
+    return x * (kept.to(x.dtype) / (1 - layer.probability))

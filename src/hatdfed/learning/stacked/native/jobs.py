@@ -48,6 +48,8 @@ class Inference(Job):
         ("out", c_void_p),
         ("layers", c_int64),
         ("layer", c_void_p),
+        *((name, c_int64) for name in ("features", "outputs", "padded_outputs")),
+        *((name, c_void_p) for name in ("head", "head_bias")),
     )
 
 

@@ -98,7 +98,25 @@ typedef struct {
     float *out;
     int64_t layers;
     const Layer *layer;
+    int64_t features, outputs, padded_outputs; /* of the fully connected layer behind the stages; 0: there is none */
+    const float *head, *head_bias;             /* [servers][features][padded_outputs], [servers][padded_outputs] */
 } Inference;
+
+static void answer(const Inference *all, int64_t server, const float *features, float *out) {
+    enum { CHAINS = 8 }; /* sums that do not wait for each other */
+    const int64_t step = all->padded_outputs;
+    for (int64_t v = 0; v < step; v += LANES) {
+        const float *weight = all->head + server * all->features * step + v;
+        vec sums[CHAINS] = {load(all->head_bias + server * step + v)};
+        int64_t f = 0;
+        for (; f + CHAINS <= all->features; f += CHAINS)
+            UNROLL for (int k = 0; k < CHAINS; k++) sums[k] += features[f + k] * load(weight + (f + k) * step);
+        for (; f < all->features; f++) sums[0] += features[f] * load(weight + f * step);
+        for (int k = 1; k < CHAINS; k++) sums[0] += sums[k];
+        const int64_t left = all->outputs - v;
+        memcpy(out + v, sums, sizeof(float) * (left < LANES ? (left > 0 ? left : 0) : LANES));
+    }
+}
 
 static void infer_task(void *job, int phase, int64_t server, int64_t task) {
     const Inference *all = job;
@@ -110,12 +128,13 @@ static void infer_task(void *job, int phase, int64_t server, int64_t task) {
     const int64_t first = task * all->per_task, last = first + all->per_task;
     for (int64_t i = first; i < last && i < all->images; i++) {
         const float *image = all->x + ((all->shared ? 0 : server * all->images) + i) * all->in_size;
+        float *out = all->out + (server * all->images + i) * all->out_size;
         for (const Layer *layer = all->layer; layer < all->layer + all->layers; layer++) {
-            float *out = all->out + (server * all->images + i) * all->out_size;
+            const int ends_here = layer == all->layer + all->layers - 1 && !all->outputs;
             image = layer->infer_image(image, layer->filters + server * layer->filter,
-                                       layer->bias + server * layer->channels,
-                                       layer == all->layer + all->layers - 1 ? out : 0);
+                                       layer->bias + server * layer->channels, ends_here ? out : 0);
         }
+        if (all->outputs) answer(all, server, image, out);
     }
 }
 

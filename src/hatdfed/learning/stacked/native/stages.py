@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -19,6 +20,7 @@ from hatdfed.learning.stacked.stage import StageOutput, StageShape
 
 _NORM_ROWS = 6  # forward.h: NORM
 _IMAGES_PER_TASK = 8  # in inference
+_LANES = 16  # a multiple of every machine's vector
 
 
 def native_stages(shapes: Sequence[StageShape]) -> NativeStages | None:
@@ -59,12 +61,18 @@ class NativeStages:
         """`train_stage` for stage number `index`."""
         return StageOutput(*_train_stage(x, weight, scale, shift, counts, epsilon, self._stages[index]))
 
-    def infer(self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-        """`infer_stages` for all stages."""
+    def infer(
+        self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], head: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """`infer_stages` for all stages; with a head, [S, out, features] and [S, out], what that makes of the features.
+
+        A head should be small: it is computed image by image.
+        """
         servers, batch = len(weights[0]), x.shape[1]
         first, last = self._stages[0].shape, self._stages[-1].shape
         x = _checked(x, (1 if len(x) == 1 else servers, batch, first.height, first.width, first.channels_in))
-        out = torch.empty(servers, batch, *last.pooled, last.channels_out)
+        outputs = 0 if head is None else head[0].shape[1]
+        out = torch.empty(servers, batch, *((outputs,) if head else (*last.pooled, last.channels_out)))
         memory: list[object] = [x, out]
         layers = (Layer * len(self._stages))()
         for number, (stage, weight, bias) in enumerate(zip(self._stages, weights, biases, strict=True)):
@@ -79,12 +87,25 @@ class NativeStages:
         job = Inference(
             images=batch, per_task=_IMAGES_PER_TASK, in_size=x[:1, :1].numel(), out_size=out[:1, :1].numel(),
             shared=len(x) < servers, x=x.data_ptr(), out=out.data_ptr(),
-            layers=len(layers), layer=ctypes.addressof(layers),
+            layers=len(layers), layer=ctypes.addressof(layers), outputs=outputs,
         )  # fmt: skip
+        if head is not None:
+            memory += _add_head(job, *head)
         job.memory = (*memory, layers)
         tasks = (len(layers), -(-batch // _IMAGES_PER_TASK))
         share(self._stages[0].library.infer, job, servers, tasks)
         return out
+
+
+def _add_head(job: Inference, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights as C reads them, [features][outputs], with outputs filled up to whole vectors."""
+    _, outputs, features = weight.shape
+    fill = -outputs % _LANES
+    packed = F.pad(weight.transpose(1, 2), (0, fill)).contiguous()
+    packed_bias = F.pad(bias, (0, fill)).contiguous()
+    job.features, job.padded_outputs = features, outputs + fill
+    job.head, job.head_bias = packed.data_ptr(), packed_bias.data_ptr()
+    return packed, packed_bias
 
 
 class _TrainStage(torch.autograd.Function):
