@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hatdfed.bench.machine import forget_peak_memory, gemm_gflops, peak_memory_mb, timed
 from hatdfed.bench.plain_loop import PlainLoop
@@ -132,7 +133,7 @@ def _loop_turn(workload: Workload, servers: int, dataset: Dataset, device: torch
     coordinator, _ = make_actors(config, dataset)
     state = coordinator.start(np.zeros(servers))
     world = make_world(config, dataset, make_pools(dataset))
-    modules = [paper_cnn(workload.image, dataset.num_classes) for _ in range(servers)]
+    modules = [nn.Sequential(*paper_cnn(workload.image, dataset.num_classes).children()) for _ in range(servers)]
     loop, rounds = PlainLoop(modules, world.sources, device), count()
     topologies = [coordinator.plan(state._replace(t=t)).draw.topology for t in range(TOPOLOGIES)]
 

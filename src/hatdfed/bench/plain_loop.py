@@ -1,7 +1,8 @@
 """The loop that one would write by hand: modules, `torch.optim.Adam`, averaged state dicts, one server after another.
 
-It is what a fleet's speed is held against, so it is written to be fair: channels-last images and modules, the fused
-optimiser, evaluation in batches of 100 without gradients, no state dict copied that need not be.
+It is what a fleet's speed is held against, so it has what a careful author would give it: channels-last images and
+modules, ReLU in place, torch's fused optimiser, evaluation in batches of 100 in inference mode with batch norm fused
+into the convolutions by torch's own utility.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from hatdfed.learning.work import Batch, PooledSource
 from hatdfed.topology import Topology
@@ -21,10 +23,10 @@ EVALUATION_BATCH = 100
 class PlainLoop:
     """N servers as N modules."""
 
-    def __init__(self, modules: Sequence[nn.Module], sources: Sequence[PooledSource], device: torch.device) -> None:
+    def __init__(self, modules: Sequence[nn.Sequential], sources: Sequence[PooledSource], device: torch.device) -> None:
         self._device = device
         self._sources = sources
-        self._modules = [module.to(device, memory_format=torch.channels_last) for module in modules]  # type: ignore[call-overload]
+        self._modules = [_in_place(module).to(device, memory_format=torch.channels_last) for module in modules]
         self._optimisers = [torch.optim.Adam(module.parameters(), lr=1e-3, fused=True) for module in self._modules]
         self._pool = self._placed(sources[0].pool)
         self._validation = self._placed(sources[0].validation)
@@ -66,9 +68,9 @@ class PlainLoop:
                 merged[name] = own
         return merged
 
-    @torch.no_grad()
-    def _accuracy(self, module: nn.Module) -> float:
-        module.eval()
+    @torch.inference_mode()
+    def _accuracy(self, module: nn.Sequential) -> float:
+        module = _fused(module)
         x, y = self._validation
         parts = zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True)
         return float(sum((module(some).argmax(dim=1) == labels).sum() for some, labels in parts)) / len(y)
@@ -79,6 +81,23 @@ class PlainLoop:
 
     def _placed(self, batch: Batch) -> Batch:
         return Batch(_channels_last(batch.x.to(self._device)), batch.y.to(self._device))
+
+
+def _in_place(module: nn.Sequential) -> nn.Sequential:
+    for layer in module:
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = True
+    return module
+
+
+def _fused(module: nn.Sequential) -> nn.Sequential:
+    """For evaluation: convolutions that have swallowed their batch norms."""
+    layers = list(module.eval())
+    for place, layer in enumerate(layers):
+        if isinstance(layer, nn.BatchNorm2d):
+            layers[place - 1] = fuse_conv_bn_eval(layers[place - 1], layer)
+            layers[place] = nn.Identity()
+    return nn.Sequential(*layers)
 
 
 def _channels_last(x: Tensor) -> Tensor:
