@@ -26,7 +26,7 @@ class PlainLoop:
     def __init__(self, modules: Sequence[nn.Sequential], sources: Sequence[PooledSource], device: torch.device) -> None:
         self._device = device
         self._sources = sources
-        self._modules = [_in_place(module).to(device, memory_format=torch.channels_last) for module in modules]
+        self._modules = [_placed(module, device) for module in modules]
         self._optimisers = [torch.optim.Adam(module.parameters(), lr=1e-3, fused=True) for module in self._modules]
         self._pool = self._placed(sources[0].pool)
         self._validation = self._placed(sources[0].validation)
@@ -83,19 +83,21 @@ class PlainLoop:
         return Batch(_channels_last(batch.x.to(self._device)), batch.y.to(self._device))
 
 
-def _in_place(module: nn.Sequential) -> nn.Sequential:
+def _placed(module: nn.Sequential, device: torch.device) -> nn.Sequential:
     for layer in module:
         if isinstance(layer, nn.ReLU):
             layer.inplace = True
-    return module
+    placed: nn.Sequential = module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return placed
 
 
 def _fused(module: nn.Sequential) -> nn.Sequential:
     """For evaluation: convolutions that have swallowed their batch norms."""
     layers = list(module.eval())
     for place, layer in enumerate(layers):
-        if isinstance(layer, nn.BatchNorm2d):
-            layers[place - 1] = fuse_conv_bn_eval(layers[place - 1], layer)
+        before = layers[place - 1]
+        if isinstance(layer, nn.BatchNorm2d) and isinstance(before, nn.Conv2d):
+            layers[place - 1] = fuse_conv_bn_eval(before, layer)
             layers[place] = nn.Identity()
     return nn.Sequential(*layers)
 

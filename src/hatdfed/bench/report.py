@@ -52,6 +52,7 @@ def make_report(
     """Measure; `tell` hears what is being done."""
     keep_freed_memory()
     device = torch.device(device_name)
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU, for the loop as well
     results: list[Result] = []
     for size in sizes:
         timed = tuple(name for name in fleets if size <= _limit(name, device_name))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from hatdfed.errors import ConfigError, require_one_of
-from hatdfed.fleets.memory import rows_that_fit
-from hatdfed.fleets.rows import Execution, Member
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.stacked.blueprint import NotStackableError, read_blueprint
 from hatdfed.learning.work import Batch
@@ -45,12 +42,6 @@ def chosen_placement(asked: Placement, learner: Learner, images: Batch) -> Place
             return Placement("mailbox", "cpu")
         raise ConfigError(f"This network cannot be stacked: {reason}. Use --fleet mailbox with --device cpu.") from None
     return Placement("stacked", device)
-
-
-def execution(placement: Placement, members: Sequence[Member]) -> Execution:
-    """How a stacked fleet does its work there."""
-    device = torch.device(placement.device)
-    return Execution(device, rows_that_fit(members, device), exact=device.type == "cpu")
 
 
 def device_of(asked: Placement) -> str:

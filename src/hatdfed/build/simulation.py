@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from hatdfed.build.placement import Placement, chosen_placement, execution
+from hatdfed.build.placement import Placement, chosen_placement
 from hatdfed.build.program import initial_seed, make_actors
 from hatdfed.build.world import WORLD_SETTINGS, Pools, World, make_pools, make_world
 from hatdfed.config import Config
@@ -16,6 +17,7 @@ from hatdfed.coordinator import Coordinator
 from hatdfed.edge_server import EdgeProgram
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.member import FleetMember
+from hatdfed.fleets.memory import execution_for
 from hatdfed.fleets.rows import Member
 from hatdfed.fleets.stacked import StackedFleet
 from hatdfed.learning.datasets.base import Dataset
@@ -73,7 +75,7 @@ def make_batch(configs: Sequence[Config], dataset: Dataset, placement: Placement
         alone = [_with_mailboxes(*each[:2], pools, each[2]) for each in zip(configs, parts, names, strict=True)]
         return Batched(alone, placement, None)
     members = [Member(part.program, part.world.sources, part.coordinator.prices, part.seeds) for part in parts]
-    stack = StackedFleet(members, execution(placement, members))
+    stack = StackedFleet(members, execution_for(members, torch.device(placement.device)))
     simulations = [
         Simulation(part.coordinator, FleetMember(stack, run), pools.test, part.world.label_shares)
         for run, part in enumerate(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,8 +39,19 @@ class Execution:
     device: torch.device
     rows_at_once: int  # servers in one tensor program while training
     judged_at_once: int = 512  # and while models are judged, which takes less memory
-    exact: bool = True  # float32 everywhere; else accuracies may be measured in half precision
+    exact: bool = True  # float32 everywhere; else a GPU uses TF32, and measures accuracies in half precision
     kernels: StageKernels | None = None  # None: the fastest there are
+
+
+@contextmanager
+def matrix_products(how: Execution) -> Iterator[None]:
+    """Torch's own products on a GPU in TF32, unless all must be exact."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if how.device.type == "cuda" and not how.exact else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class Rows:

@@ -19,7 +19,7 @@ from torch import Tensor
 from hatdfed.aggregation import Aggregator, Probe
 from hatdfed.fleets.merging import Holdings, decide, is_verbatim, sent_models
 from hatdfed.fleets.pending import PendingRound
-from hatdfed.fleets.rows import Execution, Member, Rows
+from hatdfed.fleets.rows import Execution, Member, Rows, matrix_products
 from hatdfed.fleets.slots import Slots, make_slots, questions_about
 from hatdfed.learning.stacked.network import Folded
 from hatdfed.learning.stacked.vectors import vectors_for
@@ -35,6 +35,7 @@ class StackedFleet:
 
     def __init__(self, members: Sequence[Member], execution: Execution) -> None:
         self.rows = Rows(members, execution)
+        self._ahead: dict[tuple[int, int], WorkPlan] = {}  # of the next round, made while a GPU is busy with this one
 
     def run_rounds(self, plans: Plans) -> dict[int, RoundReport]:
         """One round of the runs that have a plan."""
@@ -43,6 +44,13 @@ class StackedFleet:
     @torch.no_grad()
     def begin(self, plans: Plans) -> PendingRound:
         """Put the whole round on its way; a GPU works on it while the host does something else."""
+        with matrix_products(self.rows.how):
+            pending = self._begin(plans)
+        if self.rows.how.device.type == "cuda":
+            self._ahead = self._sources_at({run: plan.t + 1 for run, plan in plans.items()})
+        return pending
+
+    def _begin(self, plans: Plans) -> PendingRound:
         rows = self.rows
         works = self._plan_work(plans)
         self._train(plans, works)
@@ -71,15 +79,22 @@ class StackedFleet:
 
     def _plan_work(self, plans: Plans) -> dict[int, WorkPlan]:
         """Every server's work; runs that share a world share it."""
+        made = self._sources_at({run: plan.t for run, plan in plans.items()})
+        return {
+            self.rows.first[run] + place: made[id(source), plan.t]
+            for run, plan in plans.items()
+            for place, source in enumerate(self.rows.members[run].sources)
+        }
+
+    def _sources_at(self, times: Mapping[int, int]) -> dict[tuple[int, int], WorkPlan]:
+        """What the sources of each run bring at its time, by source and time."""
         made: dict[tuple[int, int], WorkPlan] = {}
-        works = {}
-        for run, plan in plans.items():
-            for place, source in enumerate(self.rows.members[run].sources):
-                key = (id(source), plan.t)
+        for run, t in times.items():
+            for source in self.rows.members[run].sources:
+                key = (id(source), t)
                 if key not in made:
-                    made[key] = source.plan(plan.t)
-                works[self.rows.first[run] + place] = made[key]
-        return works
+                    made[key] = self._ahead[key] if key in self._ahead else source.plan(t)
+        return made
 
     def _train(self, plans: Plans, works: Works) -> None:
         """Local training on what the devices brought, Eq. (2)."""

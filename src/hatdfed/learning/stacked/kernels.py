@@ -34,7 +34,7 @@ class StageKernels(Protocol):
     def infer(self, x: Tensor, weights: Tensors, biases: Tensors, head: Head, *, exact: bool) -> Tensor:
         """All stages with batch norm folded in, and the fully connected layer behind them; -> [S, B, out] in float32.
 
-        `exact` forbids anything coarser than float32 on the way.
+        `exact` forbids anything coarser than what training has.
         """
 
 
@@ -78,7 +78,7 @@ class CompiledStages:
 
 @dataclass(frozen=True)
 class TritonStages:
-    """GPU kernels: training in TF32, evaluation in bfloat16; both in float32 when `exact`."""
+    """GPU kernels: training in TF32, coarse evaluation in bfloat16; all in float32 when `exact`, which is slow."""
 
     shapes: tuple[StageShape, ...]
     exact: bool = False
@@ -88,13 +88,18 @@ class TritonStages:
         self, index: int, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, counts: Tensor, epsilon: float
     ) -> StageOutput:
         """See `stage.train_stage`."""
-        precision = "ieee" if self.exact else "tf32"
-        return triton_stage.train(self.shapes[index], x, weight, scale, shift, counts, epsilon, precision=precision)
+        shape = self.shapes[index]
+        return triton_stage.train(shape, x, weight, scale, shift, counts, epsilon, precision=self._precision)
 
     def infer(self, x: Tensor, weights: Tensors, biases: Tensors, head: Head, *, exact: bool) -> Tensor:
         """See `stage.infer_stages`."""
         dtype = torch.float32 if exact or self.exact else torch.bfloat16
-        return apply_head(triton_stage.infer(self.shapes, x, weights, biases, dtype=dtype), head)
+        features = triton_stage.infer(self.shapes, x, weights, biases, dtype=dtype, precision=self._precision)
+        return apply_head(features, head)
+
+    @property
+    def _precision(self) -> str:
+        return "ieee" if self.exact else "tf32"
 
 
 def apply_head(features: Tensor, head: Head) -> Tensor:  # [S or 1, B, …] -> [S, B, out]

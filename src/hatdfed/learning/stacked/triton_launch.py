@@ -34,12 +34,11 @@ class Norm(NamedTuple):
     epsilon: float
 
 
-def infer_stage(shape: StageShape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """One stage in evaluation mode; `x` and `weight` have the type of the features."""
+def infer_stage(shape: StageShape, x: Tensor, weight: Tensor, bias: Tensor, precision: str) -> Tensor:
+    """One stage in evaluation mode; `x` and `weight` have the type of the features, `precision` is for float32."""
     servers, batch = len(weight), x.shape[1]
     shared = len(x) == 1
     features = x.new_empty(servers, batch, *shape.pooled, shape.channels_out)
-    precision = "ieee"  # of float32; others have no choice
     block = _block(precision) if x.dtype == torch.float32 else _block("")
     tiles = _ceil(batch * _whole_windows(shape), block)
     constants = _constants(shape) | {"SHARED": shared, "BLOCK": block, "PRECISION": precision}

@@ -57,11 +57,12 @@ def infer(
     biases: Sequence[Tensor],
     *,
     dtype: torch.dtype = torch.bfloat16,
+    precision: str = "ieee",
 ) -> Tensor:
-    """See `stage.infer_stages`; with float32 the products are float32 as well (slow)."""
+    """See `stage.infer_stages`; with float32, `precision` is that of matrix products, "tf32" or "ieee" (slow)."""
     x = x.to(dtype)
     for shape, weight, bias in zip(shapes, weights, biases, strict=True):
-        x = launch.infer_stage(shape, x.contiguous(), weight.to(dtype), bias.float().contiguous())
+        x = launch.infer_stage(shape, x.contiguous(), weight.to(dtype), bias.float().contiguous(), precision)
     return x
 
 
