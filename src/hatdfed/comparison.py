@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ def compare(
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
     on_run: OnRun | None = None,
+    on_note: Callable[[str], None] | None = None,
     reference: str | None = None,
     target_accuracy: float | None = None,
     **settings: Any,
@@ -66,7 +67,7 @@ def compare(
         raise ConfigError("A comparison needs at least one method and one seed.")
     check_question(names, reference, target_accuracy)
     configs = [_config(settings, method, seed) for method in names for seed in worlds]
-    how = _How(Placement(fleet, device), data_dir)
+    how = _How(Placement(fleet, device), data_dir, on_note)
     jobs = jobs if device_of(how.placement) == "cpu" else 1  # one process has the GPU for itself
     results = _play_all([Job(config, _folder(out, config)) for config in configs], jobs, how, on_run)
     runs = {name: [result for result in results if result.config.method == name] for name in names}
@@ -116,6 +117,7 @@ def read_run(folder: RunFolder) -> RunResult:
 class _How:
     placement: Placement
     data_dir: Path | str | None
+    on_note: Callable[[str], None] | None = None
 
 
 def _config(settings: Mapping[str, Any], method: str, seed: int) -> Config:
@@ -193,7 +195,8 @@ def _play_in_processes(
     threads = max(1, (os.cpu_count() or 1) // processes)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_limit_threads, initargs=(threads,)) as pool:
-        futures = {pool.submit(_play, list(batch.values()), how): list(batch) for batch in batches}
+        quiet = replace(how, on_note=None)  # a function of this process means nothing in another
+        futures = {pool.submit(_play, list(batch.values()), quiet): list(batch) for batch in batches}
         try:
             for future in as_completed(futures):
                 done(futures[future], future.result())
@@ -215,7 +218,7 @@ def _limit_threads(threads: int) -> None:
 
 def _play(jobs: Sequence[Job], how: _How) -> list[RunResult]:
     """Play runs together, each from its checkpoint where it has one and else from the start."""
-    return play([_as_it_stands(job) for job in jobs], how.placement, data_dir=how.data_dir)
+    return play([_as_it_stands(job) for job in jobs], how.placement, data_dir=how.data_dir, on_note=how.on_note)
 
 
 def _as_it_stands(job: Job) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +11,12 @@ import torch
 
 from hatdfed.allocation import keep_freed_memory
 from hatdfed.build.placement import Placement
-from hatdfed.build.simulation import make_batch
+from hatdfed.build.simulation import Batched, make_batch
 from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
+from hatdfed.fleets.memory import DoesNotFitError
 from hatdfed.learning.datasets import load_dataset
-from hatdfed.learning.datasets.base import Progress
+from hatdfed.learning.datasets.base import Dataset, Progress
 from hatdfed.loop import run_many
 from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import merge_layers, overlay, resolve
@@ -78,14 +79,41 @@ def play(
     data_dir: Path | str | None = None,
     on_round: OnRound | None = None,
     progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> list[RunResult]:
-    """Play runs of one data set and one network together; each has its own folder and its own records."""
+    """Play runs of one data set and one network together; each has its own folder and its own records.
+
+    Runs that do not fit into memory together are played in parts, which `on_note` is told.
+    """
     keep_freed_memory()
     first = jobs[0].config
     where = None if data_dir is None else Path(data_dir)
     dataset = load_dataset(first.dataset, data_dir=where, progress=progress, options=first.dataset_options)
+    return _play_what_fits(jobs, dataset, placement, on_round, on_note)
+
+
+def _play_what_fits(
+    jobs: Sequence[Job],
+    dataset: Dataset,
+    placement: Placement,
+    on_round: OnRound | None,
+    on_note: Callable[[str], None] | None,
+) -> list[RunResult]:
     configs = [job.config for job in jobs]
-    batch = make_batch(configs, dataset, placement, names=[config_digest(config) for config in configs])
+    try:
+        batch = make_batch(configs, dataset, placement, names=[config_digest(config) for config in configs])
+    except DoesNotFitError as error:
+        if len(jobs) == 1:
+            raise
+        half = (len(jobs) + 1) // 2
+        if on_note is not None:
+            on_note(f"{len(jobs)} runs do not fit at once, so they are played in two parts. {error}")
+        parts = (jobs[:half], jobs[half:])
+        return [result for part in parts for result in _play_what_fits(part, dataset, placement, on_round, on_note)]
+    return _play_batch(jobs, batch, on_round)
+
+
+def _play_batch(jobs: Sequence[Job], batch: Batched, on_round: OnRound | None) -> list[RunResult]:
     with ExitStack() as stack, _suitable_threads(batch.simulations[0].fleet.num_params):
         sessions = []
         for job, simulation in zip(jobs, batch.simulations, strict=True):

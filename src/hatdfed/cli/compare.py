@@ -75,7 +75,7 @@ def compare_command(
     settings = {**layer, **question, "fleet": fleet, "device": device, "data_dir": data_dir}
     workers = jobs or os.cpu_count() or 1
     with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as on_run:
-        comparison = compare(names, seeds=seeds, jobs=workers, out=folder, on_run=on_run, **settings)
+        comparison = compare(names, seeds=seeds, jobs=workers, out=folder, on_run=on_run, on_note=note, **settings)
     _report(comparison, first, folder, as_json=as_json)
 
 

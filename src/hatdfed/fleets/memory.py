@@ -20,6 +20,10 @@ USED_SHARE = 0.8  # of the memory that is free; the rest is for what nobody coun
 FLOAT, HALF, INDEX = 4, 2, 8  # bytes
 
 
+class DoesNotFitError(HatdfedError):
+    """There is not enough memory for all servers of a fleet."""
+
+
 class Sizes(NamedTuple):
     """What the memory of a fleet depends on, besides its network and how many servers it has."""
 
@@ -73,10 +77,11 @@ def execution_for(members: Sequence[Member], device: torch.device) -> Execution:
     channels, height, width = pool.x.shape[1:]
     need = footprint(learner, (channels, height, width), sizes_of(members), device)
     servers = sum(len(member.sources) for member in members)
-    room = int(USED_SHARE * free_memory(device)) - need.fixed - servers * need.a_server
-    if room < max(need.training, need.judging):
-        fit = max(0, int(USED_SHARE * free_memory(device)) - need.fixed) // (need.a_server + need.training)
-        raise HatdfedError(
+    free, one = int(USED_SHARE * free_memory(device)) - need.fixed, max(need.training, need.judging)
+    room = free - servers * need.a_server
+    if room < one:
+        fit = max(0, free - one) // need.a_server
+        raise DoesNotFitError(
             f"{servers} servers need {(need.fixed + servers * need.a_server) / 1e9:.1f} GB, but {device.type} has "
             f"{free_memory(device) / 1e9:.1f} GB free. About {fit} would fit: use fewer servers, or fewer runs at once."
         )

@@ -23,9 +23,9 @@ import platformdirs
 from hatdfed.learning.stacked.stage import StageShape
 
 # In this folder; the first includes the others.
-_STAGE = ("stage.c", "forward.h", "backward.h", "tiles.h", "work.h")
+_STAGE = ("stage.c", "forward.h", "backward.h", "winograd.h", "tiles.h", "work.h")
 _VECTORS = ("vectors.c", "work.h")
-_FLAGS = ("-O3", "-fno-math-errno", "-fPIC", "-shared")
+_FLAGS = ("-O3", "-fno-math-errno", "-fno-predictive-commoning", "-fPIC", "-shared")
 _TUNING = (("-march=native",), ())  # some compilers and machines know no "native"
 _COMPILE_SECONDS = 60.0
 

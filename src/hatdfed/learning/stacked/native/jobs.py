@@ -26,7 +26,7 @@ class Layer(ctypes.Structure):
     """One stage of `Inference`."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("pack", "infer_image", "weight", "bias", "filters")),
+        *((name, c_void_p) for name in ("pack", "infer_images", "weight", "bias", "filters")),
         *((name, c_int64) for name in ("weights", "filter", "channels")),
     )
 

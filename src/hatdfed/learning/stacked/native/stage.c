@@ -34,10 +34,6 @@ static void pack_outputs(const float *weight, float *filters, int v) {
         }
 }
 
-void pack(const float *weight, float *filters) {
-    for (int v = 0; v < OUT_VECTORS; v++) pack_outputs(weight, filters, v);
-}
-
 static Source padded(const float *image) {
     static _Thread_local ALIGNED float copy[(HEIGHT + 2 * PADDING) * IN_ROW]; /* nobody writes its border of zeros */
     if (!PADDING) return (Source){image, IN_ROW, CHANNELS_IN};
@@ -63,13 +59,10 @@ INLINE void infer_tile(Source in, const float *filter, const float *bias, float 
     }
 }
 
-/* One image; without `pooled` into memory of this thread, which its next image overwrites. */
-const float *infer_image(const float *image, const float *filters, const float *bias, float *pooled) {
-    static _Thread_local ALIGNED float own[POOL_SIZE];
+static void infer_image(const float *image, const float *filters, const float *bias, float *pooled) {
     enum { PAIRS = TILE_PIXELS / 2, TILES = (POOL_WIDTH + PAIRS - 1) / PAIRS };
     const int narrow = POOL_WIDTH / TILES, wider = POOL_WIDTH % TILES;
     const Source in = padded(image);
-    pooled = pooled ? pooled : own;
     for (int group = 0; group < OUT_VECTORS / GROUP; group++) /* outermost: a group's filter fits the L1 cache */
         for (int y = 0; y < POOL_HEIGHT; y++)
             for (int t = 0, x = 0; t < TILES; x += narrow + (t < wider), t++) {
@@ -80,12 +73,34 @@ const float *infer_image(const float *image, const float *filters, const float *
                 else
                     infer_tile(tile, filters + group * FILTER, bias, to, group, 2 * narrow);
             }
+}
+
+#include "winograd.h"
+
+enum { TOGETHER = 8 }; /* images that go through all stages before the next ones do: neighbours fill a block of tiles */
+
+/* What `infer_images` wants. */
+void pack(const float *weight, float *filters) {
+    if (WINOGRAD)
+        pack_points(weight, filters);
+    else
+        for (int v = 0; v < OUT_VECTORS; v++) pack_outputs(weight, filters, v);
+}
+
+/* Up to TOGETHER images; without `pooled` into memory of this thread, which its next images overwrite. */
+const float *infer_images(int64_t count, const float *images, const float *filters, const float *bias, float *pooled) {
+    static _Thread_local ALIGNED float own[TOGETHER * POOL_SIZE];
+    pooled = pooled ? pooled : own;
+    if (WINOGRAD)
+        infer_winograd(count, images, filters, bias, pooled);
+    else
+        for (int64_t i = 0; i < count; i++) infer_image(images + i * IN_SIZE, filters, bias, pooled + i * POOL_SIZE);
     return pooled;
 }
 
 typedef struct {
     void (*pack)(const float *, float *);
-    const float *(*infer_image)(const float *, const float *, const float *, float *);
+    const float *(*infer_images)(int64_t, const float *, const float *, const float *, float *);
     const float *weight, *bias; /* of all servers */
     float *filters;
     int64_t weights, filter, channels; /* how much of them is one server's */
@@ -102,19 +117,25 @@ typedef struct {
     const float *head, *head_bias;             /* [servers][features][padded_outputs], [servers][padded_outputs] */
 } Inference;
 
-static void answer(const Inference *all, int64_t server, const float *features, float *out) {
-    enum { CHAINS = 8 }; /* sums that do not wait for each other */
+/* The fully connected layer, of up to TOGETHER images: they share the weights, and their sums do not wait for each
+ * other. What is in memory behind the last image is computed along and not looked at. */
+static void answer(const Inference *all, int64_t server, int64_t count, const float *features, float *out) {
     const int64_t step = all->padded_outputs;
-    for (int64_t v = 0; v < step; v += LANES) {
+    for (int64_t v = 0; v < all->outputs; v += LANES) {
         const float *weight = all->head + server * all->features * step + v;
-        vec sums[CHAINS] = {load(all->head_bias + server * step + v)};
-        int64_t f = 0;
-        for (; f + CHAINS <= all->features; f += CHAINS)
-            UNROLL for (int k = 0; k < CHAINS; k++) sums[k] += features[f + k] * load(weight + (f + k) * step);
-        for (; f < all->features; f++) sums[0] += features[f] * load(weight + f * step);
-        for (int k = 1; k < CHAINS; k++) sums[0] += sums[k];
-        const int64_t left = all->outputs - v;
-        memcpy(out + v, sums, sizeof(float) * (left < LANES ? (left > 0 ? left : 0) : LANES));
+        vec sums[TOGETHER];
+        UNROLL for (int k = 0; k < TOGETHER; k++) sums[k] = load(all->head_bias + server * step + v);
+        for (int64_t f = 0, end; f < all->features; f = end) { /* sums of sums: many small terms in a row lose digits */
+            vec part[TOGETHER] = {{0}};
+            end = f + 64 < all->features ? f + 64 : all->features;
+            for (int64_t i = f; i < end; i++) {
+                const vec weights = load(weight + i * step);
+                UNROLL for (int k = 0; k < TOGETHER; k++) part[k] += weights * features[k * all->features + i];
+            }
+            UNROLL for (int k = 0; k < TOGETHER; k++) sums[k] += part[k];
+        }
+        const int64_t left = all->outputs - v < LANES ? all->outputs - v : LANES;
+        for (int64_t k = 0; k < count; k++) memcpy(out + k * all->outputs + v, sums + k, sizeof(float) * left);
     }
 }
 
@@ -125,16 +146,17 @@ static void infer_task(void *job, int phase, int64_t server, int64_t task) {
         layer->pack(layer->weight + server * layer->weights, layer->filters + server * layer->filter);
         return;
     }
-    const int64_t first = task * all->per_task, last = first + all->per_task;
-    for (int64_t i = first; i < last && i < all->images; i++) {
-        const float *image = all->x + ((all->shared ? 0 : server * all->images) + i) * all->in_size;
+    const int64_t end = (task + 1) * all->per_task, last = end < all->images ? end : all->images;
+    for (int64_t i = task * all->per_task; i < last; i += TOGETHER) {
+        const int64_t count = last - i < TOGETHER ? last - i : TOGETHER;
+        const float *images = all->x + ((all->shared ? 0 : server * all->images) + i) * all->in_size;
         float *out = all->out + (server * all->images + i) * all->out_size;
         for (const Layer *layer = all->layer; layer < all->layer + all->layers; layer++) {
             const int ends_here = layer == all->layer + all->layers - 1 && !all->outputs;
-            image = layer->infer_image(image, layer->filters + server * layer->filter,
-                                       layer->bias + server * layer->channels, ends_here ? out : 0);
+            images = layer->infer_images(count, images, layer->filters + server * layer->filter,
+                                         layer->bias + server * layer->channels, ends_here ? out : 0);
         }
-        if (all->outputs) answer(all, server, image, out);
+        if (all->outputs) answer(all, server, count, images, out);
     }
 }
 
@@ -147,4 +169,5 @@ void infer(Inference *all) { work_through(&all->work, infer_task, nothing, all);
 #include "backward.h"
 
 /* What stages.py must know to allocate memory, in floats or bytes. */
-const int64_t sizes[] = {OUT, FILTERS, BACK_FILTERS, KEEPS_CONVOLVED ? CONV_SIZE : 0, OUT_VECTORS};
+const int64_t sizes[] = {OUT, FILTERS, BACK_FILTERS, KEEPS_CONVOLVED ? CONV_SIZE : 0, OUT_VECTORS,
+                         WINOGRAD ? POINT_FILTERS : FILTERS};

@@ -42,11 +42,12 @@ class _Stage(NamedTuple):
     back_filters: int  # per server
     convolved: int  # per image; 0 if not kept for the backward pass
     vectors: int  # per pixel that goes out
+    infer_filters: int  # per server
 
     @classmethod
     def of(cls, shape: StageShape, library: ctypes.CDLL) -> _Stage:
         declare(library)
-        return cls(shape, library, *(ctypes.c_int64 * 5).in_dll(library, "sizes"))
+        return cls(shape, library, *(ctypes.c_int64 * 6).in_dll(library, "sizes"))
 
 
 class NativeStages:
@@ -78,10 +79,10 @@ class NativeStages:
         for number, (stage, weight, bias) in enumerate(zip(self._stages, weights, biases, strict=True)):
             weight = _checked(weight, _weight_shape(servers, stage.shape))
             bias = _checked(bias, (servers, stage.shape.channels_out))
-            filters = torch.empty(servers, stage.filters)
-            functions = (ctypes.cast(stage.library[name], ctypes.c_void_p).value for name in ("pack", "infer_image"))
+            filters = torch.empty(servers, stage.infer_filters)
+            functions = (ctypes.cast(stage.library[name], ctypes.c_void_p).value for name in ("pack", "infer_images"))
             pointers = (tensor.data_ptr() for tensor in (weight, bias, filters))
-            sizes = (weight[:1].numel(), stage.filters, stage.shape.channels_out)
+            sizes = (weight[:1].numel(), stage.infer_filters, stage.shape.channels_out)
             layers[number] = Layer(*functions, *pointers, *sizes)
             memory += (weight, bias, filters)
         job = Inference(

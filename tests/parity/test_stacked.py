@@ -1,0 +1,295 @@
+"""The stacked fleet against its referee: the same topologies, energies and models as mailboxes, for every method."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hatdfed import loop
+from hatdfed.aggregation import Merged, Rule
+from hatdfed.build.placement import Placement
+from hatdfed.build.program import initial_seed, make_actors
+from hatdfed.build.simulation import make_batch, make_simulation
+from hatdfed.build.world import make_pools, make_world
+from hatdfed.fleets.mailbox import MailboxFleet
+from hatdfed.fleets.member import FleetMember
+from hatdfed.fleets.rows import Execution, Member
+from hatdfed.fleets.stacked import StackedFleet
+from hatdfed.learning.datasets import load_dataset
+from hatdfed.learning.learner import Learner
+from hatdfed.learning.networks import NETWORKS
+from hatdfed.learning.optimisers import Sgd
+from hatdfed.learning.stacked.kernels import TorchStages, stage_kernels
+from hatdfed.methods import METHODS
+from hatdfed.resolve import resolve
+
+DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
+CPU = torch.device("cpu")
+ROUNDS = 5
+
+
+def settings(method="hat-dfed", **more):
+    # Few devices come, so batches are ragged and some servers have none at all.
+    fixed = {"dataset": "synthetic", "network": "small-cnn", "servers": 6, "rounds": ROUNDS, "validation_images": 100}
+    return resolve({"method": method, **fixed, "device_online_probability": 0.08, **more})
+
+
+def tiny_cnn(shape, num_classes):
+    """Dropout, a ReLU in the head, a convolution with and one without a bias."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 5, 3, padding=1, bias=False),
+        nn.BatchNorm2d(5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(5, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * (height // 4) * (width // 4), 20),
+        nn.Dropout(0.25),
+        nn.ReLU(),
+        nn.Linear(20, 12, bias=False),
+        nn.Dropout(0.1),
+        nn.Linear(12, num_classes),
+    )
+
+
+def stacked_alone(config, *, rows_at_once=4, kernels=None, **changes):
+    pools = make_pools(DATASET)
+    world = make_world(config, DATASET, pools)
+    coordinator, program = make_actors(config, DATASET)
+    program = dataclasses.replace(program, **changes)
+    member = Member(
+        program, world.sources, coordinator.prices, [initial_seed(config, i) for i in range(config.servers)]
+    )
+    fleet = StackedFleet([member], Execution(CPU, rows_at_once, rows_at_once + 1, kernels=kernels))
+    return coordinator, FleetMember(fleet, 0)
+
+
+def mailboxes(config, **changes):
+    pools = make_pools(DATASET)
+    coordinator, program = make_actors(config, DATASET)
+    seeds = [initial_seed(config, i) for i in range(config.servers)]
+    program = dataclasses.replace(program, **changes)
+    sources = make_world(config, DATASET, pools).sources
+    return coordinator, MailboxFleet(program, sources, coordinator.prices, initial_seeds=seeds, codec_name=config.codec)
+
+
+def played(coordinator, fleet, rounds=ROUNDS):
+    records = []
+    loop.run(coordinator, fleet, rounds=rounds, sinks=[lambda _, record: records.append(record)])
+    return records
+
+
+def logits(learner, models):
+    x = make_pools(DATASET).test.x
+    return torch.stack([learner.logits(model, x) for model in models])
+
+
+def assert_same_rounds(mine, theirs, *, tolerance=1e-5):
+    assert len(mine) == len(theirs)
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.draw.topology == other.draw.topology
+        np.testing.assert_array_equal(one.report.accuracy, other.report.accuracy)
+        assert one.report.energy == other.report.energy
+        np.testing.assert_array_equal(one.report.delivered, other.report.delivered)
+        np.testing.assert_allclose(one.report.importance, other.report.importance, atol=tolerance)
+        for server, same in zip(one.report.servers, other.report.servers, strict=True):
+            assert server.num_samples == same.num_samples
+            assert server.scores.keys() == same.scores.keys()
+            for name in server.scores:
+                np.testing.assert_allclose(server.scores[name], same.scores[name], atol=10 * tolerance)
+
+
+def assert_parity(config, **how):
+    referee, box = mailboxes(config)
+    coordinator, member = stacked_alone(config, **how)
+    assert_same_rounds(played(coordinator, member), played(referee, box))
+    learner = box._program.learner
+    torch.testing.assert_close(logits(learner, member.models), logits(learner, box.models), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method(method):
+    assert_parity(settings(method))
+
+
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp", "dac", "pens", "d-psgd"])
+@pytest.mark.parametrize("network", ["linear", "tiny"])
+def test_other_networks_and_plain_torch(method, network, monkeypatch):
+    monkeypatch.setitem(NETWORKS.built_in, "tiny", tiny_cnn)
+    config = settings(method, network=network, device_online_probability=0.4)
+    assert_parity(config)
+    shapes = stacked_alone(config)[1].fleet.rows.learner.network.blueprint.stages
+    assert_parity(config, kernels=TorchStages(tuple(stage.shape for stage in shapes)))
+
+
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp", "d-psgd"])
+def test_half_precision_on_the_wire(method):
+    """Rounding to half precision may turn a difference in the last digit into one in the fourth, so only a round."""
+    config = settings(method, codec="float16", rounds=1)
+    referee, box = mailboxes(config)
+    coordinator, member = stacked_alone(config)
+    assert_same_rounds(played(coordinator, member, 1), played(referee, box, 1), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_stochastic_gradient_descent(momentum):
+    learner = {"optimiser": "sgd", "learning_rate": 0.02, "momentum": momentum}
+    assert_parity(settings("sgp", learner=learner, device_online_probability=0.5))
+
+
+def test_several_batches_in_a_pass_and_topped_up_probes():
+    assert_parity(settings("hat-dfed-released", samples_per_round=60, batch_size=7, device_online_probability=0.4))
+
+
+@dataclasses.dataclass(frozen=True)
+class Median(Rule):
+    """No average: the middle of what is there."""
+
+    def __call__(self, probe, inbox):
+        models = torch.where(inbox.present[:, None], inbox.models, torch.nan)
+        share = inbox.present / inbox.present.sum()
+        return Merged(models.nanmedian(dim=0).values, share, torch.ones((), dtype=torch.float64))
+
+
+def test_a_rule_that_is_no_average_sees_the_models():
+    config = settings("rnd", link_share=0.5, device_online_probability=0.5)
+    referee, box = mailboxes(config, aggregator=Median())
+    coordinator, member = stacked_alone(config, aggregator=Median())
+    assert_same_rounds(played(coordinator, member), played(referee, box))
+    torch.testing.assert_close(member.models, box.models, rtol=0, atol=1e-5)
+
+
+def test_a_model_that_is_not_finite_is_refused_counted_and_its_mass_stays_at_home():
+    config = settings("sgp", rounds=2)
+    fleets = [mailboxes(config), stacked_alone(config)]
+    for _, fleet in fleets:
+        snapshot = {name: array.copy() for name, array in fleet.snapshot().items()}
+        snapshot["2.params"][7] = np.inf
+        fleet.restore(snapshot)
+    reports = [[record.report for record in played(*pair, rounds=2)] for pair in fleets]
+    for one, other in zip(*reports, strict=True):
+        np.testing.assert_array_equal(one.delivered, other.delivered)
+        assert not one.delivered[:, 2].any()
+    assert fleets[0][1].refused == fleets[1][1].refused
+    assert fleets[1][1].refused["not-finite"] > 0
+    masses = [[fleet.snapshot()[f"{i}.scalars"][1] for i in range(6)] for _, fleet in fleets]
+    np.testing.assert_allclose(masses[0], masses[1], rtol=1e-12)
+    assert sum(masses[1]) == pytest.approx(6)
+
+
+MIXED = (
+    settings("hat-dfed", seed=1),
+    settings("hat-dfed-literal", seed=1, gain_share=0.9, link_share=0.5),
+    settings("sgp", seed=2, servers=4, label_concentration=2.0, rounds=3),
+    settings("hat-dfed", seed=1, quality_share=1.0, device_online_probability=0.9, codec="float16"),
+    settings("dac", seed=2, validation_images=60, energy={"link_kbit_per_joule": [1.0, 2.0]}),
+    settings("pens", seed=5, feedback="test", common_init=True),
+)
+
+
+def kept_in(records):
+    return lambda _, record: records.append(record)
+
+
+@pytest.fixture(scope="module")
+def batch_of_runs():
+    batch = make_batch(MIXED, DATASET, Placement("stacked", "cpu"), names=["x"] * len(MIXED))
+    records = [[] for _ in MIXED]
+    players = [
+        loop.Player(
+            sim.coordinator, config.rounds, [kept_in(mine)], sim.coordinator.start(sim.fleet.validation_accuracy())
+        )
+        for sim, config, mine in zip(batch.simulations, MIXED, records, strict=True)
+    ]
+    loop.run_many(players, batch)
+    return batch, records
+
+
+@pytest.mark.parametrize("number", range(len(MIXED)))
+def test_runs_in_one_fleet_are_what_each_is_alone(batch_of_runs, number):
+    batch, records = batch_of_runs
+    sim = make_simulation(MIXED[number], DATASET)
+    alone = played(sim.coordinator, sim.fleet, MIXED[number].rounds)
+    assert [r.draw.topology for r in records[number]] == [r.draw.topology for r in alone]
+    assert [r.report.energy for r in records[number]] == [r.report.energy for r in alone]
+    if MIXED[number].codec == "float32":
+        assert_same_rounds(records[number], alone)
+        learner = sim.fleet._program.learner
+        theirs = logits(learner, sim.fleet.models)
+        torch.testing.assert_close(logits(learner, batch.simulations[number].fleet.models), theirs, rtol=0, atol=1e-4)
+
+
+def test_the_same_bits_every_time():
+    config = settings(device_online_probability=0.5)
+    first, second = stacked_alone(config), stacked_alone(config)
+    one, other = played(*first), played(*second)
+    assert torch.equal(first[1].models, second[1].models)
+    assert [r.report.energy for r in one] == [r.report.energy for r in other]
+
+
+def test_a_run_can_change_fleets_in_the_middle():
+    config = settings("sgp", rounds=6, device_online_probability=0.5)
+    referee, box = mailboxes(config)
+    state = loop.run(referee, box, rounds=3)
+    coordinator, member = stacked_alone(config)
+    member.restore(box.snapshot())
+    assert torch.equal(member.models, box.models)
+    loop.run(coordinator, member, rounds=6, state=state)
+    loop.run(referee, box, rounds=6, state=state)
+    torch.testing.assert_close(member.models, box.models, rtol=0, atol=1e-4)
+    back = mailboxes(config)[1]
+    back.restore(member.snapshot())
+    assert torch.equal(back.models, member.models)
+
+
+def test_a_repeated_plan_is_not_played_again():
+    coordinator, member = stacked_alone(settings())
+    plan = coordinator.plan(coordinator.start(np.zeros(6)))
+    first = member.run_round(plan)
+    models = member.models
+    assert member.run_round(plan) is first
+    assert torch.equal(member.models, models)
+
+
+def test_runs_of_different_pools_are_refused():
+    config = settings()
+    members = []
+    for _ in range(2):
+        coordinator, program = make_actors(config, DATASET)
+        sources = make_world(config, DATASET, make_pools(DATASET)).sources
+        members.append(Member(program, sources, coordinator.prices, [1] * 6))
+    with pytest.raises(ValueError, match="share one pool"):
+        StackedFleet(members, Execution(CPU, 4))
+
+
+def test_an_optimiser_without_a_stacked_form_says_so():
+    class Own(Sgd):
+        pass
+
+    @dataclasses.dataclass(frozen=True)
+    class Other:
+        def init(self, num_trainable):
+            return Sgd().init(num_trainable)
+
+        def step(self, params, gradient, state):
+            return params, state
+
+    config = settings(device_online_probability=0.9)
+    maker = partial(NETWORKS["linear"], tuple(DATASET.train.pixels.shape[1:]), DATASET.num_classes)
+    stacked_alone(config, learner=Learner(maker, Own()))
+    coordinator, member = stacked_alone(config, learner=Learner(maker, Other()))
+    with pytest.raises(TypeError, match="no stacked form of Other"):
+        played(coordinator, member)
+
+
+def test_kernels_are_chosen_by_device(monkeypatch):
+    shapes = [stage.shape for stage in stacked_alone(settings())[1].fleet.rows.learner.network.blueprint.stages]
+    monkeypatch.setenv("HATDFED_NATIVE", "0")
+    assert stage_kernels(shapes, CPU).name == "torch"

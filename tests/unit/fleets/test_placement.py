@@ -1,0 +1,94 @@
+"""Which fleet, on which device, and whether it fits."""
+
+import pytest
+import torch
+from torch import nn
+
+import hatdfed
+from hatdfed.allocation import keep_freed_memory
+from hatdfed.build.placement import Placement
+from hatdfed.build.program import make_program
+from hatdfed.build.simulation import make_batch
+from hatdfed.errors import ConfigError, HatdfedError
+from hatdfed.experiment import Job, play
+from hatdfed.fleets import memory
+from hatdfed.fleets.memory import Footprint, Sizes, footprint
+from hatdfed.fleets.rows import Execution
+from hatdfed.learning.datasets import load_dataset
+from hatdfed.learning.networks import NETWORKS
+from hatdfed.resolve import resolve
+
+DATASET = load_dataset("synthetic", options={"train": 400, "validation": 100, "test": 30})
+SMALL = {"dataset": "synthetic", "network": "linear", "servers": 3, "rounds": 1, "validation_images": 50}
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+def batch(*configs, fleet="auto", device="auto"):
+    return make_batch(
+        configs or [resolve(SMALL)], DATASET, Placement(fleet, device), names=["x"] * max(1, len(configs))
+    )
+
+
+@WITHOUT_GPU
+def test_stacked_on_the_cpu_unless_told_otherwise():
+    assert batch().placement == Placement("stacked", "cpu")
+    assert batch(fleet="mailbox").placement == Placement("mailbox", "cpu")
+
+
+def test_a_network_that_cannot_be_stacked_gets_mailboxes_or_a_sentence(monkeypatch):
+    def normed(shape, num_classes):
+        size = shape[0] * shape[1] * shape[2]
+        return nn.Sequential(nn.Flatten(), nn.LayerNorm(size), nn.Linear(size, num_classes))
+
+    monkeypatch.setitem(NETWORKS.built_in, "normed", normed)
+    config = resolve({**SMALL, "network": "normed"})
+    assert batch(config, device="cpu").placement.fleet == "mailbox"
+    with pytest.raises(ConfigError, match=r"cannot be stacked: layer 1 is a LayerNorm.*Use --fleet mailbox"):
+        batch(config, fleet="stacked", device="cpu")
+
+
+@WITHOUT_GPU
+def test_a_gpu_that_is_not_there_is_missed():
+    with pytest.raises(ConfigError, match=r"torch finds no CUDA device here. Use --device cpu"):
+        batch(device="cuda")
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match="--fleet"):
+        Placement("stakced")
+    with pytest.raises(ConfigError, match="--device"):
+        Placement(device="tpu")
+
+
+def test_results_say_how_they_were_computed():
+    result = hatdfed.run(**SMALL, fleet="mailbox", device="cpu", dataset_options={"train": 400, "validation": 100})
+    assert result.summary["computed_by"] == {"fleet": "mailbox", "device": "cpu"}
+
+
+def test_a_fleet_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda device: 100_000)
+    with pytest.raises(HatdfedError, match=r"3 servers need .* GB, but cpu has 0.0 GB free. About \d+ would fit"):
+        batch()
+
+
+def test_runs_that_do_not_fit_together_are_played_in_parts(monkeypatch):
+    seen, fits = [], 450_000
+    monkeypatch.setattr(memory, "free_memory", lambda device: fits)
+    options = {"train": 400, "validation": 100, "test": 30}
+    jobs = [Job(resolve({**SMALL, "dataset_options": options, "seed": seed})) for seed in range(6)]
+    results = play(jobs, Placement("stacked", "cpu"), on_note=seen.append)
+    assert [result.config.seed for result in results] == list(range(6))
+    assert seen
+    assert all("do not fit at once" in text for text in seen)
+
+
+def test_less_memory_means_less_at_once():
+    program = make_program(resolve({**SMALL, "network": "small-cnn"}), DATASET)
+    need = footprint(program.learner, (1, 8, 8), Sizes(64, 100, 500), torch.device("cpu"))
+    assert need.a_server == 4 * 4 * -(-program.learner.num_params // 64) * 64
+    assert need.total(10, Execution(torch.device("cpu"), 10, 10)) > need.total(10, Execution(torch.device("cpu"), 1, 1))
+    assert Footprint(1, 10, 100, 1000).total(3, Execution(torch.device("cpu"), 2, 2)) == 1000 + 3 + 200
+
+
+def test_freed_memory_is_kept_where_the_c_library_can_do_that():
+    assert keep_freed_memory() in (True, False)

@@ -1,0 +1,95 @@
+"""Adam and the merge: torch operations, C and the server-by-server optimiser say the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from hatdfed.learning.optimisers import Adam, OptimiserState, Sgd
+from hatdfed.learning.stacked.native.vectors import native_vectors
+from hatdfed.learning.stacked.optimiser import step_in_place, step_rates
+from hatdfed.learning.stacked.rates import Rates
+from hatdfed.learning.stacked.vectors import TorchVectors, vectors_for
+
+SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))
+SIZE = 20_037
+
+
+def forms():
+    return [TorchVectors(), *([native_vectors()] if native_vectors() else [])]
+
+
+def rows(generator):
+    """Rows that lie apart, as a fleet has them."""
+    return torch.randn(SERVERS, SIZE + 27, generator=generator)[:, :SIZE]
+
+
+@pytest.fixture
+def world():
+    generator = torch.Generator().manual_seed(5)
+    gradients = {
+        start: torch.randn(SERVERS, *shape, generator=generator) for start, shape in zip(STARTS, SHAPES, strict=True)
+    }
+    return rows(generator), gradients, rows(generator), rows(generator).abs()
+
+
+@pytest.mark.parametrize("form", forms(), ids=lambda form: type(form).__name__)
+def test_adam_is_the_one_of_a_single_server(form, world):
+    params, gradients, first, second = world
+    steps, scale = np.array([0, 3, 9, 1]), np.array([1.0, 2.0, 0.5, 1.0])
+    active = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    rates = Rates(*torch.from_numpy(step_rates(Adam(), steps, scale)))
+    moved = [tensor.clone() for tensor in (params, first, second)]
+    form.adam_in_place(Adam(), moved[0], gradients, moved[1], moved[2], rates, active)
+    flat = torch.cat([part.flatten(1) for part in gradients.values()], dim=1)
+    for i in range(SERVERS):
+        state = OptimiserState(int(steps[i]), first[i], second[i])
+        target, after = Adam().step(params[i], flat[i], state)
+        target = torch.lerp(params[i], target, float(scale[i]))
+        expected = (target, after.first, after.second) if active[i] else (params[i], first[i], second[i])
+        for mine, theirs in zip(moved, expected, strict=True):
+            torch.testing.assert_close(mine[i], theirs, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", forms(), ids=lambda form: type(form).__name__)
+def test_a_merge_is_a_weighted_sum_that_ignores_what_has_no_weight(form):
+    generator = torch.Generator().manual_seed(1)
+    own, sent = rows(generator), rows(generator)
+    sent[3] = torch.nan
+    weights = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.2, 0.3, 0.5], [0.0, 1.0, 0.0]])
+    sender = torch.tensor([[0, 1, 3], [1, 3, 3], [2, 0, 1], [3, 2, 3]])
+    out = torch.full((SERVERS, SIZE + 5), 9.0)[:, :SIZE]
+    form.weighted_rows(weights, own, sent, sender, out)
+    expected = torch.stack(
+        [0.5 * own[0] + 0.5 * sent[1], own[1], 0.2 * own[2] + 0.3 * sent[0] + 0.5 * sent[1], sent[2]]
+    )
+    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_threads_do_not_change_a_bit(world):
+    native = native_vectors()
+    if native is None:
+        pytest.skip("no C compiler here")
+    params, gradients, first, second = world
+    rates = Rates(*torch.from_numpy(step_rates(Adam(), np.zeros(SERVERS, dtype=int), np.ones(SERVERS))))
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        moved = [tensor.clone() for tensor in (params, first, second)]
+        native.adam_in_place(Adam(), moved[0], gradients, moved[1], moved[2], rates, torch.ones(SERVERS))
+        results.append(moved)
+    torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for moved in results[1:] for a, b in zip(moved, results[0], strict=True))
+
+
+def test_gradient_descent_without_momentum_needs_no_moments(world):
+    params, gradients, *_ = world
+    moved, nothing = params.clone(), torch.zeros(SERVERS, 0)
+    rates = Rates(*torch.from_numpy(step_rates(Sgd(0.1), np.zeros(SERVERS, dtype=int), np.ones(SERVERS))))
+    step_in_place(Sgd(0.1), moved, gradients, nothing, nothing, rates, torch.ones(SERVERS))
+    flat = torch.cat([part.flatten(1) for part in gradients.values()], dim=1)
+    torch.testing.assert_close(moved, params - 0.1 * flat)
+
+
+def test_without_a_compiler_torch_does_it(monkeypatch):
+    monkeypatch.setattr("hatdfed.learning.stacked.vectors.native_vectors", lambda: None)
+    assert isinstance(vectors_for(torch.zeros(2, 2)), TorchVectors)
