@@ -5,29 +5,22 @@ In a folder a comparison can be stopped and started again: runs that are finishe
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from hatdfed.build.placement import Placement, device_of
-from hatdfed.build.simulation import network_key
+from hatdfed.batches import How, OnRounds, play_jobs
+from hatdfed.build.placement import Placement
 from hatdfed.config import Config
-from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, did_you_mean
-from hatdfed.experiment import Job, play
+from hatdfed.errors import ConfigError, RunFolderError, did_you_mean
+from hatdfed.experiment import Job
 from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import merge_layers, resolve, validated
 from hatdfed.session import RunResult
 from hatdfed.statistics import default_reference, default_target, method_row
-
-RUNS_AT_ONCE = 64  # in one batch; a comparison shows how far it is after each
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are
 
@@ -52,6 +45,7 @@ def compare(
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
     on_run: OnRun | None = None,
+    on_rounds: OnRounds | None = None,
     on_note: Callable[[str], None] | None = None,
     reference: str | None = None,
     target_accuracy: float | None = None,
@@ -67,8 +61,7 @@ def compare(
         raise ConfigError("A comparison needs at least one method and one seed.")
     check_question(names, reference, target_accuracy)
     configs = [_config(settings, method, seed) for method in names for seed in worlds]
-    how = _How(Placement(fleet, device), data_dir, on_note)
-    jobs = jobs if device_of(how.placement) == "cpu" else 1  # one process has the GPU for itself
+    how = How(Placement(fleet, device), data_dir, on_rounds, on_note)
     results = _play_all([Job(config, _folder(out, config)) for config in configs], jobs, how, on_run)
     runs = {name: [result for result in results if result.config.method == name] for name in names}
     return summarise_runs(runs, reference, target_accuracy)
@@ -113,13 +106,6 @@ def read_run(folder: RunFolder) -> RunResult:
     return RunResult(config=config, summary=summary, link_joules=prices, folder=folder.path, **tables)
 
 
-@dataclass(frozen=True)
-class _How:
-    placement: Placement
-    data_dir: Path | str | None
-    on_note: Callable[[str], None] | None = None
-
-
 def _config(settings: Mapping[str, Any], method: str, seed: int) -> Config:
     return resolve(merge_layers({"checkpoint_every": 0}, settings, {"method": method, "seed": seed}))
 
@@ -150,75 +136,21 @@ def _settings(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"checkpoint_every"})
 
 
-def _play_all(jobs: Sequence[Job], processes: int, how: _How, on_run: OnRun | None) -> list[RunResult]:
+def _play_all(jobs: Sequence[Job], processes: int, how: How, on_run: OnRun | None) -> list[RunResult]:
     results: dict[int, RunResult] = {}
 
-    def done(indices: Sequence[int], played: Sequence[RunResult]) -> None:
-        for index, result in zip(indices, played, strict=True):
-            results[index] = result
-            if on_run is not None:
-                on_run(result, len(results), len(jobs))
+    def done(index: int, result: RunResult) -> None:
+        results[index] = result
+        if on_run is not None:
+            on_run(result, len(results), len(jobs))
 
     found = [_found(job) for job in jobs]  # all of them before the first is played: any may be refused
     for index, result in enumerate(found):
         if result is not None:
-            done([index], [result])
-    batches = _batches({index: job for index, job in enumerate(jobs) if found[index] is None}, processes)
-    if min(processes, len(batches)) > 1:
-        _play_in_processes(batches, min(processes, len(batches)), how, done)
-    else:
-        for batch in batches:
-            done(list(batch), _play(list(batch.values()), how))
+            done(index, result)
+    missing = {index: _as_it_stands(job) for index, job in enumerate(jobs) if found[index] is None}
+    play_jobs(missing, processes, how, done)
     return [results[index] for index in range(len(jobs))]
-
-
-def _batches(jobs: Mapping[int, Job], processes: int) -> list[dict[int, Job]]:
-    """Jobs that can be played together, in as many batches as there are processes to play them, or more."""
-    alike: dict[str, dict[int, Job]] = {}
-    for index, job in jobs.items():
-        alike.setdefault(network_key(job.config), {})[index] = job
-    most = max(1, min(RUNS_AT_ONCE, -(-len(jobs) // processes)))
-    return [
-        dict(list(group.items())[start : start + most])
-        for group in alike.values()
-        for start in range(0, len(group), most)
-    ]
-
-
-def _play_in_processes(
-    batches: Sequence[Mapping[int, Job]],
-    processes: int,
-    how: _How,
-    done: Callable[[Sequence[int], Sequence[RunResult]], None],
-) -> None:
-    # Spawned, not forked: torch's threads do not survive a fork.
-    threads = max(1, (os.cpu_count() or 1) // processes)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_limit_threads, initargs=(threads,)) as pool:
-        quiet = replace(how, on_note=None)  # a function of this process means nothing in another
-        futures = {pool.submit(_play, list(batch.values()), quiet): list(batch) for batch in batches}
-        try:
-            for future in as_completed(futures):
-                done(futures[future], future.result())
-        except KeyboardInterrupt:
-            for worker in multiprocessing.active_children():  # what they play is kept, they need not end it
-                worker.terminate()
-            raise
-        except BrokenProcessPool:
-            raise HatdfedError(
-                "A worker process was killed, perhaps for want of memory. Try again with --jobs 1."
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _limit_threads(threads: int) -> None:
-    torch.set_num_threads(threads)
-
-
-def _play(jobs: Sequence[Job], how: _How) -> list[RunResult]:
-    """Play runs together, each from its checkpoint where it has one and else from the start."""
-    return play([_as_it_stands(job) for job in jobs], how.placement, data_dir=how.data_dir, on_note=how.on_note)
 
 
 def _as_it_stands(job: Job) -> Job:

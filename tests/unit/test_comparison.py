@@ -64,7 +64,7 @@ def no_play(*_, **__):
 
 
 def test_a_finished_comparison_is_read_and_not_played(finished, copy, monkeypatch):
-    monkeypatch.setattr("hatdfed.comparison.play", no_play)
+    monkeypatch.setattr("hatdfed.batches.play", no_play)
     seen = []
     again = compare(["rnd", "local"], seeds=2, out=copy, on_run=lambda _, *place: seen.append(place), **SMALL)
     assert again.summary == finished[1].summary
@@ -77,7 +77,7 @@ def test_a_half_finished_comparison_plays_what_is_missing_and_gives_the_same_tab
     (copy / "local-seed1" / "run.sqlite").unlink()  # stopped at its beginning
     played = []
     monkeypatch.setattr(
-        "hatdfed.comparison.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
+        "hatdfed.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
     )
     again = compare(["rnd", "local"], seeds=2, out=copy, **SMALL)
     assert [(job.config.method, job.config.seed) for job in played] == [("rnd", 1), ("local", 0), ("local", 1)]
@@ -106,7 +106,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
 
 
 def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, monkeypatch):
-    monkeypatch.setattr("hatdfed.comparison.play", no_play)
+    monkeypatch.setattr("hatdfed.batches.play", no_play)
     with pytest.raises(RunFolderError, match="has rounds 2, but 3 was asked for"):
         compare(["full", "rnd"], seeds=2, out=copy, **{**SMALL, "rounds": 3})
     assert not (copy / "full-seed0").exists()

@@ -72,10 +72,13 @@ def compare_command(
     question = {"reference": reference, "target_accuracy": target_accuracy}
     first = _check(layer, names, question, data_dir)
     folder = folder or fresh_folder("compare", first.dataset)
-    settings = {**layer, **question, "fleet": fleet, "device": device, "data_dir": data_dir}
+    settings = {**layer, **question, "on_note": note, "fleet": fleet, "device": device, "data_dir": data_dir}
     workers = jobs or os.cpu_count() or 1
-    with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as on_run:
-        comparison = compare(names, seeds=seeds, jobs=workers, out=folder, on_run=on_run, on_note=note, **settings)
+    with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as watch:
+        on_run, on_rounds = watch
+        comparison = compare(
+            names, seeds=seeds, jobs=workers, out=folder, on_run=on_run, on_rounds=on_rounds, **settings
+        )
     _report(comparison, first, folder, as_json=as_json)
 
 

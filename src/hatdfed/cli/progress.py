@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,7 @@ from hatdfed.learning.datasets.base import Progress as DownloadProgress
 from hatdfed.round import RoundRecord
 
 if TYPE_CHECKING:
+    from hatdfed.batches import OnRounds
     from hatdfed.comparison import OnRun
     from hatdfed.session import OnRound, RunResult
 
@@ -40,15 +42,22 @@ def watch_rounds() -> Iterator[OnRound]:
 
 
 @contextmanager
-def watch_runs() -> Iterator[OnRun]:
-    """The runs of a comparison, as they finish."""
-    with _counter("run", lines=1000) as show:
+def watch_runs() -> Iterator[tuple[OnRun, OnRounds]]:
+    """The runs of a comparison: how many rounds all of them have played together, and what each came to."""
+    last = "runs begin"
+    with _counter("round", lines=20) as show:
 
         def on_run(result: RunResult, done: int, total: int) -> None:
+            nonlocal last
             config, accuracy = result.config, result.summary["avg_accuracy"]
-            show(done, total, f"{config.method} seed {config.seed}: accuracy {accuracy:.1f} %")
+            last = f"run {done} of {total}: {config.method} seed {config.seed}, accuracy {accuracy:.1f} %"
+            if not err.is_terminal:
+                err.print(last, soft_wrap=True)
 
-        yield on_run
+        def on_rounds(done: int, total: int) -> None:
+            show(done, total, last if err.is_terminal else "of all runs")
+
+        yield on_run, on_rounds
 
 
 @contextmanager
@@ -70,10 +79,14 @@ def watch_download() -> Iterator[DownloadProgress]:
 def _counter(what: str, *, lines: int) -> Iterator[_Show]:
     """`lines` is how many plain lines a whole job may take where there is no terminal."""
     if not err.is_terminal:
+        left, printed = _TimeLeft(), -1
 
         def print_line(done: int, total: int, text: str) -> None:
-            if done % max(1, total // lines) == 0 or done == total:
-                err.print(f"{what} {done}/{total}  {text}", soft_wrap=True)
+            nonlocal printed
+            remaining, part = left.after(done, total), lines * done // total
+            if part > printed or done == total:
+                printed = part
+                err.print(f"{what} {done}/{total}  {text}{remaining}", soft_wrap=True)
 
         yield print_line
         return
@@ -87,3 +100,21 @@ def _counter(what: str, *, lines: int) -> Iterator[_Show]:
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("getting ready", total=None)
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+
+
+class _TimeLeft:
+    """What is left takes as long for each round as what was played while we looked."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+
+    def after(self, done: int, total: int) -> str:
+        """In words; nothing before two looks, and at the end."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (done, now)
+        start, since = self._first
+        if done == start or done >= total:
+            return ""
+        seconds = (now - since) * (total - done) / (done - start)
+        return f"  about {seconds:.0f} s left" if seconds < 90 else f"  about {seconds / 60:.0f} min left"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ Records = list[dict[str, Any]]
 
 # Probabilities and utilities of all links are kept for fleets up to this size; beyond it only those of drawn links.
 MATRIX_LIMIT = 256
+
+COMMIT_SECONDS = 1.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rounds (
@@ -40,6 +43,7 @@ class RunDatabase:
 
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
         self.path = path
+        self._committed_at = time.monotonic()
         try:
             if read_only and path is not None:
                 self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
@@ -54,28 +58,32 @@ class RunDatabase:
             raise self._trouble(error) from None
 
     def write(self, record: RoundRecord, seconds: float) -> None:
-        """Keep one round, all of it or nothing."""
+        """Keep one round, all of it or nothing; others see it within a second."""
         accuracy = 100 * record.report.accuracy
         spent = joules_by_cause(record.report.energy)
         known = accuracy[~np.isnan(accuracy)]
         figures = (known.mean(), known.std(), known.max(), known.min()) if len(known) else (None,) * 4
         row = (record.t, record.draw.topology.num_links, *figures, *spent.values(), *record.regret, seconds)
         try:
-            with self._connection as connection:
-                connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-                connection.executemany("INSERT INTO servers VALUES (?, ?, ?, ?)", _server_rows(record))
-                connection.executemany("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", _link_rows(record))
-                connection.executemany("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", record.report.energy)
-                if record.draw.topology.num_servers <= MATRIX_LIMIT:
-                    matrices = (record.draw.propensity, record.utility)
-                    blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
-                    connection.execute("INSERT INTO matrices VALUES (?, ?, ?)", (record.t, *blobs))
+            connection = self._connection
+            connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            connection.executemany("INSERT INTO servers VALUES (?, ?, ?, ?)", _server_rows(record))
+            connection.executemany("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", _link_rows(record))
+            connection.executemany("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", record.report.energy)
+            if record.draw.topology.num_servers <= MATRIX_LIMIT:
+                matrices = (record.draw.propensity, record.utility)
+                blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
+                connection.execute("INSERT INTO matrices VALUES (?, ?, ?)", (record.t, *blobs))
+            # Hundreds of runs side by side would do little else if each round of each were committed alone.
+            if time.monotonic() - self._committed_at > COMMIT_SECONDS:
+                self._commit()
         except sqlite3.Error as error:
             raise self._trouble(error) from None
 
     def flush(self) -> None:
         """Bring everything written so far safely onto the disk."""
         try:
+            self._commit()
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             raise self._trouble(error) from None
@@ -96,8 +104,17 @@ class RunDatabase:
             raise self._trouble(error) from None
 
     def close(self) -> None:
-        """Release the file."""
-        self._connection.close()
+        """Commit what is left and release the file."""
+        try:
+            self._commit()
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+        finally:
+            self._connection.close()
+
+    def _commit(self) -> None:
+        self._connection.commit()
+        self._committed_at = time.monotonic()
 
     def _trouble(self, error: sqlite3.Error) -> RunFolderError:
         return RunFolderError(

@@ -105,7 +105,10 @@ INLINE void multiply(const float *values, const float *filter, vec *products) {
     UNROLL for (int i = 0; i < BLOCK * GROUP; i++) sums[i] = (vec){0};
     for (int c = 0; c < CHANNELS_IN; c++) {
         vec weight[GROUP];
-        UNROLL for (int v = 0; v < GROUP; v++) weight[v] = load(filter + (c * GROUP + v) * LANES);
+        UNROLL for (int v = 0; v < GROUP; v++) {
+            weight[v] = load(filter + (c * GROUP + v) * LANES);
+            __builtin_prefetch(filter + POINT_FILTER + (c * GROUP + v) * LANES); /* the next point's, from the L2 cache */
+        }
         UNROLL for (int t = 0; t < BLOCK; t++) {
             UNROLL for (int v = 0; v < GROUP; v++) sums[t * GROUP + v] += weight[v] * values[t * CHANNELS_IN + c];
         }
