@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 METHODS := hat-dfed,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow readme-figures clean
+.PHONY: help setup run test lint format test-slow bench readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,10 @@ format: $(READY)  ## Rewrite the code in the one format
 
 test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
 	$(BIN)/pytest -m slow
+
+bench: $(READY)  ## Time the fleets against a loop and the machine's own limit; wants a quiet machine
+	$(BIN)/hatdfed bench --device cpu --out benchmarks/results/bench-cpu.json
+	$(BIN)/hatdfed bench --device cpu --workload cifar-10 --servers 5,20 --out benchmarks/results/bench-cpu-cifar.json
 
 # What README shows of `make run`: the same command, its table and pictures kept under docs/.
 readme-figures: $(READY)  ## Draw the README's pictures anew from a fresh `make run`

@@ -114,9 +114,7 @@ def test_first_of_equal_pixels_gets_the_gradient(shape: StageShape) -> None:
     expected_out, expected_gradients = trained(None, shape, *given)
     assert_close(out.pooled[0], expected_out.pooled[0])
     for actual, expected in zip(gradients, expected_gradients, strict=True):
-        assert_close(
-            actual[0], expected[0], cancelled=10
-        )  # the other server's variance is mere round-off if there is no border
+        assert_close(actual[0], expected[0], cancelled=10)  # without a border the other's variance is mere round-off
 
 
 def test_padding_may_hold_anything() -> None:
@@ -157,6 +155,7 @@ def test_x_needs_no_gradient_and_nothing_need_be_contiguous() -> None:
         [StageShape(3, 32, 32, 32, 1), StageShape(32, 64, 16, 16, 0)],
         [StageShape(1, 16, 8, 8, 1), StageShape(16, 32, 4, 4, 1)],
         [StageShape(3, 20, 11, 23, 0), StageShape(20, 48, 4, 10, 1)],
+        *([StageShape(32, 16, *size)] for size in [(8, 8, 0), (8, 8, 1), (7, 9, 1), (4, 26, 0), (6, 13, 1), (4, 4, 0)]),
     ],
 )
 @pytest.mark.parametrize("shared", [False, True])
@@ -164,7 +163,26 @@ def test_inference_agrees_with_torch(shapes: list[StageShape], shared: bool) -> 
     servers = 3
     x = images(shapes[0], 1 if shared else servers, 11)
     weights, _, biases = zip(*(parameters(shape, servers) for shape in shapes), strict=True)
-    assert_close(compiled(*shapes).infer(x, weights, biases), infer_stages(shapes, x, list(weights), list(biases)))
+    expected = infer_stages(shapes, x, list(weights), list(biases))
+    actual = compiled(*shapes).infer(x, weights, biases)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=5e-6 * expected.max().item())
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7, 17])
+def test_images_get_the_same_answers_in_any_company(batch: int) -> None:
+    shapes, servers = [StageShape(3, 32, 32, 32, 1), StageShape(32, 64, 16, 16, 0)], 2
+    stages, x = compiled(*shapes), images(shapes[0], servers, 17)
+    weights, _, biases = zip(*(parameters(shape, servers) for shape in shapes), strict=True)
+    head = numbers(servers, 10, 7 * 7 * 64, seed=5) / 56, numbers(servers, 10, seed=6)
+    features, answers = stages.infer(x, weights, biases), stages.infer(x, weights, biases, head)
+    torch.set_num_threads(batch % 3 + 1)
+    assert same(stages.infer(x[:, -batch:], weights, biases), features[:, -batch:])
+    assert same(stages.infer(x[:, -batch:], weights, biases, head), answers[:, -batch:])
+    plain = infer_stages(shapes, x, list(weights), list(biases)).flatten(2)
+    expected = torch.baddbmm(head[1][:, None], plain, head[0].transpose(1, 2))
+    assert_close(answers, expected)
+    chosen = expected.gather(2, answers.argmax(2, keepdim=True))[..., 0]
+    assert (expected.amax(2) - chosen).max() < 1e-5  # the same, or as good
 
 
 @pytest.mark.parametrize("shape", [StageShape(1, 16, 5, 5, 1), StageShape(16, 32, 4, 4, 1)])

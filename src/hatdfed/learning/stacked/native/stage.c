@@ -75,9 +75,9 @@ static void infer_image(const float *image, const float *filters, const float *b
             }
 }
 
-#include "winograd.h"
+enum { TOGETHER = 8 }; /* images that go through all stages before the next ones do */
 
-enum { TOGETHER = 8 }; /* images that go through all stages before the next ones do: neighbours fill a block of tiles */
+#include "winograd.h"
 
 /* What `infer_images` wants. */
 void pack(const float *weight, float *filters) {

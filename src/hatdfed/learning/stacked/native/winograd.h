@@ -1,26 +1,29 @@
 /* Inference with a quarter of the multiplications: Winograd's F(4×4, 3×3), included by stage.c.
  *
- * A patch of 6×6 pixels and a filter of 3×3 are both turned into their values at 6×6 points, as polynomials in two
- * variables; there the convolution is one product per point instead of nine per pixel, and 4×4 output pixels come back.
- * The sum over input channels can be taken at the points, so that all but the turning is 36 products of matrices,
- * [tiles][input] × [input][output]. In each direction the points are 0, ±P, ±Q and infinity. 3/4 and 3/2 instead of the
- * usual 1 and 2 lose a third of the accuracy only that those lose; and the factors below are exact.
+ * Patches of 6×6 pixels and filters of 3×3 taps are turned into the values of polynomials at 6×6 points; there the
+ * convolution is one product per point and channel, 36 for the 4×4 pixels of a tile instead of 144. Input channels are
+ * summed at the points, so that nearly all the work is 36 products of matrices, [tiles][input] × [input][output].
+ *
+ * In each direction the points are 0, ±P, ±Q and infinity. With 3/4 and 3/2 instead of the usual 1 and 2 the round-off
+ * is a quarter, hardly more than that of the direct form. (Infinity or NaN in a pixel spoils whole tiles, though.)
  */
 enum {
     POINTS = 36,
     TILES_DOWN = (POOL_HEIGHT + 1) / 2, /* a tile is 2×2 pixels after pooling; the last may hang over the edge */
     TILES_ACROSS = (POOL_WIDTH + 1) / 2,
-    TILES = TILES_DOWN * TILES_ACROSS, /* of one image */
-    BLOCK = TILE_TAPS,                 /* tiles that are computed together: as many as the registers have room for */
+    TILES = TILES_DOWN * TILES_ACROSS,          /* of one image */
+    BLOCK = LANES == 8 ? 6 : 12, /* tiles that are computed together; the registers hold two vectors of each */
+    BLOCKS = (TOGETHER * TILES + BLOCK - 1) / BLOCK,
     POINT_FILTER = CHANNELS_IN * GROUP * LANES, /* at one point, for one group of outputs */
     POINT_FILTERS = POINTS * CHANNELS_IN * OUT,
-    WINOGRAD = CHANNELS_IN >= 16 && CHANNELS_IN % LANES == 0 && CHANNELS_OUT % LANES == 0 && 2 * TILES <= POOL_PIXELS,
+    WINOGRAD = CHANNELS_IN >= 16 && CHANNELS_IN <= 256 /* more would not fit the cache */
+               && CHANNELS_IN % LANES == 0 && CHANNELS_OUT % LANES == 0
+               && 2 * BLOCKS * BLOCK <= TOGETHER * POOL_PIXELS, /* at least halves the multiplications */
 };
 
-#define P 0.75f
-#define Q 1.5f
+static const float P = 0.75f, Q = 1.5f;
 
-/* Three taps -> values at the points, times what makes the other two transforms free of divisions. */
+/* Three taps -> values at the points, divided by what the way back to pixels would have to divide by. */
 INLINE void filter_points(const vec *taps, int step, vec *to, int to_step) {
     const float p = 0.5f / (P * P * (P * P - Q * Q)), q = 0.5f / (Q * Q * (Q * Q - P * P));
     const vec first = taps[0], second = taps[step], third = taps[2 * step];
@@ -107,7 +110,7 @@ INLINE void multiply(const float *values, const float *filter, vec *products) {
         vec weight[GROUP];
         UNROLL for (int v = 0; v < GROUP; v++) {
             weight[v] = load(filter + (c * GROUP + v) * LANES);
-            __builtin_prefetch(filter + POINT_FILTER + (c * GROUP + v) * LANES); /* the next point's, from the L2 cache */
+            __builtin_prefetch(filter + POINT_FILTER + (c * GROUP + v) * LANES); /* the next point's */
         }
         UNROLL for (int t = 0; t < BLOCK; t++) {
             UNROLL for (int v = 0; v < GROUP; v++) sums[t * GROUP + v] += weight[v] * values[t * CHANNELS_IN + c];
@@ -135,8 +138,9 @@ INLINE void finish_tile(const vec *products, vec bias, float *pooled, int rows, 
     }
 }
 
-/* Tiles `first` and following, as far as they exist, of the tiles of all images. What else is in the block is rubbish,
- * computed and not looked at: every tile goes through the same code, so that its bits depend on nothing but itself. */
+/* One block of the images' tiles, from number `first` on. What lies behind tile `last` is rubbish, computed and not looked
+ * at: every tile goes through the same code, so that its bits depend on no other. A block's values and products stay in
+ * the L2 cache, as do the filters (295 KB for 32 × 64 channels), which every block reads once. */
 static void infer_block(const float *images, const float *filters, const float *bias, float *pooled, int64_t first,
                         int64_t last) {
     static _Thread_local ALIGNED float values[POINTS * BLOCK * CHANNELS_IN], copy[36 * CHANNELS_IN];

@@ -1,0 +1,112 @@
+"""The benchmark's arithmetic, and that it can be run; how fast things are is not tested."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hatdfed.bench.machine import forget_peak_memory, gemm_gflops, peak_memory_mb
+from hatdfed.bench.measure import measure
+from hatdfed.bench.plain_loop import PlainLoop
+from hatdfed.bench.workload import W_CIFAR, W, Workload, forward_flops
+from hatdfed.build.world import make_pools, make_world
+from hatdfed.cli.app import app
+from hatdfed.learning.networks import paper_cnn
+from hatdfed.topology import Topology
+
+CPU = torch.device("cpu")
+TINY = Workload("tiny", (1, 8, 8))
+
+
+def test_the_nominal_arithmetic_of_a_forward_pass_by_hand():
+    conv_1, conv_2 = 2 * 9 * 1 * 32 * 28 * 28, 2 * 9 * 32 * 64 * 12 * 12
+    connected = 2 * (2304 * 600 + 600 * 120 + 120 * 10)
+    assert forward_flops(paper_cnn((1, 28, 28), 10), (1, 28, 28)) == conv_1 + conv_2 + connected
+    # 120 trained samples at three passes each, 2.2 probes of 16 and 1,000 validation images.
+    assert W.round_flops(5) == pytest.approx(5 * (conv_1 + conv_2 + connected) * (360 + 35.2 + 1000))
+    assert W_CIFAR.round_flops(20) == pytest.approx(4 * W_CIFAR.round_flops(5))
+
+
+@pytest.mark.parametrize("servers", [5, 20, 50, 350])
+def test_the_workload_is_what_it_says(servers):
+    config = W.config(servers, rounds=3)
+    from hatdfed.resolve import config_budget
+
+    assert config_budget(config) == round(1.2 * servers)
+    assert (config.samples_per_round, config.local_passes, config.probe_size) == (60, 2, 16)
+    assert (config.validation_images, config.device_online_probability) == (1000, 1.0)
+
+
+def test_the_loop_learns_and_merges():
+    """It is held against the fleets, so it must do their work: here on images that differ by label."""
+    rng = np.random.default_rng(0)
+    dataset = TINY.dataset()
+    images = (dataset.train.labels[:, None, None, None] * 25 + rng.integers(0, 20, (20_000, 1, 8, 8))).astype(np.uint8)
+    known = (dataset.validation.labels[:, None, None, None] * 25 + rng.integers(0, 20, (1000, 1, 8, 8))).astype(
+        np.uint8
+    )
+    dataset = dataset._replace(
+        train=dataset.train._replace(pixels=images), validation=dataset.validation._replace(pixels=known)
+    )
+    sources = make_world(TINY.config(2, rounds=1), dataset, make_pools(dataset)).sources
+    torch.manual_seed(0)
+    loop = PlainLoop([paper_cnn((1, 8, 8), 10) for _ in range(2)], sources, CPU)
+    both = Topology.from_pairs(2, [(0, 1), (1, 0)])
+    accuracies = [np.mean(loop.run_round(t, both)) for t in range(12)]
+    assert accuracies[-1] > accuracies[0] + 0.2
+
+
+def test_every_fleet_is_measured():
+    results = {result.fleet: result for result in measure(TINY, 2, CPU, fleets=("loop", "mailbox", "stacked"), turns=1)}
+    assert results["loop"].speedup_over_loop == 1
+    for result in results.values():
+        assert result.seconds_per_round > 0
+        assert result.server_rounds_per_second == pytest.approx(2 / result.seconds_per_round)
+        assert result.achieved_gflops == pytest.approx(TINY.round_flops(2) / result.seconds_per_round / 1e9)
+    (two,) = measure(TINY, 2, CPU, fleets=("stacked",), runs=3, turns=1)
+    assert two.speedup_over_loop is None
+    assert two.server_rounds_per_second == pytest.approx(6 / two.seconds_per_round)
+
+
+def test_the_yardsticks(monkeypatch):
+    monkeypatch.setattr("hatdfed.bench.machine.SUSTAINED", 0.01)
+    monkeypatch.setattr("hatdfed.bench.machine.SIZES", {"cpu": (128,)})
+    assert gemm_gflops(CPU) > 0.1
+    forget_peak_memory(CPU)
+    before = peak_memory_mb(CPU)
+    block = torch.ones(30_000_000)
+    assert peak_memory_mb(CPU) > before + 60
+    del block
+
+
+def test_the_command_prints_one_json_object(monkeypatch, tmp_path):
+    monkeypatch.setattr("hatdfed.bench.machine.SUSTAINED", 0.01)
+    monkeypatch.setattr("hatdfed.bench.report.COORDINATOR_SIZES", (5, 50))
+    arguments = ["bench", "--device", "cpu", "--servers", "2", "--turns", "1", "--fleets", "loop,stacked", "--json"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "a" / "b.json")], catch_exceptions=False)
+    assert done.exit_code == 0
+    report = json.loads(done.stdout)
+    assert report == json.loads((tmp_path / "a" / "b.json").read_text())
+    assert report["gemm_gflops"] > 0
+    assert [row["fleet"] for row in report["workloads"]] == ["loop", "stacked"]
+    wanted = {"servers", "fleet", "device", "seconds_per_round", "server_rounds_per_second", "speedup_over_loop"}
+    assert wanted | {"share_of_gemm", "peak_memory_mb"} <= report["workloads"][0].keys()
+    assert [row["servers"] for row in report["coordinator"]] == [5, 50]
+    assert all(row["milliseconds"] > 0 for row in report["coordinator"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--servers", "five"], "--servers is 'five', but must be numbers"),
+        (["--servers", "1"], "2 or more"),
+        (["--workload", "imagenet"], "--workload"),
+        (["--fleets", "remote"], "--fleets"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(arguments, sentence):
+    done = CliRunner().invoke(app, ["bench", "--device", "cpu", *arguments])
+    assert done.exit_code != 0
+    assert sentence in str(done.exception)

@@ -1,0 +1,14 @@
+import pytest
+
+from hatdfed.bench.coordinator_cost import coordinator_cost, round_costs
+
+
+@pytest.mark.parametrize("servers", [5, 300])
+def test_a_round_is_measured_by_its_two_halves(servers):
+    costs = round_costs(servers, 2)
+    assert len(costs) == 2
+    assert all(plan > 0 and learn > 0 for plan, learn in costs)
+
+
+def test_the_cost_is_their_sum():
+    assert coordinator_cost(5, rounds=3) > 0
