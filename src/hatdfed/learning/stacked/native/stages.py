@@ -38,11 +38,11 @@ class _Stage(NamedTuple):
     shape: StageShape
     library: ctypes.CDLL
     channels: int  # out
-    filters: int  # per server
+    filters: int  # per server, in training
     back_filters: int  # per server
     convolved: int  # per image; 0 if not kept for the backward pass
     vectors: int  # per pixel that goes out
-    infer_filters: int  # per server
+    infer_filters: int  # per server, in inference
 
     @classmethod
     def of(cls, shape: StageShape, library: ctypes.CDLL) -> _Stage:
@@ -67,7 +67,7 @@ class NativeStages:
     ) -> Tensor:
         """`infer_stages` for all stages; with a head, [S, out, features] and [S, out], what that makes of the features.
 
-        A head should be small: it is computed image by image.
+        A head should be small: it is computed for a few images at a time.
         """
         servers, batch = len(weights[0]), x.shape[1]
         first, last = self._stages[0].shape, self._stages[-1].shape

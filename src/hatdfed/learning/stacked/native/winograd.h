@@ -11,7 +11,7 @@ enum {
     POINTS = 36,
     TILES_DOWN = (POOL_HEIGHT + 1) / 2, /* a tile is 2×2 pixels after pooling; the last may hang over the edge */
     TILES_ACROSS = (POOL_WIDTH + 1) / 2,
-    TILES = TILES_DOWN * TILES_ACROSS,          /* of one image */
+    TILES = TILES_DOWN * TILES_ACROSS, /* of one image */
     BLOCK = LANES == 8 ? 6 : 12, /* tiles that are computed together; the registers hold two vectors of each */
     BLOCKS = (TOGETHER * TILES + BLOCK - 1) / BLOCK,
     POINT_FILTER = CHANNELS_IN * GROUP * LANES, /* at one point, for one group of outputs */
@@ -138,9 +138,9 @@ INLINE void finish_tile(const vec *products, vec bias, float *pooled, int rows, 
     }
 }
 
-/* One block of the images' tiles, from number `first` on. What lies behind tile `last` is rubbish, computed and not looked
- * at: every tile goes through the same code, so that its bits depend on no other. A block's values and products stay in
- * the L2 cache, as do the filters (295 KB for 32 × 64 channels), which every block reads once. */
+/* One block of the images' tiles, from number `first` on. What lies behind the last one is rubbish, computed and not
+ * looked at: every tile goes through the same code, so that its bits depend on no other. A block's values and products
+ * stay in the L2 cache, as do the filters (295 KB for 32 × 64 channels), which every block reads once. */
 static void infer_block(const float *images, const float *filters, const float *bias, float *pooled, int64_t first,
                         int64_t last) {
     static _Thread_local ALIGNED float values[POINTS * BLOCK * CHANNELS_IN], copy[36 * CHANNELS_IN];
