@@ -69,7 +69,7 @@ def measure(
     dataset = workload.dataset()
     timings = []
     for fleet in fleets:
-        turn = _turn(fleet, workload, servers, dataset, device, runs)
+        turn = one_turn(fleet, workload, servers, dataset, device, runs)
         timings.append(_Timing(fleet, runs if fleet == "stacked" else 1, turn, [], []))
     for timing in timings:
         forget_peak_memory(device)
@@ -104,7 +104,8 @@ def _result(workload: Workload, servers: int, device: torch.device, timing: _Tim
     )
 
 
-def _turn(fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int) -> Turn:
+def one_turn(fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int) -> Turn:
+    """What plays one more round each time it is called."""
     if fleet == "loop":
         return _loop_turn(workload, servers, dataset, device)
     configs = [workload.config(servers, rounds=10_000, seed=seed) for seed in range(runs if fleet == "stacked" else 1)]

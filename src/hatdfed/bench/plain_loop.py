@@ -42,20 +42,17 @@ class PlainLoop:
                 F.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
         samples = [plan.num_samples for plan in plans]
-        judges = [_fused(module) for module in self._modules]
-        merged = [self._merged(i, topology.senders(i), plans[i].probe, samples, judges) for i in range(len(plans))]
+        merged = [self._merged(i, topology.senders(i), plans[i].probe, samples) for i in range(len(plans))]
         for module, state in zip(self._modules, merged, strict=True):
             module.load_state_dict(state)
         return [self._accuracy(module) for module in self._modules]
 
     @torch.inference_mode()
-    def _merged(
-        self, i: int, senders: Sequence[int], probe: object, samples: list[int], judges: list[nn.Sequential]
-    ) -> dict[str, Tensor]:
+    def _merged(self, i: int, senders: Sequence[int], probe: object, samples: list[int]) -> dict[str, Tensor]:
         """Server i's model and those it received, weighted by loss on the probe and by data volume (β = 0.4)."""
         held = [i, *senders]
         x, y = self._take(probe)
-        losses = torch.stack([F.cross_entropy(judges[j](x), y, reduction="none") for j in held])
+        losses = torch.stack([F.cross_entropy(self._modules[j].eval()(x), y, reduction="none") for j in held])
         quality = torch.softmax(-losses.square().mean(dim=1).sqrt(), dim=0)
         volume = torch.tensor([samples[j] for j in held], device=self._device) / sum(samples[j] for j in held)
         weights = (0.4 * quality + 0.6 * volume).tolist()

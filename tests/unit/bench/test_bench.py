@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from hatdfed.bench.machine import forget_peak_memory, gemm_gflops, peak_memory_mb
+from hatdfed.bench.machine import SIZE, forget_peak_memory, gemm_gflops, peak_memory_mb
 from hatdfed.bench.measure import measure
 from hatdfed.bench.plain_loop import PlainLoop
 from hatdfed.bench.workload import W_CIFAR, W, Workload, forward_flops
@@ -72,7 +72,7 @@ def test_every_fleet_is_measured():
 
 def test_the_yardsticks(monkeypatch):
     monkeypatch.setattr("hatdfed.bench.machine.SUSTAINED", 0.01)
-    monkeypatch.setattr("hatdfed.bench.machine.SIZES", {"cpu": (128,)})
+    monkeypatch.setitem(SIZE, "cpu", 128)
     assert gemm_gflops(CPU) > 0.1
     forget_peak_memory(CPU)
     before = peak_memory_mb(CPU)
