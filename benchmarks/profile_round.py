@@ -24,7 +24,7 @@ def measure(workload: str, servers: int, runs: int) -> dict[str, object]:
     """One round of the stacked fleet, after a few that do not count."""
     device = torch.device("cuda")
     torch.set_float32_matmul_precision("high")
-    turn = one_turn("stacked", WORKLOADS[workload], servers, WORKLOADS[workload].dataset(), device, runs)
+    turn = one_turn(WORKLOADS[workload], servers, device, runs)
     for _ in range(WARM_UP):
         turn()
     torch.cuda.synchronize()

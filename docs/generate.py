@@ -1,7 +1,8 @@
 """Write the generated parts of the documents: `python docs/generate.py`, or `--check` to see that they are current.
 
-README.md       the table of `make run`, from docs/make_run/comparison.json, and the table of methods
-settings.md     every setting, from the config's own definition
+README.md              the table of `make run`, from docs/make_run/comparison.json, of methods, and of speed
+benchmarks/README.md   what is in benchmarks/results
+settings.md            every setting, from the config's own definition
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from bench_tables import coordinator_table, fleets_table, machine_line, paper_run_line, profile_table, speed_table
 from pydantic import BaseModel
 
 from hatdfed.cli.tables import COLUMNS, cell
@@ -18,6 +20,7 @@ from hatdfed.config import Component, Config
 from hatdfed.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
+H200_FILES = ("bench-h200.json", "bench-h200-70-runs-of-5.json", "bench-h200-10-runs-of-50.json")
 
 
 def make_run_table() -> str:
@@ -70,15 +73,31 @@ def _line(cells: list[str]) -> str:
 
 def generated() -> dict[Path, str]:
     """Every document that has a generated part, as it should read."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name, table in (("make-run-table", make_run_table()), ("methods-table", methods_table())):
-        readme = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
-            lambda m, t=table: f"{m[1]}{t}\n{m[2]}",
-            readme,
-            flags=re.DOTALL,
-        )
-    return {ROOT / "README.md": readme, ROOT / "docs/settings.md": settings_page()}
+    readme = {"make-run-table": make_run_table(), "methods-table": methods_table(), "speed-table": speed_table()}
+    benchmarks = {
+        "bench-cpu": f"{machine_line('bench-cpu.json')}\n\n{fleets_table('bench-cpu.json')}",
+        "bench-cpu-cifar": fleets_table("bench-cpu-cifar.json"),
+        "bench-h200": f"{machine_line('bench-h200.json')}\n\n{fleets_table(*H200_FILES)}",
+        "bench-h200-cifar": fleets_table("bench-h200-cifar.json"),
+        "profile-h200": profile_table("profile-h200.json"),
+        "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
+    }
+    inline = {"paper-run": paper_run_line()}
+    return {
+        ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
+        ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
+        ROOT / "docs/settings.md": settings_page(),
+    }
+
+
+def _filled(path: Path, blocks: dict[str, str], inline: dict[str, str]) -> str:
+    """The document with what belongs between its markers."""
+    text = path.read_text(encoding="utf-8")
+    parts = {name: f"\n{block}\n" for name, block in blocks.items()} | inline
+    for name, content in parts.items():
+        pattern = rf"(<!-- {name} -->).*?(<!-- /{name} -->)"
+        text = re.sub(pattern, lambda m, c=content: f"{m[1]}{c}{m[2]}", text, flags=re.DOTALL)
+    return text
 
 
 if __name__ == "__main__":

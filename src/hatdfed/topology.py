@@ -7,6 +7,7 @@ from server j. Say `senders(i)` and `receivers(j)`, never in and out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -67,6 +68,11 @@ class Topology:
 
 def all_links(num_servers: int) -> BoolMatrix:
     """Every link that can exist: all pairs but a server with itself.  # [N, N]."""
+    return _all_links(num_servers).copy()
+
+
+@lru_cache(maxsize=8)
+def _all_links(num_servers: int) -> BoolMatrix:
     mask: BoolMatrix = ~np.eye(num_servers, dtype=bool)
     return mask
 

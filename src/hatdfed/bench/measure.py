@@ -23,6 +23,7 @@ from hatdfed.build.program import make_actors
 from hatdfed.build.simulation import Batched, make_batch
 from hatdfed.build.world import make_pools, make_world
 from hatdfed.coordinator import CoordinatorState
+from hatdfed.fleets.memory import predicted_bytes
 from hatdfed.learning.datasets.base import Dataset
 from hatdfed.learning.networks import paper_cnn
 
@@ -46,6 +47,9 @@ class Result:
     achieved_gflops: float
     share_of_gemm: float
     peak_memory_mb: float
+    predicted_memory_mb: (
+        float | None
+    )  # of a stacked fleet, known before it is made; without what else the process holds
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -59,6 +63,7 @@ class _Timing:
     turn: Turn
     seconds: list[float]
     shares: list[float]  # of the yardstick measured next to it
+    predicted_mb: float | None
     memory_mb: float = 0.0
 
 
@@ -69,8 +74,12 @@ def measure(
     dataset = workload.dataset()
     timings = []
     for fleet in fleets:
-        turn = one_turn(fleet, workload, servers, dataset, device, runs)
-        timings.append(_Timing(fleet, runs if fleet == "stacked" else 1, turn, [], []))
+        count = runs if fleet == "stacked" else 1
+        batch = None if fleet == "loop" else _batch(fleet, workload, servers, dataset, device, count)
+        turn = _loop_turn(workload, servers, dataset, device) if batch is None else _fleet_turn(batch)
+        stack = None if batch is None else batch.stack
+        predicted = None if stack is None else predicted_bytes(stack.rows.members, stack.rows.how) / 1e6
+        timings.append(_Timing(fleet, count, turn, [], [], predicted))
     for timing in timings:
         forget_peak_memory(device)
         timed(timing.turn, device)
@@ -101,16 +110,19 @@ def _result(workload: Workload, servers: int, device: torch.device, timing: _Tim
         achieved_gflops=timing.runs * workload.round_flops(servers) / seconds / 1e9,
         share_of_gemm=statistics.median(timing.shares),
         peak_memory_mb=timing.memory_mb,
+        predicted_memory_mb=timing.predicted_mb,
     )
 
 
-def one_turn(fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int) -> Turn:
-    """What plays one more round each time it is called."""
-    if fleet == "loop":
-        return _loop_turn(workload, servers, dataset, device)
-    configs = [workload.config(servers, rounds=10_000, seed=seed) for seed in range(runs if fleet == "stacked" else 1)]
+def one_turn(workload: Workload, servers: int, device: torch.device, runs: int) -> Turn:
+    """What plays one more round of the stacked fleet each time it is called."""
+    return _fleet_turn(_batch("stacked", workload, servers, workload.dataset(), device, runs))
+
+
+def _batch(fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int) -> Batched:
+    configs = [workload.config(servers, rounds=10_000, seed=seed) for seed in range(runs)]
     placement = Placement(fleet, device.type if fleet == "stacked" else "cpu")
-    return _fleet_turn(make_batch(configs, dataset, placement, names=[str(config.seed) for config in configs]))
+    return make_batch(configs, dataset, placement, names=[str(config.seed) for config in configs])
 
 
 def _fleet_turn(batch: Batched) -> Turn:

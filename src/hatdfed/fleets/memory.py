@@ -71,6 +71,14 @@ def sizes_of(members: Sequence[Member]) -> Sizes:
     return Sizes(max(batches, default=1), max(judged), len(first[0].pool.y) + sum(distinct.values()))
 
 
+def predicted_bytes(members: Sequence[Member], how: Execution) -> int:
+    """The peak of a fleet of these runs."""
+    pool = members[0].sources[0].pool
+    channels, height, width = pool.x.shape[1:]
+    need = footprint(members[0].program.learner, (channels, height, width), sizes_of(members), how.device)
+    return need.total(sum(len(member.sources) for member in members), how)
+
+
 def execution_for(members: Sequence[Member], device: torch.device) -> Execution:
     """As many servers at once as memory holds and speed wants; refuses a fleet that does not fit at all."""
     learner, pool = members[0].program.learner, members[0].sources[0].pool

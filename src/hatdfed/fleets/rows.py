@@ -163,6 +163,7 @@ class ValidationSets:
             if id(batch.x) not in made:
                 made[id(batch.x)] = make(batch)
         self._of_run = [made[id(batch.x)] for batch in batches]
+        self._stacks: dict[tuple[int, ...], Images] = {}  # the same few parts come again in every round
 
     def __getitem__(self, run: int) -> Images:
         return self._of_run[run]
@@ -176,7 +177,9 @@ class ValidationSets:
 
     def stacked(self, runs: Sequence[int]) -> Images:
         """[runs or 1, images, …]: one set where all of them share it."""
-        sets = [self[run] for run in runs]
-        if all(images is sets[0] for images in sets):
-            return Images(sets[0].x[None], sets[0].y[None])
-        return Images(torch.stack([images.x for images in sets]), torch.stack([images.y for images in sets]))
+        key = tuple(runs)
+        if key not in self._stacks:
+            sets = [self[run] for run in runs]
+            distinct = sets[:1] if all(images is sets[0] for images in sets) else sets
+            self._stacks[key] = Images(*(torch.stack(parts) for parts in zip(*distinct, strict=True)))
+        return self._stacks[key]

@@ -1,0 +1,80 @@
+"""Where the time of a round of the stacked fleet goes on a CPU, phase by phase.
+
+python benchmarks/phases.py [--servers 5] [--out FILE.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hatdfed.allocation import keep_freed_memory
+from hatdfed.bench.measure import one_turn
+from hatdfed.bench.workload import W
+from hatdfed.fleets.stacked import StackedFleet
+from hatdfed.learning.stacked import learner
+from hatdfed.learning.stacked.kernels import CompiledStages
+from hatdfed.learning.stacked.network import StackedNetwork
+from hatdfed.records.folder import environment
+
+WARM_UP, TURNS = 2, 9
+PHASES = {
+    "draw the data": (StackedFleet, "_plan_work"),
+    "train": (StackedFleet, "_train"),
+    "of it: stages forward": (CompiledStages, "train"),
+    "of it: network forward": (StackedNetwork, "train_logits"),
+    "of it: Adam": (learner, "step_in_place"),
+    "judge on probes": (StackedFleet, "_judge"),
+    "merge": (StackedFleet, "_merge"),
+    "evaluate": (StackedFleet, "_measure"),
+}
+
+
+def clocked(owner: Any, name: str, seconds: dict[str, float], phase: str) -> None:
+    """Replace a function by one that adds its time to `seconds`."""
+    function = getattr(owner, name)
+
+    def timed(*arguments: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        result = function(*arguments, **named)
+        seconds[phase] += time.perf_counter() - start
+        return result
+
+    setattr(owner, name, timed)
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--servers", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    seconds: dict[str, float] = defaultdict(float)
+    for phase, (owner, name) in PHASES.items():
+        clocked(owner, name, seconds, phase)
+    turn = one_turn(W, arguments.servers, torch.device("cpu"), 1)
+    rounds = []
+    for _ in range(WARM_UP + TURNS):
+        seconds.clear()
+        start = time.perf_counter()
+        turn()
+        rounds.append({"whole round": time.perf_counter() - start, **seconds})
+    medians = {phase: statistics.median(row[phase] for row in rounds[WARM_UP:]) for phase in rounds[-1]}
+    rows = {phase: 1e3 * value / arguments.servers for phase, value in medians.items()}
+    for phase, milliseconds in rows.items():
+        print(f"{milliseconds:7.2f} ms a server  {phase}")
+    if arguments.out is not None:
+        document = {"machine": environment(), "servers": arguments.servers, "milliseconds_a_server": rows}
+        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

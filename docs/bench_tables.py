@@ -1,0 +1,94 @@
+"""Tables of what `benchmarks/results/` holds, as Markdown; `generate.py` puts them where they belong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+
+_HEADINGS = ("servers", "fleet", "seconds a round", "server-rounds a second", "× loop", "of the product", "peak MB")
+
+
+def fleets_table(*names: str) -> str:
+    """The rows of `hatdfed bench --out`, of one or several files."""
+    rows = [row for name in names for row in _load(name)["workloads"]]
+    return _table(_HEADINGS, [_fleet_row(row) for row in rows])
+
+
+def machine_line(name: str) -> str:
+    """What was measured on, and its yardstick."""
+    report = _load(name)
+    return f"{report['machine']['name']}, matrix product {report['gemm_gflops']:,.0f} GFLOP/s"
+
+
+def coordinator_table(*names: str) -> str:
+    """The coordinator's milliseconds, a column for each file."""
+    columns = [{row["servers"]: row["milliseconds"] for row in _load(name)["coordinator"]} for name in names]
+    machines = [_load(name)["machine"]["processor"] for name in names]
+    rows = [
+        [str(size), f"{size * (size - 1):,}", *(f"{column[size]:.1f}" for column in columns)] for size in columns[0]
+    ]
+    return _table(("servers", "links", *(f"ms, {machine}" for machine in machines)), rows)
+
+
+def profile_table(name: str, count: int = 12) -> str:
+    """The kernels that take most of a round."""
+    profile = _load(name)
+    busy = profile["gpu_milliseconds"]
+    rows = [
+        [f"`{row['kernel'][:40]}`", f"{row['milliseconds']:.2f}", f"{100 * row['milliseconds'] / busy:.0f} %"]
+        for row in profile["kernels"][:count]
+    ]
+    total = ["all kernels", f"{busy:.1f}", "100 %"]
+    wall = ["wall clock", f"{profile['wall_milliseconds']:.1f}", ""]
+    return _table(("kernel", "ms", "share"), [*rows, total, wall])
+
+
+def speed_table() -> str:
+    """For the README: the few rows that say most."""
+    wanted = (
+        ("bench-cpu.json", (5, 20, 50)),
+        ("bench-h200.json", (50, 350, 1000)),
+        ("bench-h200-10-runs-of-50.json", (50,)),
+    )
+    rows = []
+    for name, sizes in wanted:
+        report = _load(name)
+        for row in report["workloads"]:
+            if row["fleet"] == "stacked" and row["servers"] in sizes:
+                machine = report["machine"]["name"].split(",")[0]
+                cells = _fleet_row(row)
+                rows.append([machine, cells[0], cells[3], cells[4], cells[5]])
+    return _table(("machine", "servers", "server-rounds a second", "× loop", "of the matrix product"), rows)
+
+
+def paper_run_line() -> str:
+    """How long a whole run takes."""
+    run = _load("paper-run-cpu.json")
+    return f"{run['seconds']:.0f} seconds"
+
+
+def _fleet_row(row: dict[str, Any]) -> list[str]:
+    size = f"{row['runs']} × {row['servers']}" if row["runs"] > 1 else str(row["servers"])
+    ratio = "–" if row["speedup_over_loop"] is None else f"{row['speedup_over_loop']:.1f}"
+    return [
+        size,
+        row["fleet"],
+        f"{row['seconds_per_round']:.3g}",
+        f"{row['server_rounds_per_second']:,.0f}",
+        ratio,
+        f"{100 * row['share_of_gemm']:.0f} %",
+        f"{row['peak_memory_mb']:,.0f}",
+    ]
+
+
+def _table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
+    lines = [list(headings), ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _load(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return content
