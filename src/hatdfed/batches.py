@@ -19,7 +19,7 @@ from hatdfed.errors import HatdfedError
 from hatdfed.experiment import Job, play
 from hatdfed.session import RunResult
 
-RUNS_AT_ONCE = 64  # in one batch
+RUNS_AT_ONCE = {"cpu": 4, "cuda": 64}  # in one batch; a CPU gains little from more, and a stop loses those in play
 LOOK_SECONDS = 0.5  # between two looks at how far worker processes are
 
 OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
@@ -38,8 +38,9 @@ class How:
 
 def play_jobs(jobs: Mapping[int, Job], processes: int, how: How, done: OnDone) -> None:
     """Play all jobs, as many processes at a time; one process has a GPU for itself."""
-    processes = processes if device_of(how.placement) == "cpu" else 1
-    batches = _batches(jobs, processes)
+    device = device_of(how.placement)
+    processes = processes if device == "cpu" else 1
+    batches = _batches(jobs, processes, RUNS_AT_ONCE[device])
     counter = _Counter(sum(job.config.rounds for job in jobs.values()), how.on_rounds)
     if min(processes, len(batches)) > 1:
         _play_in_processes(batches, min(processes, len(batches)), how, done, counter)
@@ -49,12 +50,12 @@ def play_jobs(jobs: Mapping[int, Job], processes: int, how: How, done: OnDone) -
             done(index, result)
 
 
-def _batches(jobs: Mapping[int, Job], processes: int) -> list[dict[int, Job]]:
+def _batches(jobs: Mapping[int, Job], processes: int, at_once: int) -> list[dict[int, Job]]:
     """Jobs that can be played together, in as many batches as there are processes to play them, or more."""
     alike: dict[str, dict[int, Job]] = {}
     for index, job in jobs.items():
         alike.setdefault(network_key(job.config), {})[index] = job
-    most = max(1, min(RUNS_AT_ONCE, -(-len(jobs) // processes)))
+    most = max(1, min(at_once, -(-len(jobs) // processes)))
     return [
         dict(list(group.items())[start : start + most])
         for group in alike.values()
@@ -85,7 +86,7 @@ def _play_in_processes(
                     for index, result in zip(futures[future], future.result(), strict=True):
                         done(index, result)
         except KeyboardInterrupt:
-            for worker in multiprocessing.active_children():  # what they play is kept, they need not end it
+            for worker in list((pool._processes or {}).values()):  # runs that are done are kept
                 worker.terminate()
             raise
         except BrokenProcessPool:

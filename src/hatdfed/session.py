@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class Session:
         self._folder = folder
         self._on_round = on_round
         self._digest = config_digest(config)
+        self._result: RunResult | None = None
         self._state = self._restored() if resumed else None
         self._database = RunDatabase(None if folder is None else folder.database)
         try:
@@ -85,17 +86,29 @@ class Session:
             if self._folder is not None and self._config.checkpoint_every:
                 self._write_checkpoint(state)  # a run that is killed early can go on, too
         self._last_round_at = time.perf_counter()
-        sinks = (self._keep, self._checkpoint, self._watch)
+        sinks = (self._keep, self._checkpoint, self._watch, self._end)
         return Player(self._simulation.coordinator, self._config.rounds, sinks, state)
 
-    def finish(self) -> RunResult:
+    def result(self) -> RunResult:
+        """What the run brought, once it has played its rounds."""
+        if self._result is None:
+            self._result = self._finish()
+        return self._result
+
+    def _end(self, state: CoordinatorState, record: RoundRecord) -> None:
+        """A run that is done is finished at once: others in its batch may go on for long, or be stopped."""
+        if state.t >= self._config.rounds:
+            self.result()
+
+    def _finish(self) -> RunResult:
         """Read the test set, once, and write the results."""
+        self._database.flush()
         simulation, config, folder = self._simulation, self._config, self._folder
         rounds = self._database.records("rounds")
         correct = simulation.fleet.correct(simulation.test)
         personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
         summary = summarise(config, correct.mean(axis=1), personal, rounds)
-        summary["computed_by"] = {"fleet": self._placement.fleet, "device": self._placement.device}
+        summary["computed_by"] = {**asdict(self._placement), "kernels": simulation.fleet.kernels}
         summary["notes"] = notes(config)
         if simulation.fleet.refused:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(simulation.fleet.refused.items()))

@@ -25,6 +25,8 @@ from hatdfed.learning.optimisers import Sgd
 from hatdfed.learning.stacked.kernels import TorchStages, stage_kernels
 from hatdfed.methods import METHODS
 from hatdfed.resolve import resolve
+from hatdfed.round import LinkDraw, RoundPlan
+from hatdfed.topology import Topology
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
 CPU = torch.device("cpu")
@@ -50,8 +52,7 @@ def tiny_cnn(shape, num_classes):
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(16 * (height // 4) * (width // 4), 20),
-        nn.Dropout(0.25),
+        nn.Sequential(nn.Linear(16 * (height // 4) * (width // 4), 20), nn.Dropout(0.25)),
         nn.ReLU(),
         nn.Linear(20, 12, bias=False),
         nn.Dropout(0.1),
@@ -293,3 +294,41 @@ def test_kernels_are_chosen_by_device(monkeypatch):
     shapes = [stage.shape for stage in stacked_alone(settings())[1].fleet.rows.learner.network.blueprint.stages]
     monkeypatch.setenv("HATDFED_NATIVE", "0")
     assert stage_kernels(shapes, CPU).name == "torch"
+
+
+def test_a_server_that_diverged_recovers_from_others_as_with_mailboxes():
+    """Its own model has no weight when it had no data: then it does not matter what is in it."""
+
+    def config_of(seed):
+        return settings("rnd", aggregator={"name": "by-samples"}, device_online_probability=0.03, seed=seed)
+
+    def samples(seed):
+        sources = make_world(config_of(seed), DATASET, make_pools(DATASET)).sources
+        return [source.plan(0).num_samples for source in sources[:2]]
+
+    seed = next(seed for seed in range(50) if samples(seed)[0] > 0 and samples(seed)[1] == 0)
+    topology = Topology.from_pairs(6, [(1, 0)])
+    plan = RoundPlan(0, LinkDraw(topology, topology.links.astype(float)))
+    for _, fleet in (mailboxes(config_of(seed)), stacked_alone(config_of(seed))):
+        snapshot = {name: array.copy() for name, array in fleet.snapshot().items()}
+        snapshot["1.params"][3] = np.nan
+        fleet.restore(snapshot)
+        fleet.run_round(plan)
+        assert torch.isfinite(fleet.models).all()
+
+
+def test_a_model_that_everybody_hears_is_judged_by_everybody():
+    member = stacked_alone(settings(servers=12))[1]
+    box = mailboxes(settings(servers=12))[1]
+    topology = Topology.from_pairs(12, [(i, 3) for i in range(12) if i != 3] + [(3, 0)])
+    plan = RoundPlan(0, LinkDraw(topology, topology.links.astype(float)))
+    mine, theirs = member.run_round(plan), box.run_round(plan)
+    np.testing.assert_allclose(mine.importance, theirs.importance, atol=1e-5)
+
+
+def test_a_snapshot_does_not_change_while_the_fleet_plays_on():
+    coordinator, member = stacked_alone(settings(device_online_probability=0.5))
+    snapshot = member.snapshot()
+    before = {name: array.copy() for name, array in snapshot.items()}
+    played(coordinator, member, rounds=2)
+    assert all(np.array_equal(snapshot[name], before[name]) for name in before)

@@ -1,4 +1,4 @@
-"""Where a run is computed: which fleet, on which device, how much at once. None of it changes what is computed."""
+"""Where a run is computed: which fleet, on which device. On CPUs that changes round-off alone (GPUs: decision 0008)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.learning.learner import Learner
-from hatdfed.learning.stacked.blueprint import NotStackableError, read_blueprint
-from hatdfed.learning.work import Batch
+from hatdfed.learning.stacked.blueprint import ImageShape, NotStackableError, read_blueprint
 
 FLEETS = ("auto", "stacked", "mailbox")
 DEVICES = ("auto", "cpu", "cuda")
@@ -27,7 +26,7 @@ class Placement:
         require_one_of("--device", self.device, DEVICES)
 
 
-def chosen_placement(asked: Placement, learner: Learner, images: Batch) -> Placement:
+def chosen_placement(asked: Placement, learner: Learner, image: ImageShape) -> Placement:
     """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
     device = device_of(asked)
     if asked.fleet == "mailbox":
@@ -35,8 +34,7 @@ def chosen_placement(asked: Placement, learner: Learner, images: Batch) -> Place
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
         return Placement("mailbox", "cpu")
     try:
-        channels, height, width = images.x.shape[1:]
-        read_blueprint(learner.module, (channels, height, width))
+        read_blueprint(learner.module, image)
     except NotStackableError as reason:
         if asked.fleet == "auto" and asked.device != "cuda":
             return Placement("mailbox", "cpu")

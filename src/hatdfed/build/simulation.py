@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hatdfed.build.placement import Placement, chosen_placement
-from hatdfed.build.program import initial_seed, make_actors
+from hatdfed.build.program import initial_seed, make_actors, make_program
 from hatdfed.build.world import WORLD_SETTINGS, Pools, World, make_pools, make_world
 from hatdfed.config import Config
 from hatdfed.coordinator import Coordinator
@@ -66,11 +66,17 @@ def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simul
     return _with_mailboxes(config, _parts([config], dataset, pools)[0], pools, run)
 
 
+def settled_placement(config: Config, dataset: Dataset, placement: Placement) -> Placement:
+    """What `placement` comes to for this network; nothing is made for it."""
+    image = dataset.train.pixels.shape[1:]
+    return chosen_placement(placement, make_program(config, dataset).learner, (image[0], image[1], image[2]))
+
+
 def make_batch(configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]) -> Batched:
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
     pools = make_pools(dataset)
     parts = _parts(configs, dataset, pools)
-    placement = chosen_placement(placement, parts[0].program.learner, pools.train)
+    placement = settled_placement(configs[0], dataset, placement)
     if placement.fleet == "mailbox":
         alone = [_with_mailboxes(*each[:2], pools, each[2]) for each in zip(configs, parts, names, strict=True)]
         return Batched(alone, placement, None)

@@ -55,6 +55,11 @@ class MailboxFleet:
         return len(self._sources)
 
     @property
+    def kernels(self) -> str:
+        """Who computes."""
+        return "torch"
+
+    @property
     def num_params(self) -> int:
         """P."""
         return self._program.learner.num_params

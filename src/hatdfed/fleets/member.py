@@ -39,6 +39,11 @@ class FleetMember:
         return self.fleet.rows.refused[self.run]
 
     @property
+    def kernels(self) -> str:
+        """Who computes."""
+        return self.fleet.rows.learner.network.kernels.name
+
+    @property
     def num_params(self) -> int:
         """P."""
         return self.fleet.rows.learner.num_params
@@ -80,8 +85,8 @@ class FleetMember:
         arrays: dict[str, NDArray[Any]] = {}
         on_host = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
         for i in range(self.num_servers):
-            arrays |= {f"{i}.{name}": np.ascontiguousarray(tensor[i]) for name, tensor in on_host.items()}
-            arrays[f"{i}.codec_memory"] = rows.memories[here][i].cpu().numpy()
+            arrays |= {f"{i}.{name}": np.array(tensor[i]) for name, tensor in on_host.items()}  # copies: rows change
+            arrays[f"{i}.codec_memory"] = np.array(rows.memories[here][i].cpu().numpy())
             arrays[f"{i}.scalars"] = np.array([models.steps[i], rows.mass[here][i]])
         return arrays
 

@@ -64,11 +64,11 @@ def footprint(learner: Learner, image: ImageShape, sizes: Sizes, device: torch.d
 def sizes_of(members: Sequence[Member]) -> Sizes:
     """As large as any member needs it."""
     first = [source for member in members for source in member.sources[:1]]
-    plans = [source.plan(0) for source in first]
-    batches = [len(batch) for plan in plans for batch in plan.batches]
     judged = [len(source.validation.y) for source in first]
     distinct = {id(source.validation.x): len(source.validation.y) for source in first}
-    return Sizes(max(batches, default=1), max(judged), len(first[0].pool.y) + sum(distinct.values()))
+    return Sizes(
+        max(source.largest_batch for source in first), max(judged), len(first[0].pool.y) + sum(distinct.values())
+    )
 
 
 def predicted_bytes(members: Sequence[Member], how: Execution) -> int:
@@ -90,8 +90,9 @@ def execution_for(members: Sequence[Member], device: torch.device) -> Execution:
     if room < one:
         fit = max(0, free - one) // need.a_server
         raise DoesNotFitError(
-            f"{servers} servers need {(need.fixed + servers * need.a_server) / 1e9:.1f} GB, but {device.type} has "
-            f"{free_memory(device) / 1e9:.1f} GB free. About {fit} would fit: use fewer servers, or fewer runs at once."
+            f"{servers} servers need {(need.fixed + servers * need.a_server + one) / 1e9:.1f} GB, but of the memory "
+            f"that is free on {device.type}, {(free + need.fixed) / 1e9:.1f} GB can be used. "
+            f"About {fit} would fit: use fewer servers, or fewer runs at once."
         )
     most = MOST_AT_ONCE[device.type]
     if device.type == "cpu" and learner.num_params > SMALL_NETWORK:

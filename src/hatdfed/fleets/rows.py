@@ -168,6 +168,11 @@ class ValidationSets:
     def __getitem__(self, run: int) -> Images:
         return self._of_run[run]
 
+    @property
+    def most_images(self) -> int:
+        """In the largest set."""
+        return max(len(images.y) for images in self._of_run)
+
     def alike(self, runs: Iterable[int]) -> list[list[int]]:
         """Runs that are measured together: those with equally many images."""
         groups: dict[int, list[int]] = {}

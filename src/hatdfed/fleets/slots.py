@@ -43,13 +43,24 @@ def make_slots(num_servers: int, runs: Iterable[tuple[int, BoolMatrix]]) -> Slot
     return Slots(table, drawn, receiver, sender, slot)
 
 
-class Questions(NamedTuple):
-    """Which models are to be judged on whose probes, model by model; padded to the most asked one."""
+PROBES_A_ROW = 4  # a model that many hear takes several rows, so that it does not widen everybody's
 
-    model: Indices  # [G] of the models that are asked at all
+
+class Questions(NamedTuple):
+    """Which models are to be judged on whose probes: a table whose rows are models, padded to the same width."""
+
+    model: Indices  # [A] the models that are asked at all
+    asked: Indices  # [G] which of them each row is about
     receiver: Indices  # [G, T] whose probe; any server where padding
-    row: Indices  # [M] of every real question in the table [G·T]
+    place: Indices  # [M] of every real question in the table [G·T], in order
     answer: Indices  # [M] where its answer goes in the table [S·D]
+
+    def rows(self, part: slice) -> Questions:
+        """Some rows of the table."""
+        width = self.receiver.shape[1]
+        here = (self.place >= part.start * width) & (self.place < part.stop * width)
+        place, answer = self.place[here] - part.start * width, self.answer[here]
+        return Questions(self.model, self.asked[part], self.receiver[part], place, answer)
 
 
 def questions_about(
@@ -64,10 +75,12 @@ def questions_about(
     answer = receiver * slots.sender.shape[1] + np.concatenate([np.zeros_like(own), slots.link_slot[sent]])
     order = np.argsort(model, kind="stable")
     model, receiver, answer = model[order], receiver[order], answer[order]
-    asked, count = np.unique(model, return_counts=True)
-    place = np.arange(len(model)) - np.repeat(np.cumsum(count) - count, count)
-    row = np.repeat(np.arange(len(asked)), count)
-    width = int(count.max(initial=0))
-    table = np.zeros((len(asked), width), dtype=np.int64)
-    table[row, place] = receiver
-    return Questions(asked, table, row * width + place, answer)
+    distinct, count = np.unique(model, return_counts=True)
+    width = min(PROBES_A_ROW, int(count.max(initial=1)))
+    rows = -(-count // width)  # of each model
+    number = np.arange(len(model)) - np.repeat(np.cumsum(count) - count, count)
+    row = np.repeat(np.cumsum(rows) - rows, count) + number // width
+    place = row * width + number % width
+    table = np.zeros((int(rows.sum()), width), dtype=np.int64)
+    table.reshape(-1)[place] = receiver
+    return Questions(distinct, np.repeat(np.arange(len(distinct)), rows), table, place, answer)

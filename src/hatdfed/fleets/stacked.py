@@ -20,7 +20,7 @@ from hatdfed.aggregation import Aggregator, Probe
 from hatdfed.fleets.merging import Holdings, decide, is_verbatim, sent_models
 from hatdfed.fleets.pending import PendingRound
 from hatdfed.fleets.rows import Execution, Member, Rows, matrix_products
-from hatdfed.fleets.slots import Slots, make_slots, questions_about
+from hatdfed.fleets.slots import Questions, Slots, make_slots, questions_about
 from hatdfed.learning.stacked.network import Folded
 from hatdfed.learning.stacked.vectors import vectors_for
 from hatdfed.learning.work import WorkPlan
@@ -159,14 +159,24 @@ class StackedFleet:
             asked = [({"by_receivers": False}, rows.params), ({"by_owner": False}, sent)]
         for part in rows.parts(plans):
             for which, models in asked:
-                question = questions_about(part, slots, judged, **which)
-                if len(question.model):
-                    whole = len(question.model) == part.stop - part.start
-                    folded = rows.learner.fold(models[part if whole else rows.tensor(question.model)])
-                    answers = self._probe_losses(folded, probes[rows.tensor(question.receiver)])
-                    losses[rows.tensor(question.answer)] = answers[rows.tensor(question.row)]
+                questions = questions_about(part, slots, judged, **which)
+                if len(questions.model):
+                    whole = len(questions.model) == part.stop - part.start
+                    folded = rows.learner.fold(models[part if whole else rows.tensor(questions.model)])
+                    self._ask(folded, questions, probes, losses)
         valid = torch.arange(index.shape[1], device=losses.device) < rows.tensor(sizes)[:, None]
         return Probe(losses.view(*slots.sender.shape, -1), valid)
+
+    def _ask(self, folded: Folded, questions: Questions, probes: Tensor, losses: Tensor) -> None:
+        """Put the answers where they belong; no more images at once than when accuracies are measured."""
+        rows, images = self.rows, questions.receiver.shape[1] * probes.shape[1]
+        step = max(1, rows.how.judged_at_once * rows.validation.most_images // images)
+        for start in range(0, len(questions.asked), step):
+            some = questions.rows(slice(start, start + step))
+            alone = len(some.asked) == len(questions.model) == len(questions.asked)  # a row for each model, in order
+            asked = folded if alone else folded.rows(rows.tensor(some.asked))
+            answers = self._probe_losses(asked, probes[rows.tensor(some.receiver)])
+            losses[rows.tensor(some.answer)] = answers[rows.tensor(some.place)]
 
     def _probe_losses(self, folded: Folded, probes: Tensor) -> Tensor:  # [G, T, Q] indices -> [G·T, Q]
         images, labels = self.rows.pool.x[probes.flatten(1)], self.rows.pool.y[probes]

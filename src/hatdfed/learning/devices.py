@@ -36,6 +36,11 @@ class SimulatedDevices:
     seed: int
     server: int
 
+    @property
+    def largest_batch(self) -> int:
+        """When every device connects."""
+        return min(self.settings.batch_size, self.settings.samples_per_round, len(self.shard))
+
     def work(self, t: int) -> Work:
         """The round's data, in batches."""
         plan = self.plan(t)

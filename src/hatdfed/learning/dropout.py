@@ -53,13 +53,21 @@ class SeededDropout(nn.Module):
 
 
 def with_seeded_dropout(module: nn.Module) -> list[SeededDropout]:
-    """Replace every `nn.Dropout` in `module` that drops anything; returns what took their places."""
+    """Replace every `nn.Dropout` in `module` that drops anything; returns what took their places.
+
+    They are numbered in the order in which they stand there, one that stands there twice twice.
+    """
     replaced: list[SeededDropout] = []
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
+
+    def walk(parent: nn.Module) -> None:
+        for name, child in list(parent._modules.items()):
             if type(child) is nn.Dropout and 0 < child.p < 1:
                 replaced.append(SeededDropout(child.p, len(replaced)))
                 setattr(parent, name, replaced[-1])
+            elif child is not None:
+                walk(child)
+
+    walk(module)
     return replaced
 
 

@@ -7,6 +7,7 @@ variances travel and are averaged like parameters, its integer step counter does
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -172,13 +173,16 @@ def cancelled_biases(module: nn.Module) -> list[str]:
     machine. So nobody computes it.
     """
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    return [
-        f"{f'{prefix}.' if prefix else ''}{name}.bias"
+    places = [
+        (f"{f'{prefix}.' if prefix else ''}{name}.bias", layer)
         for prefix, parent in module.named_modules()
-        if isinstance(parent, nn.Sequential)
-        for (name, layer), (_, following) in pairwise(parent.named_children())
-        if isinstance(following, norms) and isinstance(getattr(layer, "bias", None), nn.Parameter)
+        if type(parent) is nn.Sequential
+        for (name, layer), (_, following) in pairwise(parent._modules.items())
+        if isinstance(following, norms) and isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
     ]
+    known = dict(module.named_parameters())
+    used = Counter(id(layer) for parent in module.modules() for layer in parent._modules.values())
+    return [name for name, layer in places if name in known and used[id(layer)] == 1]  # not one that serves elsewhere
 
 
 def _xavier_in_place(module: nn.Module) -> None:

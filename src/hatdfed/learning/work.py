@@ -57,5 +57,9 @@ class PooledSource(DataSource, Protocol):
     def pool(self) -> Batch:
         """All training images, of all servers."""
 
+    @property
+    def largest_batch(self) -> int:
+        """No batch of any round has more images."""
+
     def plan(self, t: int) -> WorkPlan:
         """The server's work of round t, as indices into the pool."""

@@ -65,7 +65,20 @@ class RunDatabase:
         figures = (known.mean(), known.std(), known.max(), known.min()) if len(known) else (None,) * 4
         row = (record.t, record.draw.topology.num_links, *figures, *spent.values(), *record.regret, seconds)
         try:
-            connection = self._connection
+            self._write_whole(record, row)
+            # Hundreds of runs side by side would do little else if each round of each were committed alone.
+            if time.monotonic() - self._committed_at > COMMIT_SECONDS:
+                self._commit()
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+
+    def _write_whole(self, record: RoundRecord, row: tuple[Any, ...]) -> None:
+        """Whatever interrupts it, no part of a round stays behind."""
+        connection = self._connection
+        if not connection.in_transaction:
+            connection.execute("BEGIN")
+        connection.execute("SAVEPOINT round")
+        try:
             connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             connection.executemany("INSERT INTO servers VALUES (?, ?, ?, ?)", _server_rows(record))
             connection.executemany("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", _link_rows(record))
@@ -74,11 +87,11 @@ class RunDatabase:
                 matrices = (record.draw.propensity, record.utility)
                 blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
                 connection.execute("INSERT INTO matrices VALUES (?, ?, ?)", (record.t, *blobs))
-            # Hundreds of runs side by side would do little else if each round of each were committed alone.
-            if time.monotonic() - self._committed_at > COMMIT_SECONDS:
-                self._commit()
-        except sqlite3.Error as error:
-            raise self._trouble(error) from None
+            connection.execute("RELEASE round")
+        except BaseException:
+            if connection.in_transaction:  # a full disk may have ended it already
+                connection.execute("ROLLBACK TO round")
+            raise
 
     def flush(self) -> None:
         """Bring everything written so far safely onto the disk."""
@@ -90,9 +103,12 @@ class RunDatabase:
 
     def forget_from(self, t: int) -> None:
         """Drop round t and all later ones: a resumed run plays them again."""
-        with self._connection as connection:
-            for table in _TABLES:
-                connection.execute(f"DELETE FROM {table} WHERE t >= ?", (t,))  # noqa: S608 (our own table names)
+        try:
+            with self._connection as connection:
+                for table in _TABLES:
+                    connection.execute(f"DELETE FROM {table} WHERE t >= ?", (t,))  # noqa: S608 (our own table names)
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
 
     def records(self, table: str) -> Records:
         """All rows of `rounds`, `servers`, `links` or `ledger`, in the order they were written."""

@@ -79,3 +79,53 @@ def test_biases_that_batch_norm_cancels():
     with torch.no_grad():
         network[0].bias += 3.0
     torch.testing.assert_close(network(x), before, rtol=0, atol=1e-4)
+
+
+def head(*layers):
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def test_a_relu_that_stands_twice_counts_twice():
+    relu = nn.ReLU()
+    blueprint = read_blueprint(head(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2)), (1, 2, 2))
+    assert [type(layer) for layer in blueprint.head] == [Linear, Relu, Linear, Relu, Linear]
+
+
+class Skip(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Upside(nn.Flatten):
+    def forward(self, x):
+        return super().forward(x).flip(1)
+
+
+SHARED = nn.Linear(4, 4)
+GROUP = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (head(SHARED, nn.ReLU(), SHARED), "layer 3 has the parameters of an earlier one"),
+        (head(GROUP, GROUP), "layer 2.0 has the parameters of an earlier one"),
+        (head(Skip(nn.Linear(4, 4)), nn.Linear(4, 2)), "layer 1 is a Skip"),
+        (nn.Sequential(Upside(), nn.Linear(4, 2)), "layer 0 is a Upside where nn.Flatten"),
+        (nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)), "layer 0 is a Flatten where nn.Flatten"),
+        (head(nn.ReLU(), nn.Linear(4, 2)), "layer 1 is a ReLU with no fully connected layer before it"),
+        (head(nn.Linear(4, 2), nn.ReLU()), "its last layer is not fully connected"),
+        (head(), "its last layer is not fully connected"),
+    ],
+)
+def test_what_only_looks_like_a_plain_network_is_refused(module, reason):
+    with pytest.raises(NotStackableError, match=reason):
+        read_blueprint(module, (1, 2, 2))
+
+
+def test_a_bias_is_frozen_only_where_batch_norm_follows_it_at_once():
+    relu = nn.ReLU()
+    module = nn.Sequential(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu, nn.BatchNorm1d(4))
+    assert cancelled_biases(module) == []
+    twice = nn.Linear(4, 4)
+    assert cancelled_biases(nn.Sequential(twice, nn.BatchNorm1d(4), twice)) == []

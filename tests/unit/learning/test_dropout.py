@@ -48,3 +48,10 @@ def test_it_takes_the_place_of_plain_dropout_and_of_nothing_else():
     replaced[0].seed, replaced[0].step = 12345, 6
     expected = keep_mask(torch.tensor([12345]), step=6, layer=0, batch=50, units=40, probability=0.5)[0]
     assert torch.equal(replaced[0](x), expected * 2.0)
+
+
+def test_nested_dropouts_are_numbered_in_the_order_in_which_they_stand():
+    shared = nn.Dropout(0.3)
+    module = nn.Sequential(nn.Sequential(nn.Dropout(0.1), shared), nn.Dropout(0.2), shared)
+    assert [layer.probability for layer in with_seeded_dropout(module)] == [0.1, 0.3, 0.2, 0.3]
+    assert [layer.layer for layer in (*module[0], *module[1:])] == [0, 1, 2, 3]

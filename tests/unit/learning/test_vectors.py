@@ -55,6 +55,7 @@ def test_a_merge_is_a_weighted_sum_that_ignores_what_has_no_weight(form):
     generator = torch.Generator().manual_seed(1)
     own, sent = rows(generator), rows(generator)
     sent[3] = torch.nan
+    own[3] = torch.inf
     weights = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.2, 0.3, 0.5], [0.0, 1.0, 0.0]])
     sender = torch.tensor([[0, 1, 3], [1, 3, 3], [2, 0, 1], [3, 2, 3]])
     out = torch.full((SERVERS, SIZE + 5), 9.0)[:, :SIZE]

@@ -59,23 +59,50 @@ class Blueprint:
 def read_blueprint(module: nn.Module, image: ImageShape) -> Blueprint:
     """Take a module apart; `NotStackableError` says which part does not fit."""
     layers = [(name, layer) for name, layer in _flattened(module) if not isinstance(layer, nn.Identity)]
+    _refuse_repeated(module, layers)
     stages: list[StageLayers] = []
     while layers and isinstance(layers[0][1], nn.Conv2d):
         stage = _stage(layers[:4], image)
         stages.append(stage)
         image = (stage.shape.channels_out, *stage.shape.pooled)
         layers = layers[4:]
-    if not layers or not isinstance(layers[0][1], nn.Flatten):
+    if not layers or not _is_plain_flatten(layers[0][1]):
         raise NotStackableError(_after("nn.Flatten", "the convolutional stages", layers))
     return Blueprint(tuple(stages), tuple(_head(layers[1:])), image)
 
 
 def _flattened(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    if not isinstance(module, nn.Sequential):
+    """The layers in the order in which they are called; `named_children` would leave out one that comes twice."""
+    if type(module) is not nn.Sequential:  # a subclass may do anything with its layers
         yield prefix.removesuffix("."), module
         return
-    for name, child in module.named_children():
-        yield from _flattened(child, f"{prefix}{name}.")
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _flattened(child, f"{prefix}{name}.")
+
+
+def _refuse_repeated(module: nn.Module, layers: list[tuple[str, nn.Module]]) -> None:
+    """Layers that share their parameters, and parts that occur twice, are nobody's own."""
+    seen: set[int] = set()
+    for name, layer in layers:
+        if id(layer) in seen and any(True for _ in layer.parameters()):
+            raise NotStackableError(f"layer {name} has the parameters of an earlier one")
+        seen.add(id(layer))
+    containers = list(_containers(module))
+    if len({id(part) for part in containers}) < len(containers):
+        raise NotStackableError("a group of its layers occurs twice")
+
+
+def _containers(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) is nn.Sequential:
+        yield module
+        for child in module._modules.values():
+            if child is not None:
+                yield from _containers(child)
+
+
+def _is_plain_flatten(layer: nn.Module) -> bool:
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
 def _stage(layers: list[tuple[str, nn.Module]], image: ImageShape) -> StageLayers:
@@ -101,11 +128,15 @@ def _stage(layers: list[tuple[str, nn.Module]], image: ImageShape) -> StageLayer
 
 
 def _head(layers: list[tuple[str, nn.Module]]) -> Iterator[Linear | Relu | Dropout]:
-    dropouts = 0
+    dropouts, linears = 0, 0
     for name, layer in layers:
         if type(layer) is nn.Linear:
+            linears += 1
             yield Linear(f"{name}.weight", None if layer.bias is None else f"{name}.bias")
         elif type(layer) is nn.ReLU:
+            if not linears:
+                raise NotStackableError(f"layer {name} is a ReLU with no fully connected layer before it")
+            linears = 0
             yield Relu()
         elif type(layer) is nn.Dropout and layer.p < 1:
             if layer.p > 0:
@@ -115,6 +146,8 @@ def _head(layers: list[tuple[str, nn.Module]]) -> Iterator[Linear | Relu | Dropo
             raise NotStackableError(
                 f"layer {name} is a {type(layer).__name__}; after nn.Flatten only Linear, ReLU, Dropout"
             )
+    if not linears:
+        raise NotStackableError("its last layer is not fully connected")
 
 
 def _after(wanted: str, place: str, layers: list[tuple[str, nn.Module]]) -> str:

@@ -72,7 +72,9 @@ def _merge(
     server = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
-    total = tl.load(own + server * own_apart + place, mask=inside) * tl.load(weights + server * slots)
+    share = tl.load(weights + server * slots)
+    counts = place < tl.where(share != 0, size, 0)  # a model without weight may hold anything
+    total = tl.load(own + server * own_apart + place, mask=counts, other=0.0) * share
     for slot in range(1, slots):
         weight = tl.load(weights + server * slots + slot)
         row = tl.load(sender + server * slots + slot).to(tl.int64)

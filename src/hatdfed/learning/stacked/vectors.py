@@ -61,10 +61,10 @@ class TorchVectors:
 
     def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
         """Slot by slot."""
-        torch.mul(own, weights[:, :1], out=out)
-        for slot in range(1, weights.shape[1]):
-            share = weights[:, slot, None]
-            out.add_(torch.where(share != 0, sent.index_select(0, sender[:, slot]) * share, 0.0))
+        out.zero_()
+        for slot in range(weights.shape[1]):
+            share, models = weights[:, slot, None], sent.index_select(0, sender[:, slot]) if slot else own
+            out.add_(torch.where(share != 0, models * share, 0.0))  # 0 times what it may hold need not be 0
 
 
 def vectors_for(tensor: Tensor) -> Vectors:

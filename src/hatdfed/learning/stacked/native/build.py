@@ -5,6 +5,7 @@ Nothing here is fatal: without a compiler, or with HATDFED_NATIVE=0 in the envir
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -93,13 +94,16 @@ def _own_folder(folder: Path) -> bool:
 
 def _cached(command: tuple[str, ...], sources: Sequence[str]) -> ctypes.CDLL | None:
     path = cache_folder() / f"{_fingerprint(command, sources)}.so"
-    if not _own_file(path):
-        # Another process may do the same at this moment: whoever renames last wins, both files are whole.
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
-            if not _compile(command, sources, made):
-                return None
-            made.replace(path)
+    if _own_file(path):
+        with contextlib.suppress(OSError):  # cut short by a full disk or a power cut: made again
+            return ctypes.CDLL(str(path))
+    # Another process may do the same at this moment: whoever renames last wins, both files are whole.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        if not _compile(command, sources, made):
+            return None
+        made.chmod(0o700)  # whatever the umask is
+        made.replace(path)
     return ctypes.CDLL(str(path))
 
 
@@ -115,7 +119,8 @@ def _own_file(path: Path) -> bool:
         status = path.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+    private = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISREG(status.st_mode) and private
 
 
 def _compile(command: tuple[str, ...], sources: Sequence[str], target: Path) -> bool:

@@ -1,4 +1,4 @@
-/* Adam and the merge: every number is read and written once. stages.py and vectors.py call it; rows are servers. */
+/* Adam and the merge: every number is read and written once. vectors.py calls it; rows are servers. */
 #include <math.h>
 
 #include "work.h"
@@ -61,10 +61,11 @@ static void merge_task(void *job, int phase, int64_t row, int64_t task) {
     const float *weight = all->weights + row * all->slots, *own = all->own + row * all->own_apart + from;
     float *restrict out = all->out + row * all->out_apart + from;
     (void)phase;
-    for (int64_t i = 0; i < n; i++) out[i] = weight[0] * own[i];
+    /* A model without weight may hold anything, and 0 times that need not be 0. */
+    for (int64_t i = 0; i < n; i++) out[i] = weight[0] == 0 ? 0 : weight[0] * own[i];
     for (int64_t slot = 1; slot < all->slots; slot++) {
         const float *restrict sent = all->sent + all->sender[row * all->slots + slot] * all->sent_apart + from;
-        if (weight[slot] == 0) continue; /* it may hold anything, and 0 times that need not be 0 */
+        if (weight[slot] == 0) continue;
         for (int64_t i = 0; i < n; i++) out[i] += weight[slot] * sent[i];
     }
 }

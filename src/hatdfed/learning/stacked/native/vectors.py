@@ -78,7 +78,7 @@ class NativeVectors:
         share(self._adam_step, job, len(params), (blocks,))
 
     def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
-        """See `merging.weighted_rows`."""
+        """See `vectors.Vectors`."""
         weights, sender = weights.contiguous(), sender.contiguous()
         job = _Merge(
             length=own.shape[1], slots=weights.shape[1], weights=weights.data_ptr(), sender=sender.data_ptr(),
