@@ -8,6 +8,8 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
+MANY_SERVERS = 50  # below, the process's own memory is most of it
+
 _HEADINGS = ("servers", "fleet", "seconds a round", "server-rounds a second", "× loop", "of the product", "peak MB")
 
 
@@ -62,6 +64,44 @@ def speed_table() -> str:
                 cells = _fleet_row(row)
                 rows.append([machine, cells[0], cells[3], cells[4], cells[5]])
     return _table(("machine", "servers", "server-rounds a second", "× loop", "of the matrix product"), rows)
+
+
+def phases_table() -> str:
+    """Milliseconds a server, phase by phase."""
+    rows = _load("phases-cpu.json")["milliseconds_a_server"]
+    return _table(("phase", "ms a server"), [[phase, f"{value:.1f}"] for phase, value in rows.items()])
+
+
+def memory_table(name: str) -> str:
+    """What was predicted for stacked fleets, and what was used."""
+    rows = [row for row in _load(name)["workloads"] if row["fleet"] == "stacked"]
+    cells = [
+        [
+            str(row["servers"]),
+            f"{row['predicted_memory_mb']:,.0f}",
+            f"{row['peak_memory_mb']:,.0f}",
+            f"{100 * (row['predicted_memory_mb'] / row['peak_memory_mb'] - 1):+.0f} %",
+        ]
+        for row in rows
+        if row["servers"] >= MANY_SERVERS
+    ]
+    return _table(("servers", "predicted", "used", "difference"), cells)
+
+
+def half_precision_table() -> str:
+    """Differences between TF32 and bfloat16."""
+    result = _load("half-precision-h200.json")
+    rows = [
+        [
+            f"{name}, {row['images']:,} images",
+            f"{row['largest_difference']:.2f}",
+            f"{row['difference_of_the_mean']:.3f}",
+            f"{row['answers_that_differ']:.3f} %",
+        ]
+        for name, row in (("test", result["test"]), ("validation", result["validation"]))
+    ]
+    headings = ("set", "largest difference of a server, points", "of the mean over servers", "answers that differ")
+    return _table(headings, rows)
 
 
 def paper_run_line() -> str:

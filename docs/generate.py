@@ -12,7 +12,17 @@ import re
 import sys
 from pathlib import Path
 
-from bench_tables import coordinator_table, fleets_table, machine_line, paper_run_line, profile_table, speed_table
+from bench_tables import (
+    coordinator_table,
+    fleets_table,
+    half_precision_table,
+    machine_line,
+    memory_table,
+    paper_run_line,
+    phases_table,
+    profile_table,
+    speed_table,
+)
 from pydantic import BaseModel
 
 from hatdfed.cli.tables import COLUMNS, cell
@@ -80,6 +90,9 @@ def generated() -> dict[Path, str]:
         "bench-h200": f"{machine_line('bench-h200.json')}\n\n{fleets_table(*H200_FILES)}",
         "bench-h200-cifar": fleets_table("bench-h200-cifar.json"),
         "profile-h200": profile_table("profile-h200.json"),
+        "memory": memory_table("bench-h200.json"),
+        "half-precision": half_precision_table(),
+        "phases": phases_table(),
         "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
     }
     inline = {"paper-run": paper_run_line()}
