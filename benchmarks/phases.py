@@ -67,7 +67,7 @@ def main() -> None:
         start = time.perf_counter()
         turn()
         rounds.append({"whole round": time.perf_counter() - start, **seconds})
-    medians = {phase: statistics.median(row[phase] for row in rounds[WARM_UP:]) for phase in rounds[-1]}
+    medians = {phase: statistics.median(row[phase] for row in rounds[WARM_UP:]) for phase in ("whole round", *PHASES)}
     rows = {phase: 1e3 * value / arguments.servers for phase, value in medians.items()}
     for phase, milliseconds in rows.items():
         print(f"{milliseconds:7.2f} ms a server  {phase}")
