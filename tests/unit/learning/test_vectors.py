@@ -1,5 +1,7 @@
 """Adam and the merge: torch operations, C and the server-by-server optimiser say the same."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from hatdfed.learning.optimisers import Adam, OptimiserState, Sgd
 from hatdfed.learning.stacked.native.vectors import native_vectors
 from hatdfed.learning.stacked.optimiser import step_in_place, step_rates
 from hatdfed.learning.stacked.rates import Rates
+from hatdfed.learning.stacked.triton_stage import triton_available
+from hatdfed.learning.stacked.triton_vectors import TritonVectors
 from hatdfed.learning.stacked.vectors import TorchVectors, vectors_for
 
 SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))
@@ -15,7 +19,10 @@ SIZE = 20_037
 
 
 def forms():
-    return [TorchVectors(), *([native_vectors()] if native_vectors() else [])]
+    native = [native_vectors()] if native_vectors() else []
+    # Triton's interpreter takes tensors of the CPU; on a GPU the fleet's own tests use these kernels.
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1" and triton_available()
+    return [TorchVectors(), *native, *([TritonVectors()] if interpreted else [])]
 
 
 def rows(generator):
