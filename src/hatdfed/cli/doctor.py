@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 def doctor_command(as_json: Json = False) -> None:
     """Look at this machine; exits with 1 when a run could not work here."""
-    findings = [check() for check in (_python, _torch, _gpu, _plots, _digits, _data, _disk)]
+    findings = [check() for check in (_python, _torch, _kernels, _gpu, _plots, _digits, _data, _disk)]
     if as_json:
         typer.echo(json.dumps([finding._asdict() for finding in findings]))
     else:
@@ -59,6 +59,18 @@ def _torch() -> Finding:
         return f"torch {torch.__version__}, {torch.get_num_threads()} threads"
 
     return _installed("training", "torch", "PyTorch", describe)
+
+
+def _kernels() -> Finding:
+    """Whether the fast inner loops can be had on this processor; without them a run is slower, no more."""
+    if find_spec("torch") is None:
+        return Finding("inner loops", True, "unknown without PyTorch")
+    from hatdfed.learning.stacked.native.vectors import native_vectors
+
+    if os.environ.get("HATDFED_NATIVE") == "0":
+        return Finding("inner loops", True, "torch, because HATDFED_NATIVE is 0")
+    without = "torch; several times faster with a C compiler (cc, gcc or clang)"
+    return Finding("inner loops", True, without if native_vectors() is None else "C, compiled for this processor")
 
 
 def _gpu() -> Finding:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from hatdfed.errors import HatdfedError
+from hatdfed.fleets.merging import is_verbatim
 from hatdfed.fleets.rows import ROW_ALIGNMENT, Execution, Member
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.stacked.blueprint import Blueprint, ImageShape, Linear, read_blueprint
@@ -30,6 +31,7 @@ class Sizes(NamedTuple):
     batch: int  # the largest that is trained on
     judged_images: int  # the most that a model is asked at once: the validation set, as a rule
     pool_images: int
+    copies: int = 0  # of every model, where receivers see another than its owner
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def footprint(learner: Learner, image: ImageShape, sizes: Sizes, device: torch.d
     moments = sum(len(part) > 0 for part in learner.optimiser.init(1)[1:])
     pixels = image[0] * image[1] * image[2]
     return Footprint(
-        a_server=(2 + moments) * row,  # models, those that are being merged, moments
+        a_server=(2 + moments + sizes.copies) * row,  # models, those that are being merged, moments
         training=learner.num_trainable * FLOAT + sizes.batch * _bytes_a_sample(blueprint, pixels),
         judging=sizes.judged_images * _bytes_a_question(blueprint, pixels, device),
         fixed=sizes.pool_images * pixels * FLOAT,
@@ -66,9 +68,9 @@ def sizes_of(members: Sequence[Member]) -> Sizes:
     first = [source for member in members for source in member.sources[:1]]
     judged = [len(source.validation.y) for source in first]
     distinct = {id(source.validation.x): len(source.validation.y) for source in first}
-    return Sizes(
-        max(source.largest_batch for source in first), max(judged), len(first[0].pool.y) + sum(distinct.values())
-    )
+    images = len(first[0].pool.y) + sum(distinct.values())
+    copies = int(not all(is_verbatim(member.program.codec) for member in members))
+    return Sizes(max(source.largest_batch for source in first), max(judged), images, copies)
 
 
 def predicted_bytes(members: Sequence[Member], how: Execution) -> int:

@@ -12,7 +12,7 @@ from hatdfed.build.simulation import make_batch
 from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.experiment import Job, play
 from hatdfed.fleets import memory
-from hatdfed.fleets.memory import Footprint, Sizes, footprint
+from hatdfed.fleets.memory import Footprint, Sizes, footprint, predicted_bytes
 from hatdfed.fleets.rows import Execution
 from hatdfed.learning.datasets import load_dataset
 from hatdfed.learning.networks import NETWORKS
@@ -88,6 +88,14 @@ def test_less_memory_means_less_at_once():
     assert need.a_server == 4 * 4 * -(-program.learner.num_params // 64) * 64
     assert need.total(10, Execution(torch.device("cpu"), 10, 10)) > need.total(10, Execution(torch.device("cpu"), 1, 1))
     assert Footprint(1, 10, 100, 1000).total(3, Execution(torch.device("cpu"), 2, 2)) == 1000 + 3 + 200
+
+
+def test_links_in_half_precision_take_a_copy_of_every_model():
+    plain, half = (
+        batch(resolve({**SMALL, "codec": codec}), device="cpu").stack.rows for codec in ("float32", "float16")
+    )
+    row = 4 * -(-plain.learner.num_params // 64) * 64
+    assert predicted_bytes(half.members, half.how) - predicted_bytes(plain.members, plain.how) == 3 * row
 
 
 def test_freed_memory_is_kept_where_the_c_library_can_do_that():
