@@ -16,7 +16,7 @@ _HEADINGS = ("servers", "fleet", "seconds a round", "server-rounds a second", "�
 def fleets_table(*names: str) -> str:
     """The rows of `hatdfed bench --out`, of one or several files."""
     rows = [row for name in names for row in _load(name)["workloads"]]
-    return _table(_HEADINGS, [_fleet_row(row) for row in rows])
+    return table(_HEADINGS, [_fleet_row(row) for row in rows])
 
 
 def machine_line(name: str) -> str:
@@ -32,7 +32,7 @@ def coordinator_table(*names: str) -> str:
     rows = [
         [str(size), f"{size * (size - 1):,}", *(f"{column[size]:.1f}" for column in columns)] for size in columns[0]
     ]
-    return _table(("servers", "links", *(f"ms, {machine}" for machine in machines)), rows)
+    return table(("servers", "links", *(f"ms, {machine}" for machine in machines)), rows)
 
 
 def profile_table(name: str, count: int = 12) -> str:
@@ -45,7 +45,7 @@ def profile_table(name: str, count: int = 12) -> str:
     ]
     total = ["all kernels", f"{busy:.1f}", "100 %"]
     wall = ["wall clock", f"{profile['wall_milliseconds']:.1f}", ""]
-    return _table(("kernel", "ms", "share"), [*rows, total, wall])
+    return table(("kernel", "ms", "share"), [*rows, total, wall])
 
 
 def speed_table() -> str:
@@ -63,13 +63,13 @@ def speed_table() -> str:
                 machine = report["machine"]["name"].split(",")[0]
                 cells = _fleet_row(row)
                 rows.append([machine, cells[0], cells[3], cells[4], cells[5]])
-    return _table(("machine", "servers", "server-rounds a second", "× loop", "of the matrix product"), rows)
+    return table(("machine", "servers", "server-rounds a second", "× loop", "of the matrix product"), rows)
 
 
 def phases_table() -> str:
     """Milliseconds a server, phase by phase."""
     rows = _load("phases-cpu.json")["milliseconds_a_server"]
-    return _table(("phase", "ms a server"), [[phase, f"{value:.1f}"] for phase, value in rows.items()])
+    return table(("phase", "ms a server"), [[phase, f"{value:.1f}"] for phase, value in rows.items()])
 
 
 def memory_table(name: str) -> str:
@@ -85,7 +85,7 @@ def memory_table(name: str) -> str:
         for row in rows
         if row["servers"] >= MANY_SERVERS
     ]
-    return _table(("servers", "predicted", "used", "difference"), cells)
+    return table(("servers", "predicted", "used", "difference"), cells)
 
 
 def half_precision_table() -> str:
@@ -101,7 +101,7 @@ def half_precision_table() -> str:
         for name, row in (("test", result["test"]), ("validation", result["validation"]))
     ]
     headings = ("set", "largest difference of a server, points", "of the mean over servers", "answers that differ")
-    return _table(headings, rows)
+    return table(headings, rows)
 
 
 def paper_run_line() -> str:
@@ -124,7 +124,8 @@ def _fleet_row(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
+def table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
+    """A Markdown table."""
     lines = [list(headings), ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -22,6 +22,7 @@ from bench_tables import (
     phases_table,
     profile_table,
     speed_table,
+    table,
 )
 from pydantic import BaseModel
 
@@ -36,16 +37,13 @@ H200_FILES = ("bench-h200.json", "bench-h200-70-runs-of-5.json", "bench-h200-10-
 def make_run_table() -> str:
     """What `make run` printed, as Markdown."""
     rows = json.loads((ROOT / "docs/make_run/comparison.json").read_text(encoding="utf-8"))
-    lines = [["method", *(heading for _, heading in COLUMNS)], ["---"] * (1 + len(COLUMNS))]
-    lines += [[f"`{row['method']}`", *(cell(row, key) for key, _ in COLUMNS)] for row in rows]
-    return "\n".join(_line(line) for line in lines)
+    cells = [[f"`{row['method']}`", *(cell(row, key) for key, _ in COLUMNS)] for row in rows]
+    return table(("method", *(heading for _, heading in COLUMNS)), cells)
 
 
 def methods_table() -> str:
     """The named recipes."""
-    rows = [["name", "what it is"], ["---", "---"]]
-    rows += [[f"`{method.name}`", method.summary] for method in METHODS.values()]
-    return "\n".join(_line(row) for row in rows)
+    return table(("name", "what it is"), [[f"`{method.name}`", method.summary] for method in METHODS.values()])
 
 
 def settings_page() -> str:

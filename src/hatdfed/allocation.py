@@ -1,7 +1,7 @@
 """How the C library treats memory that tensors give back.
 
 By default glibc returns buffers of a few megabytes to the system and faults them in again, page by page, at the next
-allocation. A round does that thousands of times: kept, the same work takes up to a third less time.
+allocation. A round does that thousands of times.
 """
 
 from __future__ import annotations

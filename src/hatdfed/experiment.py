@@ -14,15 +14,13 @@ from hatdfed.build.placement import Placement
 from hatdfed.build.simulation import Batched, make_batch, settled_placement
 from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
-from hatdfed.fleets.memory import DoesNotFitError
+from hatdfed.fleets.memory import SMALL_NETWORK, DoesNotFitError
 from hatdfed.learning.datasets import load_dataset
 from hatdfed.learning.datasets.base import Dataset, Progress
 from hatdfed.loop import run_many
 from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import merge_layers, overlay, resolve
 from hatdfed.session import OnRound, RunResult, Session, config_digest
-
-SMALL_NETWORK = 100_000  # parameters
 
 
 class Job(NamedTuple):

@@ -68,15 +68,19 @@ def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simul
 
 def settled_placement(config: Config, dataset: Dataset, placement: Placement) -> Placement:
     """What `placement` comes to for this network; nothing is made for it."""
-    image = dataset.train.pixels.shape[1:]
-    return chosen_placement(placement, make_program(config, dataset).learner, (image[0], image[1], image[2]))
+    return _settled(placement, make_program(config, dataset), dataset)
+
+
+def _settled(placement: Placement, program: EdgeProgram, dataset: Dataset) -> Placement:
+    channels, height, width = dataset.train.pixels.shape[1:]
+    return chosen_placement(placement, program.learner, (channels, height, width))
 
 
 def make_batch(configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]) -> Batched:
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
     pools = make_pools(dataset)
     parts = _parts(configs, dataset, pools)
-    placement = settled_placement(configs[0], dataset, placement)
+    placement = _settled(placement, parts[0].program, dataset)
     if placement.fleet == "mailbox":
         alone = [_with_mailboxes(*each[:2], pools, each[2]) for each in zip(configs, parts, names, strict=True)]
         return Batched(alone, placement, None)

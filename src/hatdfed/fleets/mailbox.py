@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.codecs import payload_bits
 from hatdfed.edge_server import EdgeProgram, Offer, ServerState
 from hatdfed.energy.ledger import EnergyRow
 from hatdfed.energy.prices import EnergyPrices
@@ -152,8 +153,8 @@ class MailboxFleet:
         return None if plan.draw.mixing is None else plan.draw.mixing[i]
 
     def _spent(self, plan: RoundPlan, i: int, work: Work, offer: Offer) -> tuple[EnergyRow, ...]:
-        num_params = self._program.learner.num_params
-        return energy_spent(self._prices, plan, work, offer, server=i, num_params=num_params)
+        compression = payload_bits(offer.payload) / (32 * self.num_params)
+        return energy_spent(self._prices, plan, work, server=i, compression=compression)
 
 
 def _server_from(snapshot: Snapshot, i: int) -> ServerState:

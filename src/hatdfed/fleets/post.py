@@ -1,6 +1,6 @@
 """One server's post: offers become bytes, bytes become an inbox, a verdict becomes a report.
 
-Shared by every fleet that moves messages, in one process or between machines.
+Shared by every fleet that moves messages, in one process or between machines; the ledger's rule by all of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.aggregation import Inbox
-from hatdfed.codecs import Codec, payload_bits
+from hatdfed.codecs import Codec
 from hatdfed.edge_server import Offer, ServerState, Verdict
 from hatdfed.energy.ledger import EnergyRow
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import WireError
-from hatdfed.learning.work import Work
+from hatdfed.learning.work import Work, WorkPlan
 from hatdfed.net.wire import Message, message_overhead, pack, unpack
 from hatdfed.round import RoundPlan, ServerReport
 
@@ -95,10 +95,9 @@ def server_report(
 
 
 def energy_spent(
-    prices: EnergyPrices, plan: RoundPlan, work: Work, offer: Offer, *, server: int, num_params: int
+    prices: EnergyPrices, plan: RoundPlan, work: Work | WorkPlan, *, server: int, compression: float
 ) -> tuple[EnergyRow, ...]:
     """Uploads to the server, its training, and every model it sent, whether or not it was accepted."""
-    compression = payload_bits(offer.payload) / (32 * num_params)
     receivers = plan.draw.topology.receivers(server)
     return (
         prices.upload(plan.t, server, work.devices_online),

@@ -59,7 +59,7 @@ class StackedFleet:
         held = self._hold(plans, works, slots, _is_finite(sent))
         probe = self._judge(plans, works, slots, sent)
         weights, mass = self._merge(plans, held, probe, sent)
-        scores = {} if probe is None else {"loss": _mean(probe)}
+        scores = {} if probe is None else {"loss": torch.vmap(lambda one: one.mean)(probe)}
         if any("similarity" in rows.members[run].program.scores for run in plans):
             scores["similarity"] = self._similarity(plans, slots, sent)
         rows.turn_over(plans)
@@ -248,11 +248,6 @@ def _is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
         return torch.ones(len(models), dtype=torch.bool)  # a quick look that is nearly always enough
     low, high = torch.aminmax(models, dim=1)
     return torch.isfinite(low) & torch.isfinite(high)
-
-
-def _mean(probe: Probe) -> Tensor:  # -> [S, D]
-    summed = torch.where(probe.valid[:, None], probe.losses, 0.0).sum(dim=2)
-    return summed / probe.valid.sum(dim=1, keepdim=True)
 
 
 def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.energy.ledger import EnergyRow
 from hatdfed.energy.prices import EnergyPrices
+from hatdfed.fleets.post import energy_spent
 from hatdfed.learning.work import WorkPlan
 from hatdfed.round import RoundPlan, RoundReport, ServerReport
 
@@ -45,7 +45,7 @@ def round_report(
                 num_samples=work.num_samples,
                 importance=importance[i],
                 delivered=delivered[i],
-                energy=_energy(plan, prices, work, i, float(measured.compression[i])),
+                energy=energy_spent(prices, plan, work, server=i, compression=float(measured.compression[i])),
                 scores={name: table[i] for name, table in scores.items()},
             )
             for i, work in enumerate(works)
@@ -57,14 +57,3 @@ def _spread(values: Table, places: tuple[NDArray[np.intp], NDArray[np.int64]], n
     table = np.full((num_servers, num_servers), np.nan)
     table[places] = values
     return table
-
-
-def _energy(
-    plan: RoundPlan, prices: EnergyPrices, work: WorkPlan, server: int, compression: float
-) -> tuple[EnergyRow, ...]:
-    receivers = plan.draw.topology.receivers(server)
-    return (
-        prices.upload(plan.t, server, work.devices_online),
-        prices.training(plan.t, server, work.num_samples),
-        *(prices.link(plan.t, receiver, server, compression=compression) for receiver in receivers),
-    )
