@@ -9,7 +9,7 @@ import torch
 from hatdfed.learning.optimisers import Adam, OptimiserState, Sgd
 from hatdfed.learning.stacked.native.vectors import native_vectors
 from hatdfed.learning.stacked.optimiser import step_in_place, step_rates
-from hatdfed.learning.stacked.rates import Rates
+from hatdfed.learning.stacked.step import Rates, Step
 from hatdfed.learning.stacked.triton_stage import triton_available
 from hatdfed.learning.stacked.triton_vectors import TritonVectors
 from hatdfed.learning.stacked.vectors import TorchVectors, vectors_for
@@ -46,7 +46,7 @@ def test_adam_is_the_one_of_a_single_server(form, world):
     active = torch.tensor([1.0, 1.0, 1.0, 0.0])
     rates = Rates(*torch.from_numpy(step_rates(Adam(), steps, scale)))
     moved = [tensor.clone() for tensor in (params, first, second)]
-    form.adam_in_place(Adam(), moved[0], gradients, moved[1], moved[2], rates, active)
+    form.adam_in_place(Adam(), Step(moved[0], gradients, moved[1], moved[2], rates, active))
     flat = torch.cat([part.flatten(1) for part in gradients.values()], dim=1)
     for i in range(SERVERS):
         state = OptimiserState(int(steps[i]), first[i], second[i])
@@ -83,7 +83,7 @@ def test_threads_do_not_change_a_bit(world):
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         moved = [tensor.clone() for tensor in (params, first, second)]
-        native.adam_in_place(Adam(), moved[0], gradients, moved[1], moved[2], rates, torch.ones(SERVERS))
+        native.adam_in_place(Adam(), Step(moved[0], gradients, moved[1], moved[2], rates, torch.ones(SERVERS)))
         results.append(moved)
     torch.set_num_threads(1)
     assert all(torch.equal(a, b) for moved in results[1:] for a, b in zip(moved, results[0], strict=True))
@@ -93,7 +93,7 @@ def test_gradient_descent_without_momentum_needs_no_moments(world):
     params, gradients, *_ = world
     moved, nothing = params.clone(), torch.zeros(SERVERS, 0)
     rates = Rates(*torch.from_numpy(step_rates(Sgd(0.1), np.zeros(SERVERS, dtype=int), np.ones(SERVERS))))
-    step_in_place(Sgd(0.1), moved, gradients, nothing, nothing, rates, torch.ones(SERVERS))
+    step_in_place(Sgd(0.1), Step(moved, gradients, nothing, nothing, rates, torch.ones(SERVERS)))
     flat = torch.cat([part.flatten(1) for part in gradients.values()], dim=1)
     torch.testing.assert_close(moved, params - 0.1 * flat)
 

@@ -16,7 +16,7 @@ from hatdfed.learning.stacked.blueprint import ImageShape, read_blueprint
 from hatdfed.learning.stacked.kernels import StageKernels, stage_kernels
 from hatdfed.learning.stacked.network import Folded, StackedNetwork
 from hatdfed.learning.stacked.optimiser import step_in_place, step_rates
-from hatdfed.learning.stacked.rates import Rates
+from hatdfed.learning.stacked.step import Rates, Step
 from hatdfed.learning.work import WorkPlan
 
 
@@ -97,7 +97,8 @@ class StackedLearner:
         with torch.no_grad():
             self.network.update_statistics(tensors, outputs, counts, active)
             by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
-            step_in_place(self.optimiser, models.params, by_place, models.first, models.second, rates, active)
+            moved = Step(models.params, by_place, models.first, models.second, rates, active)
+            step_in_place(self.optimiser, moved)
 
     def _rates(self, models: Models, sizes: NDArray[np.int64], scale: NDArray[np.float64]) -> Tensor:  # [steps, 2, S]
         earlier = models.steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.learning.optimisers import Adam, Optimiser, Sgd
-from hatdfed.learning.stacked.rates import Rates
-from hatdfed.learning.stacked.vectors import Gradients, vectors_for
+from hatdfed.learning.stacked.step import Rates, Step
+from hatdfed.learning.stacked.vectors import vectors_for
 
 Vector = NDArray[np.float64]
 
@@ -26,22 +26,15 @@ def step_rates(optimiser: Optimiser, steps: NDArray[np.int64], scale: Vector) ->
     return np.stack([step, second]).astype(np.float32)
 
 
-def step_in_place(
-    optimiser: Optimiser,
-    params: Tensor,
-    gradients: Gradients,
-    first: Tensor,
-    second: Tensor,
-    rates: Rates,
-    active: Tensor,
-) -> None:  # [S, P], …, [S, T] or [S, 0] each, …, [S] 1 or 0
+def step_in_place(optimiser: Optimiser, step: Step) -> None:
     """Move parameters and moments of the servers that are active; the others stay as they are."""
     if isinstance(optimiser, Adam):
-        vectors_for(params).adam_in_place(optimiser, params, gradients, first, second, rates, active)
+        vectors_for(step.params).adam_in_place(optimiser, step)
     elif isinstance(optimiser, Sgd):
-        for start, gradient in gradients.items():
+        for start, gradient in step.gradients.items():
             place = slice(start, start + gradient[0].numel())
-            _sgd_in_place(optimiser, params[:, place], gradient.flatten(1), first[:, place], rates, active)
+            params, velocity = step.params[:, place], step.first[:, place]
+            _sgd_in_place(optimiser, params, gradient.flatten(1), velocity, step.rates, step.active)
     else:
         raise TypeError(f"no stacked form of {type(optimiser).__name__}")
 

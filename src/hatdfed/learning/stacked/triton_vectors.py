@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hatdfed.learning.optimisers import Adam
-from hatdfed.learning.stacked.rates import Rates
+from hatdfed.learning.stacked.step import Step
 from hatdfed.learning.stacked.triton_parts import jit, tl
 from hatdfed.learning.stacked.triton_stage import triton_available
 
@@ -18,14 +18,15 @@ BLOCK = 1024
 class TritonVectors:
     """See `vectors.Vectors`."""
 
-    def adam_in_place(self, adam: Adam, params, gradients, first, second, rates: Rates, active) -> None:
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
         """One launch for each parameter tensor."""
-        for start, gradient in gradients.items():
+        for start, gradient in step.gradients.items():
             g = gradient.flatten(1)
             servers, size = g.shape
-            m, v, p = (rows[:, start : start + size] for rows in (first, second, params))
+            m, v, p = (rows[:, start : start + size] for rows in (step.first, step.second, step.params))
             _adam[(-(-size // BLOCK), servers)](
-                p, g, m, v, rates.step, rates.second, active, size, p.stride(0), g.stride(0), m.stride(0), v.stride(0),
+                p, g, m, v, step.rates.step, step.rates.second, step.active, size,
+                p.stride(0), g.stride(0), m.stride(0), v.stride(0),
                 1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon, BLOCK=BLOCK,
             )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -11,24 +10,13 @@ from torch import Tensor
 from hatdfed.learning.optimisers import Adam
 from hatdfed.learning.stacked import triton_vectors
 from hatdfed.learning.stacked.native.vectors import native_vectors
-from hatdfed.learning.stacked.rates import Rates
-
-Gradients = Mapping[int, Tensor]  # [S, …] of a tensor, by where it starts in a row of parameters
+from hatdfed.learning.stacked.step import Step
 
 
 class Vectors(Protocol):
     """In place, for S rows that may lie apart."""
 
-    def adam_in_place(
-        self,
-        adam: Adam,
-        params: Tensor,
-        gradients: Gradients,
-        first: Tensor,
-        second: Tensor,
-        rates: Rates,
-        active: Tensor,
-    ) -> None:
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
         """One step of Adam for the servers that are active."""
 
     def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
@@ -38,26 +26,17 @@ class Vectors(Protocol):
 class TorchVectors:
     """Torch operations, on any device."""
 
-    def adam_in_place(
-        self,
-        adam: Adam,
-        params: Tensor,
-        gradients: Gradients,
-        first: Tensor,
-        second: Tensor,
-        rates: Rates,
-        active: Tensor,
-    ) -> None:
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
         """Bias-corrected moments."""
-        share_1, share_2 = ((1 - beta) * active[:, None] for beta in (adam.beta_1, adam.beta_2))
-        step = (rates.step * active)[:, None]
-        for start, gradient in gradients.items():
+        share_1, share_2 = ((1 - beta) * step.active[:, None] for beta in (adam.beta_1, adam.beta_2))
+        length = (step.rates.step * step.active)[:, None]
+        for start, gradient in step.gradients.items():
             g = gradient.flatten(1)
-            m, v, p = (rows[:, start : start + g.shape[1]] for rows in (first, second, params))
+            m, v, p = (rows[:, start : start + g.shape[1]] for rows in (step.first, step.second, step.params))
             m.lerp_(g, share_1)
             v.lerp_(g.square(), share_2)
-            scale = (v * rates.second[:, None]).sqrt_().add_(adam.epsilon)
-            p.sub_((m / scale).mul_(step))
+            scale = (v * step.rates.second[:, None]).sqrt_().add_(adam.epsilon)
+            p.sub_((m / scale).mul_(length))
 
     def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
         """Slot by slot."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
 from ctypes import c_double, c_int64, c_void_p
 
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from hatdfed.learning.optimisers import Adam
 from hatdfed.learning.stacked.native.build import vector_library
 from hatdfed.learning.stacked.native.jobs import Job, Work, share
-from hatdfed.learning.stacked.rates import Rates
+from hatdfed.learning.stacked.step import Step
 
 _BLOCK = 1 << 14  # vectors.c
 
@@ -51,31 +50,22 @@ class NativeVectors:
         for function, job in ((self._adam_step, _AdamStep), (self._merge, _Merge)):
             function.argtypes, function.restype = (ctypes.POINTER(job),), None
 
-    def adam_in_place(
-        self,
-        adam: Adam,
-        params: Tensor,
-        gradients: Mapping[int, Tensor],
-        first: Tensor,
-        second: Tensor,
-        rates: Rates,
-        active: Tensor,
-    ) -> None:
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
         """See `optimiser.step_in_place`."""
-        parts = {start: gradient.flatten(1) for start, gradient in gradients.items()}
+        parts = {start: gradient.flatten(1) for start, gradient in step.gradients.items()}
         segments = (_Segment * len(parts))(
             *(_Segment(start, part.shape[1], part.data_ptr(), part.stride(0)) for start, part in parts.items())
         )
         job = _AdamStep(
             segments=len(segments), segment=ctypes.addressof(segments),
-            params=params.data_ptr(), first=first.data_ptr(), second=second.data_ptr(),
-            params_apart=params.stride(0), first_apart=first.stride(0), second_apart=second.stride(0),
-            step=rates.step.data_ptr(), unbias=rates.second.data_ptr(), active=active.data_ptr(),
+            params=step.params.data_ptr(), first=step.first.data_ptr(), second=step.second.data_ptr(),
+            params_apart=step.params.stride(0), first_apart=step.first.stride(0), second_apart=step.second.stride(0),
+            step=step.rates.step.data_ptr(), unbias=step.rates.second.data_ptr(), active=step.active.data_ptr(),
             share_1=1 - adam.beta_1, share_2=1 - adam.beta_2, epsilon=adam.epsilon,
         )  # fmt: skip
-        job.memory = (segments, parts, params, first, second, rates, active)
+        job.memory = (segments, parts, step)
         blocks = sum(-(-part.shape[1] // _BLOCK) for part in parts.values())
-        share(self._adam_step, job, len(params), (blocks,))
+        share(self._adam_step, job, len(step.params), (blocks,))
 
     def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
         """See `vectors.Vectors`."""
