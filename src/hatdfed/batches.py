@@ -1,29 +1,55 @@
-"""Many runs: those that can share a fleet are played together, and batches of them in several processes."""
+"""Many runs: those that can share a fleet are played together, and batches of them in several processes.
+
+On a CPU each process has a share of the cores. On a GPU processes take turns: while the coordinators of one batch
+think, the GPU works on another.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from hatdfed.build.placement import Placement, device_of
 from hatdfed.build.simulation import network_key
 from hatdfed.errors import HatdfedError
 from hatdfed.experiment import Job, play
+from hatdfed.learning.datasets import Dataset, load_dataset
 from hatdfed.session import RunResult
+from hatdfed.workers import Workers
 
-RUNS_AT_ONCE = {"cpu": 4, "cuda": 64}  # in one batch; a CPU gains little from more, and a stop loses those in play
-LOOK_SECONDS = 0.5  # between two looks at how far worker processes are
+# Servers in one batch; a CPU gains little from more, and a stop loses the runs in play.
+SERVERS_AT_ONCE = {"cpu": 20, "cuda": 320}
+GPU_PROCESSES = 4
 
 OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
-OnDone = Callable[[int, RunResult], None]  # the number of a job, and what it brought
+OnDone = Callable[[int, Any], None]  # the number of a job, and what is kept of it
+Batch = Mapping[int, Job]
+
+
+class TimeLimit:
+    """Starts no batch that would not end in time, as far as those before it can tell, and stops what does not."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._slowest = 0.0  # seconds for a round of a server, in a batch among others
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self._end
+
+    def allows(self, batch: Batch) -> bool:
+        """Whether there is time for it."""
+        return time.monotonic() + self._slowest * server_rounds(batch) < self._end
+
+    def learn(self, batch: Batch, seconds: float) -> None:
+        """How long a batch took."""
+        self._slowest = max(self._slowest, seconds / server_rounds(batch))
 
 
 @dataclass(frozen=True)
@@ -34,103 +60,136 @@ class How:
     data_dir: Path | str | None = None
     on_rounds: OnRounds | None = None
     on_note: Callable[[str], None] | None = None
+    keep: Callable[[RunResult], Any] | None = None  # what of a run is worth keeping; all of it by default
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit(float("inf")))
 
 
-def play_jobs(jobs: Mapping[int, Job], processes: int, how: How, done: OnDone) -> None:
-    """Play all jobs, as many processes at a time; one process has a GPU for itself."""
+class _TimeIsUpError(Exception):
+    """Thrown out of a batch that has to be given up."""
+
+
+def default_processes(placement: Placement) -> int:
+    """One for each core, or as many as keep a GPU busy."""
+    cores = os.cpu_count() or 1
+    return cores if device_of(placement) == "cpu" else max(1, min(GPU_PROCESSES, cores // 2))
+
+
+def play_jobs(jobs: Batch, processes: int, how: How, done: OnDone) -> None:
+    """Play all jobs, or those that the time limit leaves room for, as many processes at a time."""
     device = device_of(how.placement)
-    processes = processes if device == "cpu" else 1
-    batches = _batches(jobs, processes, RUNS_AT_ONCE[device])
+    batches = _batches(jobs, processes, SERVERS_AT_ONCE[device])
     counter = _Counter(sum(job.config.rounds for job in jobs.values()), how.on_rounds)
     if min(processes, len(batches)) > 1:
         _play_in_processes(batches, min(processes, len(batches)), how, done, counter)
         return
+    datasets = _Datasets()
+
+    def one_more() -> None:
+        counter.set(counter.done + 1)
+        if how.limit.is_over:
+            raise _TimeIsUpError
+
     for batch in batches:
-        for index, result in zip(batch, _play(list(batch.values()), how, counter.one_more), strict=True):
+        if not how.limit.allows(batch):
+            return
+        start = time.monotonic()
+        try:
+            kept = _play(list(batch.values()), how, datasets, one_more)
+        except _TimeIsUpError:
+            return
+        how.limit.learn(batch, time.monotonic() - start)
+        for index, result in zip(batch, kept, strict=True):
             done(index, result)
 
 
-def _batches(jobs: Mapping[int, Job], processes: int, at_once: int) -> list[dict[int, Job]]:
-    """Jobs that can be played together, in as many batches as there are processes to play them, or more."""
-    alike: dict[str, dict[int, Job]] = {}
+def server_rounds(batch: Batch) -> int:
+    """The size of a batch."""
+    return sum(job.config.servers * job.config.rounds for job in batch.values())
+
+
+def _batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:
+    """Jobs that can be played together, in their order, in as many batches as there are processes, or more."""
+    most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
+    batches: list[dict[int, Job]] = []
+    open_batch: dict[str, dict[int, Job]] = {}
     for index, job in jobs.items():
-        alike.setdefault(network_key(job.config), {})[index] = job
-    most = max(1, min(at_once, -(-len(jobs) // processes)))
-    return [
-        dict(list(group.items())[start : start + most])
-        for group in alike.values()
-        for start in range(0, len(group), most)
-    ]
+        key = network_key(job.config)
+        batch = open_batch.get(key)
+        if batch is None or sum(other.config.servers for other in batch.values()) + job.config.servers > most:
+            open_batch[key] = batch = {}
+            batches.append(batch)
+        batch[index] = job
+    return batches
 
 
-def _play_in_processes(
-    batches: Sequence[Mapping[int, Job]],
-    processes: int,
-    how: How,
-    done: OnDone,
-    counter: _Counter,
-) -> None:
-    # Spawned, not forked: torch's threads do not survive a fork.
-    threads = max(1, (os.cpu_count() or 1) // processes)
-    context = multiprocessing.get_context("spawn")
-    shared = context.Value("q", 0)
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare, initargs=(threads, shared)) as pool:
-        quiet = replace(how, on_note=None, on_rounds=None)  # a function of this process means nothing in another
-        futures = {pool.submit(_play_there, list(batch.values()), quiet): list(batch) for batch in batches}
+def _play_in_processes(batches: Sequence[Batch], processes: int, how: How, done: OnDone, counter: _Counter) -> None:
+    plain = How(how.placement, how.data_dir, keep=how.keep)  # a function of this process means nothing in another
+    waiting = list(batches)
+    with Workers(processes, device_of(how.placement)) as workers:
         try:
-            waiting = set(futures)
-            while waiting:
-                finished, waiting = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                counter.set(shared.value)
-                for future in finished:
-                    for index, result in zip(futures[future], future.result(), strict=True):
+            while waiting or workers.busy:
+                while waiting and workers.busy < processes and how.limit.allows(waiting[0]):
+                    batch = waiting.pop(0)
+                    workers.start(batch, _play_there, list(batch.values()), plain)
+                if not workers.busy:
+                    return  # no time for what is left
+                for batch, kept, seconds in workers.finished():
+                    how.limit.learn(batch, seconds)
+                    for index, result in zip(batch, kept, strict=True):
                         done(index, result)
+                counter.set(workers.count)
+                if how.limit.is_over:
+                    workers.stop()
+                    return
         except KeyboardInterrupt:
-            for worker in list((pool._processes or {}).values()):  # runs that are done are kept
-                worker.terminate()
+            workers.stop()  # runs that are done are kept
             raise
         except BrokenProcessPool:
             raise HatdfedError(
                 "A worker process was killed, perhaps for want of memory. Try again with --jobs 1."
             ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
-_shared_counter: Any = None  # of a worker process: rounds that all workers have played
+_datasets_here: list[_Datasets] = []  # of a worker process
 
 
-def _prepare(threads: int, shared: Any) -> None:
-    global _shared_counter
-    torch.set_num_threads(threads)
-    _shared_counter = shared
-
-
-def _play_there(jobs: Sequence[Job], how: How) -> list[RunResult]:
+def _play_there(one_more: Callable[[], None], jobs: Sequence[Job], how: How) -> list[Any]:
     """In a worker process."""
-
-    def one_more() -> None:
-        with _shared_counter.get_lock():
-            _shared_counter.value += 1
-
-    return _play(jobs, how, one_more)
+    if not _datasets_here:
+        _datasets_here.append(_Datasets())
+    return _play(jobs, how, _datasets_here[0], one_more)
 
 
-def _play(jobs: Sequence[Job], how: How, one_more: Callable[[], None]) -> list[RunResult]:
+def _play(jobs: Sequence[Job], how: How, datasets: _Datasets, one_more: Callable[[], None]) -> list[Any]:
     """Play runs together."""
-    return play(jobs, how.placement, data_dir=how.data_dir, on_round=lambda *_: one_more(), on_note=how.on_note)
+    dataset = datasets.of(jobs[0], how.data_dir)
+    results = play(jobs, how.placement, dataset=dataset, on_round=lambda *_: one_more(), on_note=how.on_note)
+    return results if how.keep is None else [how.keep(result) for result in results]
+
+
+class _Datasets:
+    """Keeps the last data set that was read: the next batch is likely to want it, too."""
+
+    def __init__(self) -> None:
+        self._key = ""
+        self._dataset: Dataset | None = None
+
+    def of(self, job: Job, data_dir: Path | str | None) -> Dataset:
+        name, options = job.config.dataset, job.config.dataset_options
+        key = repr([name, options, data_dir])
+        if self._dataset is None or key != self._key:
+            where = None if data_dir is None else Path(data_dir)
+            self._key, self._dataset = key, load_dataset(name, data_dir=where, options=options)
+        return self._dataset
 
 
 class _Counter:
     """Rounds played so far, told to whoever watches."""
 
     def __init__(self, total: int, tell: OnRounds | None) -> None:
-        self._done, self._total, self._tell = 0, total, tell
-
-    def one_more(self) -> None:
-        self.set(self._done + 1)
+        self.done, self._total, self._tell = 0, total, tell
 
     def set(self, done: int) -> None:
-        self._done = done
+        self.done = done
         if self._tell is not None and self._total:
             self._tell(done, self._total)

@@ -95,6 +95,7 @@ def read_run(folder: RunFolder) -> RunResult:
     database = folder.read()
     try:
         tables = {name: database.records(name) for name in ("rounds", "servers", "links", "ledger")}
+        propensity = database.last_propensity()
     finally:
         database.close()
     prices = np.full((config.servers, config.servers), np.nan)
@@ -103,7 +104,9 @@ def read_run(folder: RunFolder) -> RunResult:
         if row["cause"] == "link":
             prices[row["receiver"], row["sender"]] = row["joules"]
     summary = {**results, "run_folder": str(folder.path)}  # it may have been moved
-    return RunResult(config=config, summary=summary, link_joules=prices, folder=folder.path, **tables)
+    return RunResult(
+        config=config, summary=summary, link_joules=prices, propensity=propensity, folder=folder.path, **tables
+    )
 
 
 def _config(settings: Mapping[str, Any], method: str, seed: int) -> Config:

@@ -79,18 +79,20 @@ def play(
     placement: Placement,
     *,
     data_dir: Path | str | None = None,
+    dataset: Dataset | None = None,
     on_round: OnRound | None = None,
     progress: Progress | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> list[RunResult]:
     """Play runs of one data set and one network together; each has its own folder and its own records.
 
-    Runs that do not fit into memory together are played in parts, which `on_note` is told.
+    The data set is read from `data_dir` unless it is given. Runs that do not fit into memory together are played in
+    parts, which `on_note` is told.
     """
     keep_freed_memory()
-    first = jobs[0].config
-    where = None if data_dir is None else Path(data_dir)
-    dataset = load_dataset(first.dataset, data_dir=where, progress=progress, options=first.dataset_options)
+    if dataset is None:
+        first, where = jobs[0].config, None if data_dir is None else Path(data_dir)
+        dataset = load_dataset(first.dataset, data_dir=where, progress=progress, options=first.dataset_options)
     return _play_what_fits(jobs, dataset, placement, on_round, on_note)
 
 

@@ -40,6 +40,7 @@ class RunResult:
     links: Records
     ledger: Records
     link_joules: NDArray[np.float64]  # [N, N] price of a whole model on every link
+    propensity: NDArray[np.float64] | None  # [N, N] probability of every link in the last round; None of large fleets
     folder: Path | None
 
 
@@ -124,6 +125,7 @@ class Session:
             links=self._database.records("links"),
             ledger=self._database.records("ledger"),
             link_joules=simulation.coordinator.prices.link_joules,
+            propensity=self._database.last_propensity(),
             folder=None if folder is None else folder.path,
         )
 

@@ -118,7 +118,7 @@ def made_up(method, seed, accuracy, *, joules=100.0, curve=None):
         for t, value in enumerate(curve or [accuracy / 2, accuracy])
     ]  # fmt: skip
     share = np.full(2, accuracy / 100)
-    return RunResult(config, summarise(config, share, share, rounds), rounds, [], [], [], np.zeros((2, 2)), None)
+    return RunResult(config, summarise(config, share, share, rounds), rounds, [], [], [], np.zeros((2, 2)), None, None)
 
 
 def made_up_methods(**accuracies):

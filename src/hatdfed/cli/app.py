@@ -13,6 +13,7 @@ from hatdfed.cli.compare import compare_command
 from hatdfed.cli.console import complain
 from hatdfed.cli.doctor import doctor_command
 from hatdfed.cli.listing import datasets_command, methods_command
+from hatdfed.cli.paper import app as paper_app
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
 from hatdfed.errors import HatdfedError
@@ -32,6 +33,7 @@ app.command("datasets")(datasets_command)
 app.command("show")(show_command)
 app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
+app.add_typer(paper_app, name="paper")
 
 
 @app.callback(invoke_without_command=True)

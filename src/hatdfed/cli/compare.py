@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +56,7 @@ def compare_command(
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for all runs, new or gone on with.")] = None,
     data_dir: DataDir = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, one in all on a GPU.")
+        int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, a few on a GPU.")
     ] = None,
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
@@ -65,6 +64,8 @@ def compare_command(
 ) -> None:
     """Compare methods on the same seeds and keep all runs in a folder."""
     require_torch()
+    from hatdfed.batches import default_processes
+    from hatdfed.build.placement import Placement
     from hatdfed.comparison import compare
 
     layer = user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
@@ -73,7 +74,7 @@ def compare_command(
     first = _check(layer, names, question, data_dir)
     folder = folder or fresh_folder("compare", first.dataset)
     settings = {**layer, **question, "on_note": note, "fleet": fleet, "device": device, "data_dir": data_dir}
-    workers = jobs or os.cpu_count() or 1
+    workers = jobs or default_processes(Placement(fleet, device))
     with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as watch:
         on_run, on_rounds = watch
         comparison = compare(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -18,6 +18,7 @@ from hatdfed.round import RoundRecord
 if TYPE_CHECKING:
     from hatdfed.batches import OnRounds
     from hatdfed.comparison import OnRun
+    from hatdfed.paper.play import OnRun as OnPaperRun
     from hatdfed.session import OnRound, RunResult
 
 
@@ -58,6 +59,20 @@ def watch_runs() -> Iterator[tuple[OnRun, OnRounds]]:
             show(done, total, last if err.is_terminal else "of all runs")
 
         yield on_run, on_rounds
+
+
+@contextmanager
+def watch_experiment() -> Iterator[tuple[OnPaperRun, OnRounds]]:
+    """The runs of the paper's experiments, which are too many for a line each."""
+    last = "runs begin"
+    with _counter("round", lines=20) as show:
+
+        def on_run(settings: Mapping[str, Any], figures: Mapping[str, Any], done: int, total: int) -> None:
+            nonlocal last
+            where = f"{settings['dataset']} seed {settings['seed']}"
+            last = f"run {done} of {total}: {settings['method']} on {where}, accuracy {figures['avg_accuracy']:.1f} %"
+
+        yield on_run, lambda done, total: show(done, total, last)
 
 
 @contextmanager

@@ -106,8 +106,10 @@ def execution_for(members: Sequence[Member], device: torch.device) -> Execution:
 def free_memory(device: torch.device) -> int:
     """Bytes that can be had now."""
     if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info()
         cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return torch.cuda.mem_get_info()[0] + cached
+        share = int(torch.cuda.get_per_process_memory_fraction() * total)  # other processes may have the rest
+        return min(free + cached, share - torch.cuda.memory_allocated())
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hatdfed.energy.ledger import joules_by_cause
 from hatdfed.errors import RunFolderError
@@ -118,6 +120,17 @@ class RunDatabase:
             return [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
             raise self._trouble(error) from None
+
+    def last_propensity(self) -> NDArray[np.float64] | None:  # [N, N]
+        """Probability of every link in the last round; None where matrices are not kept."""
+        try:
+            row = self._connection.execute("SELECT propensity FROM matrices ORDER BY t DESC LIMIT 1").fetchone()
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+        if row is None:
+            return None
+        flat = np.frombuffer(row[0], dtype="<f4").astype(np.float64)
+        return flat.reshape(math.isqrt(len(flat)), -1)
 
     def close(self) -> None:
         """Commit what is left and release the file."""

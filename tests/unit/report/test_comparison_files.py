@@ -23,7 +23,7 @@ def made_up_result(method: str, seed: int, accuracy: float) -> RunResult:
     row |= {"upload_joules": 1.0, "training_joules": 2.0, "link_joules": 3.0}
     row |= {"regret_best_fixed": 0.5, "regret_best_each_round": 1.0}
     share = np.full(2, accuracy / 100)
-    return RunResult(config, summarise(config, share, share, [row]), [row], [], [], [], np.zeros((2, 2)), None)
+    return RunResult(config, summarise(config, share, share, [row]), [row], [], [], [], np.zeros((2, 2)), None, None)
 
 
 @pytest.fixture

@@ -1,0 +1,90 @@
+"""What is kept of one run: its figures, its curves at every few rounds, and where the bandit ended up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.config import Config
+from hatdfed.paper.plans import Settings
+from hatdfed.session import RunResult
+from hatdfed.summary import JOULES_PER_MJ
+from hatdfed.topology import off_diagonal
+
+CURVE_POINTS = 40
+_FIGURES = (
+    "avg_accuracy", "var_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "personal_accuracy",
+    "total_energy_mj", "link_energy_mj", "links_per_round", "best_round_accuracy", "regret_best_fixed",
+    "regret_best_each_round",
+)  # fmt: skip
+
+
+def run_key(config: Config) -> str:
+    """A short name for what decides a run's result; a setting that did not exist then does not change it."""
+    text = json.dumps(
+        config.model_dump(mode="json", exclude_defaults=True, exclude={"checkpoint_every"}), sort_keys=True
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def packed(result: RunResult) -> dict[str, Any]:
+    """Small enough to keep thousands of them; the settings that were asked for are added by whoever asked."""
+    record: dict[str, Any] = {
+        "key": run_key(result.config),
+        "figures": figures(result),
+        "curve": _curve(result),
+    }
+    if result.config.policy.name == "link-bandit" and result.propensity is not None:
+        record["bandit"] = _bandit(off_diagonal(result.propensity), off_diagonal(result.link_joules))
+    return record
+
+
+def with_settings(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """A record that says what it is the result of."""
+    return {"key": record["key"], "settings": settings, **record}
+
+
+def figures(result: RunResult) -> dict[str, Any]:
+    """Test figures after the last round, the validation accuracy of that round, energies and regret."""
+    summary = result.summary
+    causes = {f"{cause}_energy_mj": summary["energy_by_cause_mj"][cause] for cause in ("upload", "training")}
+    found = {name: summary[name] for name in _FIGURES} | causes
+    found["validation_accuracy"] = result.rounds[-1]["avg_accuracy"]
+    return {name: _short(value) for name, value in found.items()} | {"leaks_test": summary["leaks_test"]}
+
+
+def _curve(result: RunResult) -> dict[str, list[float]]:
+    """Accuracy on the data that the bandit learns from, and what was spent until then."""
+    rounds = result.rounds
+    every = max(1, len(rounds) // CURVE_POINTS)
+    kept = [index for index in range(len(rounds)) if (index + 1) % every == 0 or index == len(rounds) - 1]
+    link = list(accumulate(row["link_joules"] / JOULES_PER_MJ for row in rounds))
+    other = list(accumulate((row["upload_joules"] + row["training_joules"]) / JOULES_PER_MJ for row in rounds))
+    return {
+        "round": [index + 1 for index in kept],
+        "accuracy": [round(rounds[index]["avg_accuracy"], 2) for index in kept],
+        "link_mj": [_short(link[index], 4) for index in kept],
+        "total_mj": [_short(link[index] + other[index], 4) for index in kept],
+        "regret": [round(rounds[index]["regret_best_fixed"], 2) for index in kept],
+    }
+
+
+def _bandit(probability: NDArray[np.float64], price: NDArray[np.float64]) -> dict[str, float]:
+    """How far the last round's probabilities are from even, and whether they follow the prices."""
+    spread = float(probability.std())
+    return {
+        "least": _short(float(probability.min())),
+        "mean": _short(float(probability.mean())),
+        "most": _short(float(probability.max())),
+        "deviation": _short(spread),
+        "correlation_with_price": _short(float(np.corrcoef(probability, price)[0, 1])) if spread > 1e-6 else 0.0,
+    }
+
+
+def _short(value: float, digits: int = 6) -> float:
+    return float(f"{value:.{digits}g}")

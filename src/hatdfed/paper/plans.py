@@ -1,0 +1,200 @@
+"""The experiments as lists of settings: RQ1 to RQ5 of the paper, and three of ours that stand behind them.
+
+Every run names the settings that any experiment varies, so that experiments recognise each other's runs: the paper's
+γ = 0.3 is played once, for Table 1, and also stands in the sparsity figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.learning.datasets import dataset_kind
+
+Settings = dict[str, Any]
+
+BASELINES = ("rnd", "d-psgd", "dac", "sgp")
+TABLE_METHODS = (*BASELINES, "hat-dfed", "full", "local")
+ABLATIONS = ("hat-dfed", "hat-dfed-without-utc", "hat-dfed-without-ima")
+LINK_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+GAIN_SHARES = (0.4, 0.5, 0.6, 0.7, 0.8)  # α, swept at three β
+QUALITY_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6)  # β, swept at three α
+PASSES = (1, 2, 4, 8)  # what D4 is chosen from
+MANY_SAMPLES = 240  # a round, the variant of D4
+
+_HARD = {"label_concentration": 0.3, "device_online_probability": 0.5}  # the default setting
+_EASY = {"label_concentration": 0.7, "device_online_probability": 0.9}
+_SHARES = {"link_share": 0.3, "gain_share": 0.6, "quality_share": 0.4}  # γ, α, β
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of an experiment is run."""
+
+    name: str
+    datasets: tuple[str, ...]
+    seeds: int
+    servers: tuple[int, ...]  # of the scalability experiment
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+
+FULL = Scale("full", ("fashion-mnist", "cifar-10"), seeds=10, servers=(5, 10, 20, 50))
+# Enough to see that every table and figure can be made; its figures mean nothing.
+SMOKE = Scale("smoke", ("digits",), seeds=2, servers=(5, 10), common={"rounds": 20, "validation_images": 100})
+SCALES = {scale.name: scale for scale in (SMOKE, FULL)}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A name, what it asks, and its points: settings without seed."""
+
+    name: str
+    question: str
+    points: Callable[[str, Scale], Iterator[Settings]]  # of one data set
+    of_the_paper: bool = True
+    seeds: int | None = None  # fewer than the scale's
+
+
+def _table1(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting, method in product(settings_of_table_1(), TABLE_METHODS):
+        yield point(dataset, method, **setting)
+
+
+def _sparsity(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting, share in product(settings_of_table_1(), LINK_SHARES):
+        yield point(dataset, "hat-dfed", **setting, link_share=share)
+
+
+def _scalability(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for servers in scale.servers:
+        yield point(dataset, "hat-dfed", **_EASY, servers=servers)
+
+
+def _sensitivity(dataset: str, scale: Scale) -> Iterator[Settings]:
+    pairs = {*product(GAIN_SHARES, QUALITY_SHARES[1:4]), *product(GAIN_SHARES[1:4], QUALITY_SHARES)}
+    for gain, quality in sorted(pairs):
+        yield point(dataset, "hat-dfed", gain_share=gain, quality_share=quality)
+
+
+def _ablation(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for method in ABLATIONS:
+        yield point(dataset, method)
+
+
+def _calibration(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting, passes in product(settings_of_table_1(), PASSES):
+        yield point(dataset, "d-psgd", **setting, local_passes=passes)
+    for setting, passes in product(settings_of_table_1(), PASSES[:3]):
+        yield point(dataset, "d-psgd", **setting, local_passes=passes, samples_per_round=MANY_SAMPLES)
+
+
+def _readings(dataset: str, scale: Scale) -> Iterator[Settings]:
+    yield point(dataset, "hat-dfed")
+    for reading in READINGS:
+        if reading.settings != {"local_passes": dataset_kind(dataset).defaults["local_passes"]}:  # that is the first
+            yield point(dataset, "hat-dfed", **reading.settings)
+
+
+def _released(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting in settings_of_table_1():
+        yield point(dataset, "hat-dfed-released", **setting)
+    yield point(dataset, "hat-dfed-released", feedback="validation")
+    yield point(dataset, "hat-dfed-literal")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One other way to read the paper."""
+
+    number: str
+    words: str
+    settings: Mapping[str, Any]
+
+
+READINGS = (
+    Reading("D3", "the bandit learns from the test set", {"feedback": "test"}),
+    Reading("D4", "1 pass over a round's data, as printed", {"local_passes": 1}),
+    *(Reading("D4", f"{passes} passes over a round's data", {"local_passes": passes}) for passes in PASSES[1:]),
+    Reading("D4", "240 samples a round", {"samples_per_round": MANY_SAMPLES}),
+    Reading("D7", "softmax, as printed", {"utility": {"normalisation": "softmax"}}),
+    Reading("D7", "softmax of z-scores", {"utility": {"normalisation": "softmax-standardised"}}),
+    Reading("D8", "accuracy gain as released", {"utility": {"gain": "released"}}),
+    Reading("D8", "unit costs as released", {"utility": {"thrift": "released"}}),
+    Reading("D8", "η = 0.01", {"policy": {"learning_rate": 0.01}}),
+    Reading("D8", "P_0 = 0", {"first_gain_from": "zero"}),
+    Reading("D8", "PyTorch's initialisation", {"learner": {"initialisation": "module"}}),
+    Reading("D9", "divide by p after rounding", {"policy": {"propensity": "after-rounding"}}),
+    Reading("D12", "clip what exceeds 1", {"policy": {"capping": "clip"}}),
+    Reading("D15", "probe of 50", {"probe_size": 50}),
+    Reading("D15", "probe of 50, topped up", {"probe_size": 50, "probe_top_up": True}),
+    Reading("D16", "high loss first, as printed", {"aggregator": {"loss_order": "high-first"}}),
+    Reading("D17", "B·RMS(loss), as printed", {"aggregator": {"loss_scale": "printed"}}),
+    Reading("D17", "mean loss / √50, as released", {"aggregator": {"loss_scale": "released"}}),
+    Reading("D17", "softmax of counts, as printed", {"aggregator": {"volume": "softmax-of-counts"}}),
+    Reading("D18", "the receiver's count for all", {"aggregator": {"volume": "receiver-count"}}),
+)  # fmt: skip
+
+_TABLE = (
+    Experiment("table1", "RQ1: accuracy and energy against the baselines in four settings", _table1),
+    Experiment("sparsity", "RQ2: how many links, γ = 0.1 … 0.5", _sparsity),
+    Experiment("scalability", "RQ3: more servers, up to N = 50", _scalability),
+    Experiment("sensitivity", "RQ4: the weights α and β", _sensitivity),
+    Experiment("ablation", "RQ5: without the bandit, without importance-aware merging", _ablation),
+    Experiment(
+        "calibration", "D4: how much local work brings d-psgd to its published accuracy", _calibration, False, 5
+    ),
+    Experiment("readings", "What each reading of the paper is worth", _readings, False),
+    Experiment("released", "The authors' code as published, and the paper as printed", _released, False),
+)
+EXPERIMENTS = {experiment.name: experiment for experiment in _TABLE}
+THE_PAPER = tuple(experiment.name for experiment in _TABLE if experiment.of_the_paper)
+
+
+def settings_of_table_1() -> list[dict[str, float]]:
+    """λ and ρ, as in the paper."""
+    return [
+        {"label_concentration": skew, "device_online_probability": online}
+        for skew in (0.3, 0.7)
+        for online in (0.5, 0.9)
+    ]
+
+
+def point(dataset: str, method: str, **settings: Any) -> Settings:
+    """The settings of a run but for its seed; those of the bandit and the merge only where a method has them."""
+    shares = _SHARES if method.startswith("hat-dfed") else {}
+    return {"dataset": dataset, "method": method, "servers": 5, **_HARD, **shares, **settings}
+
+
+def points(experiment: str, scale: Scale) -> list[Settings]:
+    """Every point of an experiment, data set by data set."""
+    chosen = experiment_named(experiment)
+    return [found for dataset in scale.datasets for found in chosen.points(dataset, scale)]
+
+
+def runs(experiment: str, scale: Scale) -> list[Settings]:
+    """Every run of an experiment; those that share a world stand together."""
+    seeds = min(scale.seeds, experiment_named(experiment).seeds or scale.seeds)
+    return [
+        {**found, "seed": seed}
+        for dataset in scale.datasets
+        for seed in range(seeds)
+        for found in points(experiment, scale)
+        if found["dataset"] == dataset
+    ]
+
+
+def experiment_named(name: str) -> Experiment:
+    """The experiment called `name`."""
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"There is no experiment called {name!r}. {did_you_mean(name, EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def scale_named(name: str) -> Scale:
+    """The scale called `name`."""
+    if name not in SCALES:
+        raise ConfigError(f"There is no scale called {name!r}. {did_you_mean(name, SCALES)}")
+    return SCALES[name]
