@@ -147,7 +147,7 @@ _TABLE = (
         "calibration", "D4: how much local work brings d-psgd to its published accuracy", _calibration, False, 5
     ),
     Experiment("readings", "What each reading of the paper is worth", _readings, False),
-    Experiment("released", "The authors' code as published, and the paper as printed", _released, False),
+    Experiment("released", "The authors' code as published, and the paper as printed", _released, False, 5),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _TABLE}
 THE_PAPER = tuple(experiment.name for experiment in _TABLE if experiment.of_the_paper)

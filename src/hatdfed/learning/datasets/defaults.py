@@ -30,7 +30,7 @@ FASHION_MNIST: dict[str, Any] = {
     "validation_images": 1000,
     "network": "paper-cnn",
     "samples_per_round": 60,
-    "local_passes": 4,
+    "local_passes": 2,
     "energy": {
         "model_bits": 47_200_000,
         "weak_joules_per_sample": 17.33,
@@ -40,6 +40,7 @@ FASHION_MNIST: dict[str, Any] = {
 
 CIFAR_10: dict[str, Any] = {
     **FASHION_MNIST,
+    "local_passes": 2,
     "energy": {
         "model_bits": 135_200_000,
         "weak_joules_per_sample": 60.0,
