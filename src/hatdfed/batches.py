@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hatdfed.session import RunResult
 from hatdfed.workers import Workers
 
 # Servers in one batch; a CPU gains little from more, and a stop loses the runs in play.
-SERVERS_AT_ONCE = {"cpu": 20, "cuda": 256}
+SERVERS_AT_ONCE = {"cpu": 20, "cuda": 160}
 GPU_PROCESSES = 4
 
 OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
@@ -110,16 +111,20 @@ def server_rounds(batch: Batch) -> int:
 def _batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:
     """Jobs that can be played together, in their order, in as many batches as there are processes, or more."""
     most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
-    batches: list[dict[int, Job]] = []
-    open_batch: dict[str, dict[int, Job]] = {}
+    kinds: dict[str, list[dict[int, Job]]] = {}
     for index, job in jobs.items():
-        key = network_key(job.config)
-        batch = open_batch.get(key)
-        if batch is None or sum(other.config.servers for other in batch.values()) + job.config.servers > most:
-            open_batch[key] = batch = {}
-            batches.append(batch)
-        batch[index] = job
-    return batches
+        alike = kinds.setdefault(_kind(job), [{}])
+        if alike[-1] and sum(other.config.servers for other in alike[-1].values()) + job.config.servers > most:
+            alike.append({})
+        alike[-1][index] = job
+    # Kinds take turns: what one leaves of a GPU, another may have use for.
+    return [batch for turn in zip_longest(*kinds.values()) for batch in turn if batch is not None]
+
+
+def _kind(job: Job) -> str:
+    """Runs that agree in this can share a fleet, and need not wait for each other's steps there."""
+    config = job.config
+    return network_key(config) + repr([config.local_passes, config.samples_per_round, config.batch_size])
 
 
 def _play_in_processes(batches: Sequence[Batch], processes: int, how: How, done: OnDone, counter: _Counter) -> None:

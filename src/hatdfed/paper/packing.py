@@ -74,15 +74,17 @@ def _curve(result: RunResult) -> dict[str, list[float]]:
     }
 
 
-def _bandit(probability: NDArray[np.float64], price: NDArray[np.float64]) -> dict[str, float]:
+def _bandit(probability: NDArray[np.float64], price: NDArray[np.float64]) -> dict[str, float | None]:
     """How far the last round's probabilities are from even, and whether they follow the prices."""
-    spread = float(probability.std())
+    apart = probability - probability.mean()
+    scale = float(np.linalg.norm(apart) * np.linalg.norm(price - price.mean()))
+    correlation = float(apart @ (price - price.mean())) / scale if scale > 0 else float("nan")
     return {
         "least": _short(float(probability.min())),
         "mean": _short(float(probability.mean())),
         "most": _short(float(probability.max())),
-        "deviation": _short(spread),
-        "correlation_with_price": _short(float(np.corrcoef(probability, price)[0, 1])) if spread > 1e-6 else 0.0,
+        "deviation": _short(float(probability.std())),
+        "correlation_with_price": _short(correlation) if np.isfinite(correlation) else None,  # none where all is even
     }
 
 

@@ -81,13 +81,13 @@ def run_experiments(
 
 
 def _wanted(names: Sequence[str], scale: Scale) -> dict[str, _Wanted]:
-    """Every run once, by its name, under the first experiment that has it; large fleets first, they take longest."""
+    """Every run once, by its name, under the first experiment that has it."""
     found: dict[str, _Wanted] = {}
     for name in names:
         for settings in runs(name, scale):
             config = resolve(merge_layers(scale.common, {"checkpoint_every": 0}, settings))
             found.setdefault(run_name(settings), _Wanted(name, settings, Job(config)))
-    return dict(sorted(found.items(), key=lambda item: -item[1].job.config.servers))
+    return found
 
 
 class _Writer:

@@ -40,7 +40,7 @@ FASHION_MNIST: dict[str, Any] = {
 
 CIFAR_10: dict[str, Any] = {
     **FASHION_MNIST,
-    "local_passes": 2,
+    "local_passes": 8,
     "energy": {
         "model_bits": 135_200_000,
         "weak_joules_per_sample": 60.0,
