@@ -40,7 +40,7 @@ def packed(result: RunResult) -> dict[str, Any]:
         "curve": _curve(result),
     }
     if result.config.policy.name == "link-bandit" and result.propensity is not None:
-        record["bandit"] = _bandit(off_diagonal(result.propensity), off_diagonal(result.link_joules))
+        record["bandit"] = _bandit(off_diagonal(result.propensity).ravel(), off_diagonal(result.link_joules).ravel())
     return record
 
 
