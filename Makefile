@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 METHODS := hat-dfed,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow bench readme-figures clean
+.PHONY: help setup run test lint format test-slow paper-smoke bench readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,11 @@ format: $(READY)  ## Rewrite the code in the one format
 
 test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
 	$(BIN)/pytest -m slow
+
+paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at a small scale on digits
+	$(BIN)/hatdfed paper run all calibration readings released --scale smoke
+	$(BIN)/hatdfed paper tables --scale smoke
+	$(BIN)/hatdfed paper figures --scale smoke
 
 bench: $(READY)  ## Time the fleets against a loop and the machine's own limit; wants a quiet machine
 	$(BIN)/hatdfed bench --device cpu --out benchmarks/results/bench-cpu.json

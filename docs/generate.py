@@ -3,6 +3,8 @@
 README.md              the table of `make run`, from docs/make_run/comparison.json, of methods, and of speed
 benchmarks/README.md   what is in benchmarks/results
 settings.md            every setting, from the config's own definition
+paper/README.md        what of the paper reproduces, from paper/results
+deviations.md          what each reading is worth, from the same
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from bench_tables import (
     speed_table,
     table,
 )
+from paper_blocks import Reproduction
 from pydantic import BaseModel
 
 from hatdfed.cli.tables import COLUMNS, cell
@@ -94,7 +97,14 @@ def generated() -> dict[Path, str]:
         "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
     }
     inline = {"paper-run": paper_run_line()}
+    paper = Reproduction()
+    numbers = ("D3", "D4", "D7", "D8", "D9", "D12", "D15", "D16", "D17", "D18")
+    worth = {f"worth-{number}": paper.worth(number) for number in numbers}
+    readings = {"calibration": paper.calibration(), "readings": paper.readings()}
+    readme["paper-short"] = paper.short()
     return {
+        ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {}),
+        ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/settings.md": settings_page(),

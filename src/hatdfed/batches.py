@@ -25,7 +25,7 @@ from hatdfed.workers import Workers
 
 # Servers in one batch; a CPU gains little from more, and a stop loses the runs in play.
 SERVERS_AT_ONCE = {"cpu": 20, "cuda": 160}
-GPU_PROCESSES = 4
+GPU_PROCESSES = 6
 
 OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
 OnDone = Callable[[int, Any], None]  # the number of a job, and what is kept of it
@@ -37,7 +37,7 @@ class TimeLimit:
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        self._slowest = 0.0  # seconds for a round of a server, in a batch among others
+        self._pace: dict[str, float] = {}  # seconds for a round of a server in a batch of a kind, among others
 
     @property
     def is_over(self) -> bool:
@@ -46,11 +46,13 @@ class TimeLimit:
 
     def allows(self, batch: Batch) -> bool:
         """Whether there is time for it."""
-        return time.monotonic() + self._slowest * server_rounds(batch) < self._end
+        known = list(self._pace.values()) or [0.0]
+        pace = self._pace.get(_kind_of(batch), sum(known) / len(known))
+        return time.monotonic() + pace * server_rounds(batch) < self._end
 
     def learn(self, batch: Batch, seconds: float) -> None:
-        """How long a batch took."""
-        self._slowest = max(self._slowest, seconds / server_rounds(batch))
+        """How long a batch took; the last one of its kind tells most."""
+        self._pace[_kind_of(batch)] = seconds / server_rounds(batch)
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,10 @@ def _batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int
         alike[-1][index] = job
     # Kinds take turns: what one leaves of a GPU, another may have use for.
     return [batch for turn in zip_longest(*kinds.values()) for batch in turn if batch is not None]
+
+
+def _kind_of(batch: Batch) -> str:
+    return _kind(next(iter(batch.values())))
 
 
 def _kind(job: Job) -> str:

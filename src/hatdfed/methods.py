@@ -23,8 +23,8 @@ class Method:
     settings: Mapping[str, Any]
 
 
-# The reading of the paper that `hat-dfed` takes (D7, D12, D16, D17), in one place. It is provisional until the
-# reproduction has compared the readings on validation data.
+# The reading of the paper that `hat-dfed` takes (D7, D12, D16, D17), in one place: no other was distinguishably better
+# on validation data (docs/deviations.md, "What each reading is worth").
 _OUR_READING: Mapping[str, Any] = {
     "policy": {"name": "link-bandit"},
     "utility": {"normalisation": "minmax", "gain": "receiver", "thrift": "joules"},

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -64,6 +65,11 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def multi_process_service() -> bool:
+    """Whether NVIDIA's multi-process service runs here: with it processes share a GPU instead of taking turns."""
+    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108
 
 
 def _prepare(processes: int, device: str, counter: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MARKDOWN = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+MARKDOWN = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "paper" / "README.md"]
 SOURCES = list((ROOT / "src").rglob("*.py"))
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from hatdfed.cli.console import interruptible, note, out, require_torch
-from hatdfed.cli.options import DataDir, DeviceName
-from hatdfed.cli.progress import watch_experiment
-from hatdfed.errors import ConfigError
-from hatdfed.paper.folders import results_folder
-from hatdfed.paper.plans import EXPERIMENTS, THE_PAPER, experiment_named, points, runs, scale_named
-from hatdfed.paper.results import read_all
+from hatdfed.cli.options import DataDir, DeviceName, Json
+from hatdfed.cli.progress import watch_download, watch_experiment
+from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.paper.claims import Claims
+from hatdfed.paper.folders import paper_folder, results_folder
+from hatdfed.paper.markdown import all_markdown
+from hatdfed.paper.plans import EXPERIMENTS, FULL, THE_PAPER, Scale, experiment_named, points, runs, scale_named
+from hatdfed.paper.results import Results, ResultsError, read_all
+from hatdfed.paper.tables import all_tables
+
+if TYPE_CHECKING:
+    from hatdfed.build.placement import Placement
+
+_Table = TypeVar("_Table")
 
 app = typer.Typer(help="The paper's experiments: run them, and make its tables and figures.", no_args_is_help=True)
 
@@ -57,31 +67,103 @@ def run_command(
     require_torch()
     from hatdfed.batches import How, TimeLimit, default_processes
     from hatdfed.build.placement import Placement
-    from hatdfed.paper.play import run_experiments
+    from hatdfed.paper.play import play_missing, todo
 
     if time_limit is not None and not time_limit > 0:
         raise ConfigError(f"--time-limit is {time_limit:g}, but must be a number of seconds above 0.")
-    chosen = scale_named(scale)
-    if dataset is not None and dataset not in chosen.datasets:
-        raise ConfigError(f"--dataset is {dataset!r}, but scale {scale} has {' and '.join(chosen.datasets)}.")
-    wanted = list(dict.fromkeys(name for given in names for name in (THE_PAPER if given == "all" else (given,))))
-    for name in wanted:
-        experiment_named(name)
-    folder, placement = results_folder(results, chosen), Placement("auto", device)
-    again = f"hatdfed paper run {' '.join(names)} --scale {scale}"
-    with interruptible(f"What is done is in {folder}; the same command goes on."), watch_experiment() as watch:
+    chosen, placement = scale_named(scale), Placement("auto", device)
+    what = todo(_experiments(names), chosen, results_folder(results, chosen), _of_scale(dataset, chosen))
+    for name in what.datasets:
+        _fetch(name, data_dir)  # once, before the workers want it
+    processes = jobs or default_processes(placement)
+    _say_if_they_take_turns(placement, processes)
+    with interruptible(f"What is done is in {what.folder}; the same command goes on."), watch_experiment() as watch:
         on_run, on_rounds = watch
-        limit = TimeLimit(time_limit if time_limit is not None else float("inf"))
+        limit = TimeLimit(float("inf") if time_limit is None else time_limit)
         how = How(placement, data_dir, on_rounds, note, limit=limit)
-        processes = jobs or default_processes(placement)
-        outcome = run_experiments(wanted, chosen, folder, processes=processes, how=how, dataset=dataset, on_run=on_run)
+        outcome = play_missing(what, processes=processes, how=how, on_run=on_run)
     if outcome.stale:
-        note(
-            f"{outcome.stale} results in {folder} were made with other defaults; they are replaced as runs are played."
-        )
+        note(f"{outcome.stale} results in {what.folder} were made with other defaults; runs replace them as they end.")
     if outcome.missing:
+        again = f"hatdfed paper run {' '.join(names)} --scale {scale}"
         note(f"The time limit left {outcome.missing} runs undone. Go on with: {again}")
     out.print(
-        f"{outcome.played} runs played in {outcome.seconds:.0f} s, {outcome.known} were known. Results: {folder}",
+        f"{outcome.played} runs played in {outcome.seconds:.0f} s, {outcome.known} were known. Results: {what.folder}",
         soft_wrap=True,
     )
+
+
+def _experiments(names: list[str]) -> list[str]:
+    wanted = list(dict.fromkeys(name for given in names for name in (THE_PAPER if given == "all" else (given,))))
+    return [experiment_named(name).name for name in wanted]
+
+
+def _of_scale(dataset: str | None, scale: Scale) -> str | None:
+    if dataset is not None and dataset not in scale.datasets:
+        raise ConfigError(f"--dataset is {dataset!r}, but scale {scale.name} has {' and '.join(scale.datasets)}.")
+    return dataset
+
+
+def _say_if_they_take_turns(placement: Placement, processes: int) -> None:
+    from hatdfed.build.placement import device_of
+    from hatdfed.workers import multi_process_service
+
+    if device_of(placement) == "cuda" and processes > 1 and not multi_process_service():
+        note("Processes take turns on the GPU. NVIDIA's service lets them share it: nvidia-cuda-mps-control -d")
+
+
+def _fetch(name: str, data_dir: Path | None) -> None:
+    from hatdfed.learning.datasets import load_dataset
+
+    with watch_download() as progress:
+        load_dataset(name, data_dir=data_dir, progress=progress)
+
+
+@app.command("tables")
+def tables_command(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[TABLE…]", help="Only these tables.")] = None,
+    scale: ScaleName = "full",
+    results: ResultsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Print the tables that the results make, ours beside the published figures."""
+    chosen = scale_named(scale)
+    found = _read(chosen, results)
+    if as_json:
+        typer.echo(json.dumps(_only(names, all_tables(*found, chosen)), ensure_ascii=False))
+        return
+    for name, text in _only(names, all_markdown(*found, chosen)).items():
+        typer.echo(f"## {name}\n\n{text}\n")
+
+
+@app.command("figures")
+def figures_command(
+    scale: ScaleName = "full",
+    results: ResultsDir = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for the pictures.")] = None,
+) -> None:
+    """Draw the paper's figures from the results."""
+    from hatdfed.paper.figures import write_figures
+
+    chosen = scale_named(scale)
+    place = folder or (paper_folder() / "figures" if chosen == FULL else results_folder(results, chosen) / "figures")
+    for path in write_figures(*_read(chosen, results), chosen, place):
+        out.print(str(path), soft_wrap=True)
+
+
+def _read(scale: Scale, chosen: Path | None) -> tuple[Results, Claims]:
+    folder = results_folder(chosen, scale)
+    results = Results(read_all(folder, EXPERIMENTS, scale.name))
+    if results.is_empty:
+        raise ResultsError(
+            f"There are no results of scale {scale.name} in {folder}. "
+            f"Make them with: hatdfed paper run all --scale {scale.name}"
+        )
+    return results, Claims.read(paper_folder())
+
+
+def _only(names: list[str] | None, tables: Mapping[str, _Table]) -> dict[str, _Table]:
+    for name in names or ():
+        if name not in tables:
+            raise ConfigError(f"There is no table called {name!r} in these results. {did_you_mean(name, tables)}")
+    return {name: tables[name] for name in names or tables}

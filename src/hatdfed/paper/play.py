@@ -20,6 +20,7 @@ from hatdfed.paper.plans import EXPERIMENTS, Scale, Settings, runs
 from hatdfed.paper.results import ResultFile, add_session, read_all, run_name
 from hatdfed.records.folder import environment
 from hatdfed.resolve import merge_layers, resolve
+from hatdfed.workers import multi_process_service
 
 WRITE_SECONDS = 5.0  # between two writings of a file that grows
 
@@ -44,40 +45,53 @@ class _Wanted:
     job: Job
 
 
-def run_experiments(
-    names: Sequence[str],
-    scale: Scale,
-    folder: Path,
-    *,
-    processes: int,
-    how: How,
-    dataset: str | None = None,
-    on_run: OnRun | None = None,
-) -> Outcome:
-    """Play the runs of these experiments, or of one data set in them, that no file in `folder` has yet."""
+@dataclass(frozen=True)
+class Todo:
+    """What has to be played, and what is there."""
+
+    names: tuple[str, ...]
+    scale: Scale
+    folder: Path
+    files: dict[str, ResultFile]
+    missing: dict[str, _Wanted]  # by the name of the run
+    known: int
+    stale: int
+
+    @property
+    def datasets(self) -> list[str]:
+        """That will be needed."""
+        return list(dict.fromkeys(run.settings["dataset"] for run in self.missing.values()))
+
+
+def todo(names: Sequence[str], scale: Scale, folder: Path, dataset: str | None = None) -> Todo:
+    """The runs of these experiments, or of one data set in them, that no file in `folder` has yet."""
     files = read_all(folder, EXPERIMENTS, scale.name)
-    wanted = {name: run for name, run in _wanted(names, scale).items() if dataset in (None, run.settings["dataset"])}
     there = {name: record["key"] for file in files.values() for name, record in file.records.items()}
+    wanted = {name: run for name, run in _wanted(names, scale).items() if dataset in (None, run.settings["dataset"])}
     missing = {name: run for name, run in wanted.items() if there.get(name) != run_key(run.job.config)}
     stale = sum(name in there for name in missing)
-    order, start, writer = list(missing), time.monotonic(), _Writer(files)
+    return Todo(tuple(names), scale, folder, files, missing, len(wanted) - len(missing), stale)
+
+
+def play_missing(what: Todo, *, processes: int, how: How, on_run: OnRun | None = None) -> Outcome:
+    """Play it, and keep every run as soon as its batch is done."""
+    runs_in_order, start, writer = list(what.missing.values()), time.monotonic(), _Writer(what.files)
 
     def done(index: int, record: dict[str, Any]) -> None:
-        run = missing[order[index]]
+        run = runs_in_order[index]
         writer.add(run.experiment, with_settings(record, run.settings))
         if on_run is not None:
-            on_run(run.settings, record["figures"], writer.count, len(missing))
+            on_run(run.settings, record["figures"], writer.count, len(what.missing))
 
     try:
-        jobs = {index: missing[name].job for index, name in enumerate(order)}
+        jobs = {index: run.job for index, run in enumerate(runs_in_order)}
         play_jobs(jobs, processes, replace(how, keep=packed), done)
     finally:
         writer.write()
         seconds = time.monotonic() - start
         if writer.count:
-            add_session(folder, _session(names, scale, writer, seconds, processes, device_of(how.placement)))
-    played = writer.count
-    return Outcome(played, len(wanted) - len(missing), len(missing) - played, stale, seconds)
+            add_session(what.folder, _session(what, writer, seconds, processes, device_of(how.placement)))
+    return Outcome(writer.count, what.known, len(what.missing) - writer.count, what.stale, seconds)
 
 
 def _wanted(names: Sequence[str], scale: Scale) -> dict[str, _Wanted]:
@@ -112,19 +126,18 @@ class _Writer:
         self._written_at = time.monotonic()
 
 
-def _session(
-    names: Sequence[str], scale: Scale, writer: _Writer, seconds: float, processes: int, device: str
-) -> dict[str, Any]:
+def _session(what: Todo, writer: _Writer, seconds: float, processes: int, device: str) -> dict[str, Any]:
     """For the reader of a result: what was computed, where, and how long it took."""
     known = environment()
     return {
-        "experiments": list(names),
-        "scale": scale.name,
+        "experiments": list(what.names),
+        "scale": what.scale.name,
         "runs": writer.count,
         "server_rounds": writer.server_rounds,
         "seconds": round(seconds, 1),
         "device": torch.cuda.get_device_name() if device == "cuda" else known["processor"],
         "processes": processes,
+        "mps": device == "cuda" and multi_process_service(),
         "cores": known["cores"],
         "python": known["python"],
         "torch": torch.__version__,

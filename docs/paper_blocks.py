@@ -1,0 +1,144 @@
+"""What the reproduction says, as Markdown, from `paper/results`; `generate.py` puts it where it belongs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hatdfed.paper.choices import calibration, chosen_passes, chosen_readings, worth_of_readings
+from hatdfed.paper.claims import Claims
+from hatdfed.paper.headline import measured_headline
+from hatdfed.paper.markdown import all_markdown, table
+from hatdfed.paper.plans import EXPERIMENTS, FULL, THE_PAPER, runs
+from hatdfed.paper.results import Results, read_all, read_sessions, run_name
+from hatdfed.paper.tables import all_tables
+from hatdfed.paper.verdict_rules import NOT, PARTLY, REPRODUCED, with_interval
+from hatdfed.paper.verdicts import verdicts
+from hatdfed.statistics import PairedDifference
+
+PAPER = Path(__file__).resolve().parent.parent / "paper"
+
+
+class Reproduction:
+    """The committed results and what follows from them."""
+
+    def __init__(self) -> None:
+        self.files = read_all(PAPER / "results", EXPERIMENTS, FULL.name)
+        self.results, self.claims = Results(self.files), Claims.read(PAPER)
+        self.tables = all_tables(self.results, self.claims, FULL)
+
+    def blocks(self) -> dict[str, str]:
+        """For paper/README.md."""
+        markdown = {f"paper-{name}": text for name, text in all_markdown(self.results, self.claims, FULL).items()}
+        return {**markdown, "paper-short": self.short(), "paper-cost": self.cost(), "paper-missing": self.missing()}
+
+    def short(self) -> str:
+        """The result in a few lines."""
+        ours, theirs = measured_headline(self.results, FULL), self.claims.headline
+        count = Counter(each.verdict for each in verdicts(self.results, self.claims, FULL))
+        lines = [
+            f"Of {sum(count.values())} claims and checks, {count[REPRODUCED]} are reproduced, {count[PARTLY]} partly, "
+            f"{count[NOT]} not.",
+            "",
+            *(
+                f"- {words}: {with_interval(ours[key], unit)}; published {theirs[key]:+.1f} {unit}."
+                for key, words, unit in (
+                    ("avg_accuracy_gain_points", "Average accuracy of `hat-dfed` against the four baselines", "points"),
+                    ("total_energy_saving_percent", "Total energy saved", "%"),
+                    ("link_energy_saving_percent", "Link energy saved", "%"),
+                )
+            ),
+            f"- `hat-dfed` against random links at the same budget: {self._against_random()}.",
+            f"- Other readings of its formulas (D7 to D18) that are distinguishably more accurate on validation data, on "
+            f"either data set: {self._better()}.",
+            f"- The released code's best round on the test set is {self._leak()} above its last round.",
+        ]
+        return "\n".join(lines)
+
+    def cost(self) -> str:
+        """Who computed it, and how long that took."""
+        sessions = [each for each in read_sessions(PAPER / "results") if each["scale"] == FULL.name]
+        cells = [
+            [
+                ", ".join(each["experiments"]),
+                f"{each['runs']:,}",
+                f"{each['server_rounds']:,}",
+                f"{each['seconds']:.0f}",
+                f"{each['server_rounds'] / each['seconds']:,.0f}",
+                f"{each['device']}, {each['processes']} processes{', MPS' if each['mps'] else ''}",
+            ]
+            for each in sessions
+        ]
+        paper = [each for each in sessions if set(each["experiments"]) & set(THE_PAPER)]
+        done, seconds = (sum(each[name] for each in paper) for name in ("server_rounds", "seconds"))
+        headings = ("experiments", "runs", "server-rounds", "seconds", "a second", "on")
+        words = (
+            f"The calls that played RQ1 to RQ5 took {seconds / 60:.1f} minutes for {done:,} server-rounds "
+            "(whatever else they played is counted in)."
+        )
+        return f"{table(headings, cells)}\n\n{words}"
+
+    def missing(self) -> str:
+        """What has been planned and not been played."""
+        cells = []
+        for name in EXPERIMENTS:
+            for dataset in FULL.datasets:
+                planned = [settings for settings in runs(name, FULL) if settings["dataset"] == dataset]
+                there = {found for file in self.files.values() for found in file.records}
+                absent = sum(run_name(settings) not in there for settings in planned)
+                if absent:
+                    cells.append([name, dataset, f"{absent} of {len(planned)}"])
+        if not cells:
+            return "Nothing is missing: every planned run is in the committed results."
+        return "Not played yet, and so not in any table or figure:\n\n" + table(
+            ("experiment", "data set", "runs missing"), cells
+        )
+
+    def calibration(self) -> str:
+        """The curve of D4 and what the rule makes of it."""
+        chosen = {name: chosen_passes(calibration(self.results, self.claims, name)) for name in FULL.datasets}
+        words = "; ".join(f"{name}: {passes} passes" for name, passes in chosen.items())
+        text = all_markdown(self.results, self.claims, FULL)["calibration"]
+        return f"{text}\n\nChosen by the rule: {words}."
+
+    def readings(self) -> str:
+        """What each reading is worth, and what the rule makes of it."""
+        chosen = chosen_readings(worth_of_readings(self.results, FULL.datasets))
+        words = "; ".join(f"{number}: {reading.words}" for number, reading in chosen.items())
+        verdict = f"Preferred by the rule: {words}." if words else "The rule prefers none of them: `hat-dfed` stays."
+        return f"{all_markdown(self.results, self.claims, FULL)['readings']}\n\n{verdict}"
+
+    def worth(self, number: str) -> str:
+        """One line for the entry of a reading."""
+        rows = [row for row in self.tables["readings"] if row["reading"] == number]
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            known = row["validation_accuracy_difference"]
+            difference = PairedDifference(known["mean"], known["low"], known["high"], known["pairs"])
+            found.setdefault(row["words"], []).append(f"{with_interval(difference, 'points')} on {row['dataset']}")
+        return "; ".join(f"{words}: {', '.join(each)}" for words, each in found.items())
+
+    def _against_random(self) -> str:
+        rows = [row for row in self.tables["bandit"] if row["against_random_links"]]
+        parts = []
+        for row in rows:
+            known = row["against_random_links"]["avg_accuracy"]
+            difference = PairedDifference(known["mean"], known["low"], known["high"], known["pairs"])
+            parts.append(f"{with_interval(difference, 'points')} on {row['dataset']}")
+        return ", ".join(parts)
+
+    def _better(self) -> str:
+        rows = [row for row in self.tables["readings"] if row["reading"] not in ("D3", "D4")]
+        better = [f"{row['words']} ({row['reading']}, {row['dataset']})" for row in rows if _is_above_zero(row)]
+        return "; ".join(better) or "none"
+
+    def _leak(self) -> str:
+        rows = [row for row in self.tables["released"] if row["feedback"] == "test"]
+        gaps = [row["best_round_accuracy"][0] - row["avg_accuracy"][0] for row in rows]
+        return f"{min(gaps):.1f} to {max(gaps):.1f} points"
+
+
+def _is_above_zero(row: dict[str, Any]) -> bool:
+    low = row["validation_accuracy_difference"]["low"]
+    return low is not None and low > 0

@@ -1,0 +1,167 @@
+"""Rows of every table: our figures as mean and deviation over seeds, the published ones beside them.
+
+Keys are those of `paper/claims/published.toml`, so that ours and theirs can be laid over each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hatdfed.coordinator import links_in_budget
+from hatdfed.paper.choices import calibration, worth_of_readings
+from hatdfed.paper.claims import METRICS, Claims
+from hatdfed.paper.expected_energy import expected_energy
+from hatdfed.paper.headline import headline
+from hatdfed.paper.plans import Scale, Settings, point, points, settings_of_table_1
+from hatdfed.paper.results import Record, Results
+from hatdfed.policies.link_bandit import theorem_learning_rate
+from hatdfed.regret_bounds import printed_bound, standard_bound
+from hatdfed.statistics import PairedDifference, paired_difference
+from hatdfed.summary import mean_and_deviation
+
+Row = dict[str, Any]
+
+_SETTING = ("label_concentration", "device_online_probability")
+# Table, experiment, and the settings that tell its rows apart.
+_TABLES = {
+    "table_1": ("table1", ("dataset", *_SETTING, "method")),
+    "sparsity": ("sparsity", ("dataset", "link_share", *_SETTING)),
+    "scalability": ("scalability", ("dataset", "servers", *_SETTING)),
+    "sensitivity": ("sensitivity", ("dataset", "gain_share", "quality_share")),
+    "ablation": ("ablation", ("dataset", *_SETTING, "method")),
+}
+_PUBLISHED = ("table_1", "sparsity", "scalability", "ablation")  # what the paper prints as a table
+
+
+def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list[Row]]:
+    """Every table, by name."""
+    tables = {name: _table(name, results, claims, scale) for name in _TABLES}
+    summary = headline(results, claims, scale)
+    return {
+        **tables,
+        "headline": [summary] if summary else [],
+        "calibration": _calibration(results, claims, scale),
+        "readings": _readings(results, scale),
+        "released": _released(results, claims, scale),
+        "bandit": _bandit(results, scale),
+        "energy": expected_energy(results, scale),
+    }
+
+
+def row_of(at: Mapping[int, Record], keys: Mapping[str, Any], published: Mapping[str, Any] | None) -> Row:
+    """Mean and deviation of every metric over the seeds that there are."""
+    pairs = {name: pair([record["figures"][name] for record in at.values()]) for name in (*METRICS, "std_accuracy")}
+    return {**keys, **pairs, "seeds": list(at), "published": published}
+
+
+def pair(values: Iterable[float]) -> list[float]:
+    """Mean and standard deviation, rounded for the reader."""
+    return [round(value, 4) for value in mean_and_deviation(list(values))]
+
+
+def interval(difference: PairedDifference) -> dict[str, Any]:
+    """A paired difference as plain data."""
+    rounded = [None if value is None else round(value, 4) for value in difference[:3]]
+    return dict(zip(("mean", "low", "high"), rounded, strict=True)) | {"pairs": difference.n}
+
+
+def _table(name: str, results: Results, claims: Claims, scale: Scale) -> list[Row]:
+    experiment, keys = _TABLES[name]
+    rows = []
+    for each in points(experiment, scale):
+        if at := results.at(each):
+            published = claims.row(name, each) if name in _PUBLISHED else None
+            rows.append(row_of(at, {key: each[key] for key in keys}, published))
+    return rows
+
+
+def _calibration(results: Results, claims: Claims, scale: Scale) -> list[Row]:
+    """D4: validation accuracy of d-psgd for each setting, and how far it is from the published one."""
+    rows = []
+    for dataset in scale.datasets:
+        for each in calibration(results, claims, dataset):
+            accuracy = dict(zip(map(_setting_name, settings_of_table_1()), each.accuracy, strict=False))
+            rows.append(
+                {
+                    "dataset": dataset,
+                    "samples_per_round": each.samples or 60,
+                    "local_passes": each.passes,
+                    "validation_accuracy": {name: round(value, 4) for name, value in accuracy.items()},
+                    "mean_distance_points": round(each.distance, 4),
+                }
+            )
+    return rows
+
+
+def _readings(results: Results, scale: Scale) -> list[Row]:
+    """What every reading changes in validation and test accuracy and in energy, paired."""
+    figures = ("validation_accuracy", "avg_accuracy", "total_energy_mj")
+    rows = []
+    for worth in zip(*(worth_of_readings(results, scale.datasets, figure) for figure in figures), strict=True):
+        reading = worth[0].reading
+        for dataset in worth[0].by_dataset:
+            row = {"reading": reading.number, "words": reading.words, "dataset": dataset}
+            found = {figure: each.by_dataset[dataset] for figure, each in zip(figures, worth, strict=True)}
+            rows.append(row | {f"{figure}_difference": interval(each) for figure, each in found.items()})
+    return rows
+
+
+def _released(results: Results, claims: Claims, scale: Scale) -> list[Row]:
+    """The released code's habits: the best round on the test set beside the last one, and without the leak."""
+    rows = []
+    for each in points("released", scale):
+        if at := results.at(each):
+            keys = {name: each[name] for name in ("dataset", *_SETTING, "method")}
+            published = claims.row("table_1", {**each, "method": "hat-dfed"})
+            row = row_of(at, {**keys, "feedback": _feedback(each)}, published)
+            best = pair(record["figures"]["best_round_accuracy"] for record in at.values())
+            rows.append({**row, "best_round_accuracy": best})
+    return rows
+
+
+def _feedback(settings: Settings) -> str:
+    released = settings["method"] == "hat-dfed-released"
+    return str(settings.get("feedback", "test" if released else "validation"))
+
+
+def _bandit(results: Results, scale: Scale) -> list[Row]:
+    """Regret beside its bounds, where the probabilities end up, and what random links at the same budget do."""
+    rows = []
+    for each in (point(name, "hat-dfed", **setting) for name in scale.datasets for setting in settings_of_table_1()):
+        if at := results.at(each):
+            row: Row = {name: each[name] for name in ("dataset", *_SETTING)}
+            for figure in ("least", "most", "correlation_with_price"):
+                row[f"probability_{figure}"] = pair(record["bandit"][figure] for record in at.values())
+            row["regret_best_fixed"] = pair(record["figures"]["regret_best_fixed"] for record in at.values())
+            row |= _bounds(each, at)
+            row["against_random_links"] = _against_random(results, each)
+            rows.append({**row, "seeds": list(at)})
+    return rows
+
+
+def _bounds(settings: Settings, at: Mapping[int, Record]) -> Row:
+    """The printed bound, Eq. (25), and the one that holds (docs/theory.md), at the theorem's learning rate."""
+    rounds, servers = next(iter(at.values()))["curve"]["round"][-1], settings["servers"]
+    links, printed = servers * (servers - 1), printed_bound(servers, rounds)
+    drawn, rate = links_in_budget(settings["link_share"], servers), theorem_learning_rate(servers, rounds)
+    return {
+        "printed_bound": round(printed, 2),
+        "standard_bound": round(standard_bound(links, drawn, rounds, rate), 2),
+        "runs_above_printed_bound": sum(record["figures"]["regret_best_fixed"] > printed for record in at.values()),
+    }
+
+
+def _against_random(results: Results, settings: Settings) -> Row | None:
+    other = {**settings, "method": "hat-dfed-without-utc"}
+    if not results.at(other):
+        return None
+    names = ("avg_accuracy", "link_energy_mj", "total_energy_mj")
+    return {
+        name: interval(paired_difference(results.figures(settings, name), results.figures(other, name)))
+        for name in names
+    }
+
+
+def _setting_name(setting: Mapping[str, float]) -> str:
+    return f"λ {setting['label_concentration']:g}, ρ {setting['device_online_probability']:g}"

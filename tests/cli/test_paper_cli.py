@@ -1,0 +1,79 @@
+"""`hatdfed paper` as a user types it."""
+
+import json
+import sys
+
+import pytest
+
+from hatdfed.cli.app import main
+
+
+@pytest.fixture
+def paper(monkeypatch, capfd, tmp_path):
+    """Call `hatdfed paper …` in an empty folder; returns exit code, output and what was said."""
+
+    def call(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["hatdfed", "paper", *arguments])
+        capfd.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        done = capfd.readouterr()
+        return code, done.out, " ".join(done.err.split())
+
+    return call
+
+
+def test_from_nothing_to_a_table(paper):
+    code, out, _ = paper("run", "scalability", "--scale", "smoke", "--jobs", "1")
+    assert code == 0
+    assert "4 runs played" in out
+    code, out, _ = paper("tables", "scalability", "--scale", "smoke")
+    assert code == 0
+    assert [line.split("|")[2].strip() for line in out.splitlines() if line.startswith("| digits")] == ["5", "10"]
+    code, out, _ = paper("tables", "--scale", "smoke", "--json")
+    rows = json.loads(out)["scalability"]
+    assert [row["servers"] for row in rows] == [5, 10]
+    assert all(row["seeds"] == [0, 1] and row["published"] is None for row in rows)
+    code, out, _ = paper("run", "scalability", "--scale", "smoke", "--jobs", "1")
+    assert "0 runs played in 0 s, 4 were known" in out
+
+
+def test_the_list_says_how_much_is_done(paper):
+    code, out, _ = paper("list", "--scale", "smoke")
+    assert code == 0
+    assert {"table1", "sparsity", "scalability", "sensitivity", "ablation"} <= set(out.split())
+
+
+def test_a_time_limit_leaves_a_note(paper):
+    code, out, err = paper("run", "table1", "--scale", "smoke", "--time-limit", "0.01", "--jobs", "1")
+    assert code == 0
+    assert "0 runs played" in out
+    assert "left 56 runs undone" in err
+    assert "hatdfed paper run table1 --scale smoke" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "tabel1"], ["no experiment called 'tabel1'", "Did you mean table1?"]),
+        (["run", "table1", "--scale", "huge"], ["no scale called 'huge'"]),
+        (["run", "table1", "--time-limit", "-3"], ["--time-limit is -3", "above 0"]),
+        (["run", "table1", "--scale", "smoke", "--dataset", "cifar-10"], ["scale smoke has digits"]),
+        (["run", "table1", "--scale", "smoke", "--device", "tpu"], ["--device", "tpu"]),
+        (["tables", "--scale", "smoke"], ["no results of scale smoke", "hatdfed paper run all --scale smoke"]),
+        (["tables", "tabel_1"], ["no table called 'tabel_1'", "Did you mean table_1?"]),
+        (["figures", "--results", "nowhere"], ["no results of scale full in nowhere"]),
+        (["run", "scalability", "--device", "cpu", "--data-dir", "nowhere"], ["nowhere (from --data-dir) is not"]),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(paper, arguments, words, monkeypatch):
+    monkeypatch.setenv("HATDFED_MIRROR", "http://127.0.0.1:9")  # nothing is downloaded in a test
+    code, _, err = paper(*arguments)
+    assert code == 2
+    for word in words:
+        assert word in err
+    assert "Traceback" not in err

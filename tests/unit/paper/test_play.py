@@ -1,0 +1,132 @@
+"""Experiments go on where they were, whatever stopped them, and say where they were computed."""
+
+import json
+
+import pytest
+
+from hatdfed.batches import How, TimeLimit
+from hatdfed.build.placement import Placement
+from hatdfed.paper.packing import run_key
+from hatdfed.paper.plans import Scale
+from hatdfed.paper.play import play_missing, todo
+from hatdfed.paper.results import ResultFile, Results, ResultsError, read_all, read_sessions
+from hatdfed.resolve import resolve
+
+CPU = Placement("stacked", "cpu")
+SMALL = {"rounds": 2, "validation_images": 20, "images_per_server": 20, "network": "linear"}
+TINY = Scale("tiny", ("digits",), seeds=2, servers=(3, 4), common=SMALL)
+
+
+def play(folder, *names, processes=1, **settings):
+    return play_missing(todo(names, TINY, folder), processes=processes, how=How(CPU, **settings))
+
+
+def test_what_is_done_is_not_played_again(tmp_path):
+    first = play(tmp_path, "scalability")
+    assert (first.played, first.known, first.missing) == (4, 0, 0)
+    again = play(tmp_path, "scalability")
+    assert (again.played, again.known) == (0, 4)
+    more = play(tmp_path, "ablation", "scalability")
+    assert (more.played, more.known) == (6, 4)
+
+
+def test_runs_that_experiments_share_are_played_once(tmp_path):
+    play(tmp_path, "ablation")
+    outcome = play(tmp_path, "readings")
+    assert outcome.known == 2
+
+
+def test_several_processes_bring_the_same_as_one(tmp_path):
+    play(tmp_path / "one", "scalability")
+    play(tmp_path / "two", "scalability", processes=2)
+    one, two = (ResultFile.read(tmp_path / name / "scalability.json", "tiny").records for name in ("one", "two"))
+    assert one == two
+
+
+def test_a_time_limit_stops_and_loses_nothing(tmp_path):
+    over = TimeLimit(0.0)
+    outcome = play(tmp_path, "scalability", limit=over)
+    assert (outcome.played, outcome.missing) == (0, 4)
+    assert play(tmp_path, "scalability").played == 4
+
+
+def test_a_batch_that_would_take_too_long_is_not_started(tmp_path):
+    limit = TimeLimit(1000.0)
+    settings = resolve({"dataset": "digits", **SMALL})
+    batch = {0: type("Job", (), {"config": settings})()}
+    assert limit.allows(batch)
+    limit.learn(batch, 2000.0)
+    assert not limit.allows(batch)
+
+
+def test_an_interrupted_experiment_keeps_what_was_finished(tmp_path):
+    seen = []
+
+    def stop(done, total):
+        seen.append(done)
+        if done > 18:  # the second batch has begun
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path, "ablation", "sensitivity", on_rounds=stop)
+    kept = read_all(tmp_path, ("ablation", "sensitivity"), "tiny")
+    assert 0 < sum(len(file.records) for file in kept.values()) < 46
+    play(tmp_path, "ablation", "sensitivity")
+    kept = read_all(tmp_path, ("ablation", "sensitivity"), "tiny")
+    assert sum(len(file.records) for file in kept.values()) == 46
+
+
+def test_results_of_other_settings_are_played_anew_and_replaced(tmp_path):
+    play(tmp_path, "scalability")
+    path = tmp_path / "scalability.json"
+    content = json.loads(path.read_text())
+    content["runs"][0]["key"] = "made before a default changed"
+    path.write_text(json.dumps(content))
+    outcome = play(tmp_path, "scalability")
+    assert (outcome.played, outcome.stale) == (1, 1)
+    assert len(ResultFile.read(path, "tiny").records) == 4
+
+
+def test_a_session_says_where_and_how_long(tmp_path):
+    play(tmp_path, "scalability")
+    (session,) = read_sessions(tmp_path)
+    assert session["runs"] == 4
+    assert session["server_rounds"] == 2 * (3 + 4) * 2
+    assert session["seconds"] > 0
+    assert session["device"]
+
+
+def test_a_record_has_figures_curve_and_bandit(tmp_path):
+    play(tmp_path, "scalability")
+    results = Results(read_all(tmp_path, ("scalability",), "tiny"))
+    record = next(iter(ResultFile.read(tmp_path / "scalability.json", "tiny").records.values()))
+    point = {name: value for name, value in record["settings"].items() if name != "seed"}
+    assert list(results.at(point)) == [0, 1]
+    assert record["curve"]["round"] == [1, 2]
+    assert len(record["curve"]["accuracy"]) == 2
+    assert record["curve"]["total_mj"][-1] == pytest.approx(record["figures"]["total_energy_mj"], rel=1e-3)
+    assert record["bandit"]["least"] <= record["bandit"]["mean"] <= record["bandit"]["most"]
+    assert -1 <= record["bandit"]["correlation_with_price"] <= 1
+    assert record["figures"]["leaks_test"] is False
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", '{"runs": [{}], "scale": "tiny"}', '{"scale": "tiny"}'])
+def test_a_file_that_is_no_result_is_a_sentence_and_is_not_overwritten(tmp_path, text):
+    path = tmp_path / "scalability.json"
+    path.write_text(text)
+    with pytest.raises(ResultsError, match="holds no packed results"):
+        play(tmp_path, "scalability")
+    assert path.read_text() == text
+
+
+def test_results_of_another_scale_are_refused(tmp_path):
+    play(tmp_path, "scalability")
+    with pytest.raises(ResultsError, match="scale tiny, wanted full"):
+        ResultFile.read(tmp_path / "scalability.json", "full")
+
+
+def test_a_key_forgets_what_does_not_decide_and_knows_what_does():
+    one = resolve({"method": "hat-dfed", "seed": 1})
+    assert run_key(one) == run_key(resolve({"method": "hat-dfed", "seed": 1, "checkpoint_every": 3}))
+    assert run_key(one) != run_key(resolve({"method": "hat-dfed", "seed": 2}))
+    assert run_key(one) != run_key(resolve({"method": "hat-dfed", "seed": 1, "local_passes": 3}))
