@@ -50,7 +50,7 @@ class Reproduction:
                 )
             ),
             f"- `hat-dfed` against random links at the same budget: {self._against_random()}.",
-            f"- Other readings of its formulas (D7 to D18) that are distinguishably more accurate on validation data, on "
+            "- Other readings of its formulas (D7 to D18) that are distinguishably more accurate on validation data, on "
             f"either data set: {self._better()}.",
             f"- The released code's best round on the test set is {self._leak()} above its last round.",
         ]
