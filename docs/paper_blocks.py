@@ -50,8 +50,8 @@ class Reproduction:
                 )
             ),
             f"- `hat-dfed` against random links at the same budget: {self._against_random()}.",
-            "- Other readings of its formulas (D7 to D18) that are distinguishably more accurate on validation data, on "
-            f"either data set: {self._better()}.",
+            "- Other readings of its formulas (D7 to D18) that are distinguishably more accurate on validation data, "
+            f"on either data set: {self._better()}.",
             f"- The released code's best round on the test set is {self._leak()} above its last round.",
         ]
         return "\n".join(lines)

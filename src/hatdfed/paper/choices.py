@@ -23,6 +23,7 @@ class Calibrated(NamedTuple):
     samples: int | None  # a round; None: the data set's own number
     accuracy: list[float]  # validation accuracy, mean over seeds, for each setting
     distance: float  # points, mean over settings of |ours − published|
+    seeds: list[int]
 
 
 def calibration(results: Results, claims: Claims, dataset: str) -> list[Calibrated]:
@@ -32,14 +33,17 @@ def calibration(results: Results, claims: Claims, dataset: str) -> list[Calibrat
         for passes in PASSES:
             extra = {"local_passes": passes} | ({} if samples is None else {"samples_per_round": samples})
             accuracy, distances = [], []
+            seeds: set[int] = set()
             for setting in settings_of_table_1():
                 seen = results.figures(point(dataset, "d-psgd", **setting, **extra), "validation_accuracy")
                 published = claims.row("table_1", point(dataset, "d-psgd", **setting))
                 if seen and published:
+                    seeds |= seen.keys()
                     accuracy.append(sum(seen.values()) / len(seen))
                     distances.append(abs(accuracy[-1] - published["avg_accuracy"][0]))
             if distances:
-                found.append(Calibrated(passes, samples, accuracy, sum(distances) / len(distances)))
+                distance = sum(distances) / len(distances)
+                found.append(Calibrated(passes, samples, accuracy, distance, sorted(seeds)))
     return found
 
 
@@ -55,6 +59,7 @@ class Worth(NamedTuple):
     reading: Reading
     by_dataset: dict[str, PairedDifference]
     together: PairedDifference | None  # mean over data sets, seed by seed; None where one is missing
+    seeds: dict[str, list[int]]  # that both have
 
 
 def worth_of_readings(results: Results, datasets: Sequence[str], figure: str = "validation_accuracy") -> list[Worth]:
@@ -66,7 +71,8 @@ def worth_of_readings(results: Results, datasets: Sequence[str], figure: str = "
         if known:
             by_dataset = {name: paired_difference(*pair) for name, pair in known.items()}
             together = _together(list(known.values())) if len(known) == len(datasets) else None
-            found.append(Worth(reading, by_dataset, together))
+            seeds = {name: sorted(mine.keys() & reference.keys()) for name, (mine, reference) in known.items()}
+            found.append(Worth(reading, by_dataset, together, seeds))
     return found
 
 

@@ -38,7 +38,7 @@ def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list
     """Every table, by name."""
     tables = {name: _table(name, results, claims, scale) for name in _TABLES}
     summary = headline(results, claims, scale)
-    return {
+    found = {
         **tables,
         "headline": [summary] if summary else [],
         "calibration": _calibration(results, claims, scale),
@@ -47,6 +47,7 @@ def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list
         "bandit": _bandit(results, scale),
         "energy": expected_energy(results, scale),
     }
+    return {name: [{"published": None, **row} for row in rows] for name, rows in found.items()}
 
 
 def row_of(at: Mapping[int, Record], keys: Mapping[str, Any], published: Mapping[str, Any] | None) -> Row:
@@ -89,6 +90,7 @@ def _calibration(results: Results, claims: Claims, scale: Scale) -> list[Row]:
                     "local_passes": each.passes,
                     "validation_accuracy": {name: round(value, 4) for name, value in accuracy.items()},
                     "mean_distance_points": round(each.distance, 4),
+                    "seeds": each.seeds,
                 }
             )
     return rows
@@ -103,7 +105,8 @@ def _readings(results: Results, scale: Scale) -> list[Row]:
         for dataset in worth[0].by_dataset:
             row = {"reading": reading.number, "words": reading.words, "dataset": dataset}
             found = {figure: each.by_dataset[dataset] for figure, each in zip(figures, worth, strict=True)}
-            rows.append(row | {f"{figure}_difference": interval(each) for figure, each in found.items()})
+            row |= {f"{figure}_difference": interval(each) for figure, each in found.items()}
+            rows.append(row | {"seeds": worth[0].seeds[dataset]})
     return rows
 
 

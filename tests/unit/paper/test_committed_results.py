@@ -124,6 +124,7 @@ def test_the_command_prints_one_object_of_lists():
     tables = json.loads(done.stdout)
     assert {"table_1", "sparsity", "scalability", "sensitivity", "ablation", "headline"} <= set(tables)
     assert all(isinstance(rows, list) for rows in tables.values())
+    assert all("published" in row and row["seeds"] for rows in tables.values() for row in rows)
     for row in tables["table_1"]:
         assert {"dataset", "label_concentration", "device_online_probability", "method", "seeds", "published"} <= set(
             row
