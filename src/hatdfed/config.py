@@ -73,6 +73,17 @@ class EnergyConfig(Section):
     """Range of EE^{ij}, drawn once for each directed link."""
 
 
+class ScheduleConfig(Section):
+    """When links are spent, whatever policy draws them."""
+
+    every: Count = 1
+    """Links in every m-th round only; servers train in all of them."""
+    finish_rounds: Annotated[int, Field(ge=0)] = 0
+    """Rounds at the end with every link, so that the servers agree."""
+    budget_joules: Positive | None = None
+    """A hard limit on the joules of all links in a run, at known prices."""
+
+
 class Config(Section):
     """Everything that decides a run."""
 
@@ -127,11 +138,13 @@ class Config(Section):
     probe_top_up: bool = False
     """Whether a probe is filled with images that no device sent (D8)."""
     codec: str = "float32"
-    """How a model looks on a link: float32 or float16."""
+    """How a model looks on a link: float32, float16 or int8 (with error feedback)."""
 
     policy: Component = Component(name="link-bandit")
     utility: UtilityConfig = UtilityConfig()
     aggregator: Component = Component(name="importance")
+    loss: Component = Component(name="cross-entropy")
+    schedule: ScheduleConfig = ScheduleConfig()
     learner: LearnerConfig = LearnerConfig()
     energy: EnergyConfig = EnergyConfig()
     dataset_options: dict[str, Any] = {}

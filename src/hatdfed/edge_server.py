@@ -7,7 +7,7 @@ Three pure steps, cut where the network is: `train`, `offer`, then the exchange 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from hatdfed.codecs import Codec, Memory, Payload
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.optimisers import OptimiserState
 from hatdfed.learning.work import Batch, Work
+from hatdfed.losses import CrossEntropy, LocalLoss
 
 
 class ServerState(NamedTuple):
@@ -53,6 +54,7 @@ class EdgeProgram:
     aggregator: Aggregator
     codec: Codec
     scores: frozenset[str] = frozenset()  # what the policy wants to know about received models
+    loss: LocalLoss = field(default_factory=CrossEntropy)
 
     def start(self, seed: int) -> ServerState:
         """A fresh server with its own initial model."""
@@ -67,15 +69,23 @@ class EdgeProgram:
         # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
         step_scale = 1 / server.mass if self.aggregator.splits_mass else 1.0
         params, optimiser = self.learner.fit(
-            server.params, server.optimiser, work.batches, seed=work.seed, step_scale=step_scale
+            server.params,
+            server.optimiser,
+            work.batches,
+            seed=work.seed,
+            step_scale=step_scale,
+            offset=None if work.label_counts is None else self.loss.offset(work.label_counts),
         )
         return server._replace(params=params, optimiser=optimiser)
 
     def offer(self, server: ServerState, work: Work, num_receivers: int) -> tuple[ServerState, Offer]:
-        """Encode the model; under push-sum, split the mass evenly between the receivers and oneself."""
-        payload, memory = self.codec.encode(server.params, server.codec_memory)
+        """Encode the model for those who hear it; under push-sum, split the mass evenly between them and oneself."""
+        payload, memory = self._encoded(server) if num_receivers else ({}, server.codec_memory)
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
         return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
+
+    def _encoded(self, server: ServerState) -> tuple[Payload, Memory]:
+        return self.codec.encode(server.params, server.codec_memory)
 
     def take_back(self, server: ServerState, offer: Offer, failed_sends: int) -> ServerState:
         """Under push-sum, what nobody received stays with its sender: mass is never lost."""

@@ -20,7 +20,7 @@ Layer = Mapping[str, Any]
 
 # Names that the code and the literature use for the same settings.
 _SYNONYMS = {"num_servers": "servers", "num_devices": "devices"}
-_COMPONENTS = ("policy", "aggregator")
+_COMPONENTS = ("policy", "aggregator", "loss")
 
 
 def resolve(user: Layer | None = None) -> Config:

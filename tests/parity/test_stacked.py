@@ -139,6 +139,29 @@ def test_half_precision_on_the_wire(method):
     assert_same_rounds(played(coordinator, member, 1), played(referee, box, 1), tolerance=1e-3)
 
 
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp", "d-psgd"])
+def test_label_prior_schedule_and_finish(method):
+    schedule = {"every": 2, "finish_rounds": 1}
+    assert_parity(settings(method, loss={"name": "label-prior"}, schedule=schedule))
+
+
+def test_a_codec_with_memory_remembers_only_what_was_sent():
+    """Eight bits turn a difference in the last digit into a level now and then, so models are near, not equal."""
+    config = settings("rnd", codec="int8", schedule={"every": 2}, link_share=0.2, rounds=2)
+    referee, box = mailboxes(config)
+    coordinator, member = stacked_alone(config)
+    ours, theirs = played(coordinator, member, 2), played(referee, box, 2)
+    assert [record.draw.topology for record in ours] == [record.draw.topology for record in theirs]
+    assert [record.report.energy for record in ours] == [record.report.energy for record in theirs]
+    silent = [not theirs[1].draw.topology.receivers(server) for server in range(config.servers)]
+    assert 0 < sum(silent) < config.servers
+    for server, memory in enumerate(member.fleet.rows.memories):
+        mine = box._servers[server].codec_memory
+        assert bool((memory == 0).all()) == bool((mine == 0).all()) == silent[server]
+        torch.testing.assert_close(memory, mine, rtol=0, atol=2e-3)
+    torch.testing.assert_close(member.models, box.models, rtol=0, atol=2e-3)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_stochastic_gradient_descent(momentum):
     learner = {"optimiser": "sgd", "learning_rate": 0.02, "momentum": momentum}

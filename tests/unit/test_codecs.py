@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hatdfed.codecs import CODECS, payload_bits
+from hatdfed.codecs import CODECS, Int8, message_share, payload_bits
 from hatdfed.errors import WireError
 
 MODEL = torch.tensor([0.0, 1.5, -2.25, 1e-4, 3e4])
@@ -40,3 +40,59 @@ def test_what_is_no_model_is_refused(payload, reason):
     with pytest.raises(WireError) as caught:
         CODECS["float32"].decode(payload, 5)
     assert caught.value.reason == reason
+
+
+def test_eight_bits_and_a_scale_for_each_block():
+    codec = Int8(block=128)
+    payload, _ = codec.encode(torch.randn(1000), codec.init(1000))
+    assert payload_bits(payload) == 8 * 1000 + 32 * 8
+    assert message_share(codec, 1000) == pytest.approx((8 * 1000 + 32 * 8) / 32000)
+
+
+def test_what_rounding_takes_comes_back_with_later_messages():
+    """Σ of what was received = Σ of what was meant, but for what is remembered: nothing is lost over time."""
+    codec, generator = Int8(), torch.Generator().manual_seed(0)
+    memory, meant, received = codec.init(300), torch.zeros(300), torch.zeros(300)
+    for _ in range(20):
+        model = torch.randn(300, generator=generator)
+        payload, memory = codec.encode(model, memory)
+        meant, received = meant + model, received + codec.decode(payload, 300)
+    torch.testing.assert_close(received + memory, meant, rtol=0, atol=1e-4)
+    assert memory.abs().max() < 4 / 127
+
+
+def test_a_constant_smaller_than_a_level_arrives_on_average():
+    codec = Int8()
+    model = torch.tensor([1.0, 0.001])
+    memory, received = codec.init(2), torch.zeros(2)
+    for _ in range(100):
+        payload, memory = codec.encode(model, memory)
+        received += codec.decode(payload, 2) / 100
+    torch.testing.assert_close(received, model, rtol=0.1, atol=0)
+
+
+def test_many_models_at_once_are_each_as_alone():
+    codec, generator = Int8(), torch.Generator().manual_seed(1)
+    models, memories = torch.randn(4, 200, generator=generator), 0.01 * torch.randn(4, 200, generator=generator)
+    payload, remembered = codec.encode(models, memories)
+    for row in range(4):
+        alone, memory = codec.encode(models[row], memories[row])
+        assert torch.equal(codec.restore(payload)[row], codec.decode(alone, 200))
+        assert torch.equal(remembered[row], memory)
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_a_model_that_is_none_is_refused_and_leaves_no_trace(poison):
+    codec = Int8()
+    payload, memory = codec.encode(torch.tensor([1.0, poison, 2.0]), codec.init(3))
+    assert torch.isfinite(memory).all()
+    with pytest.raises(WireError) as caught:
+        codec.decode(payload, 3)
+    assert caught.value.reason == "not-finite"
+
+
+def test_zeros_stay_zeros():
+    codec = Int8()
+    payload, memory = codec.encode(torch.zeros(5), codec.init(5))
+    assert torch.equal(codec.decode(payload, 5), torch.zeros(5))
+    assert torch.equal(memory, torch.zeros(5))

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from hatdfed.build.component import build_component
-from hatdfed.config import Config
+from hatdfed.config import Config, ScheduleConfig
 from hatdfed.coordinator import Coordinator
 from hatdfed.energy.prices import EnergyPrices, draw_prices
+from hatdfed.errors import ConfigError
 from hatdfed.policies import POLICIES
+from hatdfed.policies.base import AnyPolicy
+from hatdfed.policies.scheduled import Scheduled
 from hatdfed.resolve import config_budget
 from hatdfed.utility import LinkUtility
 
 
-def make_coordinator(config: Config, prices: EnergyPrices) -> Coordinator:
-    """The coordinator that `config` describes."""
+def make_coordinator(config: Config, prices: EnergyPrices, *, message_share: float = 1.0) -> Coordinator:
+    """The coordinator that `config` describes; a message takes `message_share` of a float32 model."""
     return Coordinator(
-        policy=build_component("policy", config.policy, POLICIES),
+        policy=_policy(config, message_share),
         utility=LinkUtility(gain_share=config.gain_share, **config.utility.model_dump()),
         prices=prices,
         seed=config.seed,
         horizon=config.horizon or config.rounds,
         budget=config_budget(config),
     )
+
+
+def _policy(config: Config, message_share: float) -> AnyPolicy:
+    policy: AnyPolicy = build_component("policy", config.policy, POLICIES)
+    if config.schedule == ScheduleConfig():
+        return policy
+    if config.schedule.finish_rounds >= config.rounds:
+        raise ConfigError(
+            f"schedule.finish_rounds is {config.schedule.finish_rounds}, but the run has {config.rounds} rounds. "
+            "Leave some for training."
+        )
+    # Class variables of other policies are properties of this one, which is all the same to whoever reads them.
+    return cast("AnyPolicy", Scheduled(policy, **config.schedule.model_dump(), message_share=message_share))
 
 
 def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> EnergyPrices:

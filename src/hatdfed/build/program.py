@@ -10,7 +10,7 @@ import numpy as np
 from hatdfed.aggregation import AGGREGATORS
 from hatdfed.build.component import build_component
 from hatdfed.build.policy import make_coordinator, make_prices
-from hatdfed.codecs import CODECS
+from hatdfed.codecs import CODECS, message_share
 from hatdfed.config import Config
 from hatdfed.coordinator import Coordinator
 from hatdfed.edge_server import EdgeProgram
@@ -19,6 +19,7 @@ from hatdfed.learning.datasets.base import Dataset
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.networks import network_maker
 from hatdfed.learning.optimisers import OPTIMISERS
+from hatdfed.losses import LOSSES
 from hatdfed.policies import POLICIES
 from hatdfed.policies.base import AnyPolicy
 from hatdfed.randomness import torch_seed
@@ -30,7 +31,8 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
     _refuse_missing_plan(config, program)
     num_params = program.learner.num_params
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
-    coordinator = make_coordinator(config, prices)
+    share = message_share(program.codec, num_params)
+    coordinator = make_coordinator(config, prices, message_share=share)
     coordinator.plan(coordinator.start(np.zeros(config.servers)))  # a policy that cannot draw for N servers says so now
     return coordinator, program
 
@@ -43,6 +45,7 @@ def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
         aggregator=build_component("aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share),
         codec=CODECS[config.codec],
         scores=_policy_class(config).needs_scores,
+        loss=build_component("loss", config.loss, LOSSES),
     )
 
 

@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     batch: int  # the largest that is trained on
     judged_images: int  # the most that a model is asked at once: the validation set, as a rule
     pool_images: int
-    copies: int = 0  # of every model, where receivers see another than its owner
+    copies: int = 0  # of every model, where receivers see another than its owner, or a codec remembers
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def sizes_of(members: Sequence[Member]) -> Sizes:
     judged = [len(source.validation.y) for source in first]
     distinct = {id(source.validation.x): len(source.validation.y) for source in first}
     images = len(first[0].pool.y) + sum(distinct.values())
-    copies = int(not all(is_verbatim(member.program.codec) for member in members))
+    codecs = [member.program.codec for member in members]
+    copies = int(not all(map(is_verbatim, codecs))) + int(any(len(codec.init(1)) for codec in codecs))
     return Sizes(max(source.largest_batch for source in first), max(judged), images, copies)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hatdfed.aggregation import Aggregator, Inbox, Merged, Probe
-from hatdfed.codecs import Codec, Memory, Plain, payload_bits
+from hatdfed.codecs import Codec, ManyAtOnce, Memory, Plain, payload_bits
 
 
 class Sent(NamedTuple):
@@ -27,10 +27,11 @@ def is_verbatim(codec: Codec) -> bool:
 
 def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sent:  # [n, P]
     """Every model through its codec and back, without the wire."""
-    if isinstance(codec, Plain):  # number by number, so all models at once
-        payload, _ = codec.encode(models, memories[0])
-        share = payload["model"].element_size() / 4
-        return Sent(payload["model"].to(models.dtype), list(memories), [share] * len(models))
+    if getattr(codec, "takes_many", False):
+        many: ManyAtOnce = codec  # type: ignore[assignment]
+        payload, remembered = many.encode(models, torch.stack(list(memories)))
+        share = payload_bits(payload) / (32 * models.numel())
+        return Sent(many.restore(payload), list(remembered), [share] * len(models))
     encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
     decoded = [codec.decode(payload, models.shape[1]).to(models.device) for payload, _ in encoded]
     compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]

@@ -72,8 +72,13 @@ class Rows:
         self.params = self._initial_models()
         self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
         self.steps = np.zeros(self.count, dtype=np.int64)
+        self.offsets = torch.stack(
+            [member.program.loss.offset(source.label_counts) for member in members for source in member.sources]
+        ).to(execution.device)  # [S, C] what each server's loss adds to its logits
         self.mass = np.ones(self.count)
-        self.memories: list[Memory] = [m.program.codec.init(learner.num_params) for m in members for _ in m.sources]
+        self.memories: list[Memory] = [
+            m.program.codec.init(learner.num_params).to(execution.device) for m in members for _ in m.sources
+        ]
         self.refused: list[Counter[str]] = [Counter() for _ in members]
         self._spare = self._blank(learner.num_params)  # where merges go; it and `params` change places every round
 

@@ -55,7 +55,7 @@ class StackedFleet:
         works = self._plan_work(plans)
         self._train(plans, works)
         slots = make_slots(rows.count, [(rows.first[run], plan.draw.topology.links) for run, plan in plans.items()])
-        sent, compression = self._send(plans)
+        sent, compression = self._send(plans, slots)
         held = self._hold(plans, works, slots, _is_finite(sent))
         probe = self._judge(plans, works, slots, sent)
         weights, mass = self._merge(plans, held, probe, sent)
@@ -106,21 +106,26 @@ class StackedFleet:
         for part in self.rows.parts(plans, self.rows.how.rows_at_once):
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():
-                self.rows.learner.fit(self.rows.models(part), self.rows.pool, todo, scale[part])
+                self.rows.learner.fit(
+                    self.rows.models(part), self.rows.pool, todo, scale[part], self.rows.offsets[part]
+                )
 
-    def _send(self, plans: Plans) -> tuple[Tensor, NDArray[np.float64]]:
+    def _send(self, plans: Plans, slots: Slots) -> tuple[Tensor, NDArray[np.float64]]:
         """What receivers see of every model, and how much of a float32 model that takes on the wire."""
         rows = self.rows
         sent, compression = rows.params, np.ones(rows.count)
         for run in plans:
             codec, servers = rows.members[run].program.codec, rows.of_run(run)
-            if is_verbatim(codec):
+            senders = servers.start + np.flatnonzero(slots.num_receivers[servers])
+            if is_verbatim(codec) or not len(senders):
                 continue
             if sent is rows.params:
                 sent = rows.params.clone()
-            coded = sent_models(codec, rows.params[servers], rows.memories[servers])
-            sent[servers], compression[servers] = coded.models, coded.compression
-            rows.memories[servers] = coded.memories
+            chosen = rows.tensor(senders)
+            coded = sent_models(codec, rows.params[chosen], [rows.memories[sender] for sender in senders])
+            sent[chosen], compression[senders] = coded.models, coded.compression
+            for sender, memory in zip(senders, coded.memories, strict=True):
+                rows.memories[sender] = memory
         return sent, compression
 
     def _hold(self, plans: Plans, works: Works, slots: Slots, finite: Tensor) -> Holdings:

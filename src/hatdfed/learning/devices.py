@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hatdfed.learning.work import Batch, Indices, Work, WorkPlan
 from hatdfed.randomness import stream, torch_seed
@@ -36,6 +37,12 @@ class SimulatedDevices:
     seed: int
     server: int
 
+    @cached_property
+    def label_counts(self) -> Tensor:
+        """[C] images of each label in the shard."""
+        labels = self.pool.y[torch.from_numpy(self.shard)]
+        return torch.bincount(labels, minlength=int(self.pool.y.max()) + 1)
+
     @property
     def largest_batch(self) -> int:
         """When every device connects."""
@@ -51,6 +58,7 @@ class SimulatedDevices:
             probe=self._take(plan.probe),
             validation=self.validation,
             seed=plan.seed,
+            label_counts=self.label_counts,
         )
 
     def plan(self, t: int) -> WorkPlan:

@@ -80,9 +80,16 @@ class Learner:
         return torch.cat([tensors[name].reshape(-1) for name in (*self._trainable.names, *self._buffers.names)])
 
     def fit(
-        self, params: Tensor, state: OptimiserState, batches: Iterable[Batch], *, seed: int, step_scale: float = 1.0
+        self,
+        params: Tensor,
+        state: OptimiserState,
+        batches: Iterable[Batch],
+        *,
+        seed: int,
+        step_scale: float = 1.0,
+        offset: Tensor | None = None,
     ) -> tuple[Tensor, OptimiserState]:
-        """One optimiser step for each batch, Eq. (2); `seed` is for dropout and the like."""
+        """One optimiser step for each batch, Eq. (2); `seed` is for dropout and the like, `offset` for the loss."""
         trainable, buffers = self._parts(params)
         buffers = buffers.clone()  # batch norm writes its running statistics into it
         with torch.random.fork_rng(devices=[]):
@@ -92,7 +99,8 @@ class Learner:
                     dropout.seed, dropout.step = seed, step
                 leaf = trainable.clone().requires_grad_()
                 logits = self._call(self._train_module, leaf, buffers, batch.x)
-                (gradient,) = torch.autograd.grad(F.cross_entropy(logits, batch.y), leaf)
+                answers = logits if offset is None else logits + offset
+                (gradient,) = torch.autograd.grad(F.cross_entropy(answers, batch.y), leaf)
                 for start, stop in self._cancelled:
                     gradient[start:stop] = 0.0
                 moved, state = self.optimiser.step(trainable, gradient, state)

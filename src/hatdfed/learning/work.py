@@ -27,6 +27,7 @@ class Work(NamedTuple):
     probe: Batch  # a few of the server's own images, to judge models on
     validation: Batch
     seed: int  # for dropout
+    label_counts: Tensor | None = None  # [C] of all images that the server owns; None: not known
 
 
 class WorkPlan(NamedTuple):
@@ -56,6 +57,10 @@ class PooledSource(DataSource, Protocol):
     @property
     def pool(self) -> Batch:
         """All training images, of all servers."""
+
+    @property
+    def label_counts(self) -> Tensor:
+        """[C] images of each label that the server owns."""
 
     @property
     def largest_batch(self) -> int:

@@ -56,14 +56,25 @@ class StackedLearner:
         self._moved = learner.moved
         self._device = device
 
-    def fit(self, models: Models, pool: Images, plans: Sequence[WorkPlan], scale: NDArray[np.float64]) -> None:
-        """All steps of a round, in place, Eq. (2); `scale` stretches each server's steps (push-sum)."""
+    def fit(
+        self,
+        models: Models,
+        pool: Images,
+        plans: Sequence[WorkPlan],
+        scale: NDArray[np.float64],
+        offsets: Tensor,
+    ) -> None:
+        """All steps of a round, in place, Eq. (2).
+
+        `scale` [S] stretches each server's steps (push-sum), `offsets` [S, C] are added to its logits (the loss).
+        """
         todo = _Schedule.of(plans, self._device)
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
         rates = self._rates(models, todo.sizes, scale)
         for step, index in enumerate(todo.indices):
             counts = todo.counts[step]
-            self._step(models, pool, index, counts, seeds, step, Rates(*rates[step]))
+            batch = _Batch(pool.x[index], pool.y[index], counts, offsets)
+            self._step(models, batch, seeds, step, Rates(*rates[step]))
         np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
 
     @torch.no_grad()
@@ -82,13 +93,12 @@ class StackedLearner:
         pairs = [(mine[name].flatten(1), theirs[name].flatten(1)) for name in self._moved]
         return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
 
-    def _step(
-        self, models: Models, pool: Images, index: Tensor, counts: Tensor, seeds: Tensor, step: int, rates: Rates
-    ) -> None:
+    def _step(self, models: Models, batch: _Batch, seeds: Tensor, step: int, rates: Rates) -> None:
         tensors = self._views(models.params)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved}
-        x, y = pool.x[index], pool.y[index]
+        x, y, counts, offsets = batch
         logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts, seeds, step)
+        logits = logits + offsets[:, None]
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
         real = torch.arange(y.shape[1], device=y.device) < counts[:, None]
         loss = (torch.where(real, losses, 0.0).sum(dim=1) / counts.clamp(min=1)).sum()
@@ -112,6 +122,15 @@ class StackedLearner:
             name: part.view(len(flat), *shape)
             for (name, (_, shape)), part in zip(self._layout.items(), parts, strict=True)
         }
+
+
+class _Batch(NamedTuple):
+    """What S servers train on in one step."""
+
+    x: Tensor  # [S, B, H, W, C]
+    y: Tensor  # [S, B]
+    counts: Tensor  # [S] how many of the B are there
+    offsets: Tensor  # [S, classes]
 
 
 class _Schedule(NamedTuple):

@@ -1,0 +1,145 @@
+"""When links are spent: any policy, in every m-th round only, within a budget of joules, with a consensus at the end.
+
+A schedule stands around a policy and decides for each round whether it is *silent* (no link), *spoken* (the policy
+draws) or part of the *finish* (every link). The policy sees spoken rounds only, numbered without gaps.
+
+`budget_joules` is a hard limit on the link joules of a run. A round may spend what the rounds so far have earned, an
+equal share each, less what was spent; what the finish takes is put aside, and it gets as many rounds as the budget can
+pay. A policy that draws as many links as it is told is told the largest number whose dearest choice is affordable: the
+number shrinks before the draw, so its probabilities stay exact. One that knows its own number is silent until it can
+pay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hatdfed.energy.ledger import Cause
+from hatdfed.errors import ConfigError
+from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, certain
+from hatdfed.round import LinkDraw
+from hatdfed.topology import BoolMatrix
+
+
+class ScheduleState(NamedTuple):
+    """What the policy has learned, and what all links have cost so far."""
+
+    inner: Any
+    spent: float  # J
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A policy with a schedule around it."""
+
+    policy: AnyPolicy
+    every: int = 1  # m: rounds from one spoken round to the next
+    finish_rounds: int = 0  # at the end, with every link
+    budget_joules: float | None = None
+    message_share: float = 1.0  # what a message takes of a float32 model, which is what prices are for
+    attempts: int = 1  # how often a model may be sent along a link in a round, at worst
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.finish_rounds < 0 or self.attempts < 1:
+            raise ConfigError("A schedule needs every ≥ 1, finish_rounds ≥ 0 and at least one attempt.")
+        if self.budget_joules is not None and not 0 <= self.budget_joules < math.inf:
+            raise ConfigError(f"schedule.budget_joules is {self.budget_joules}, but must be a number, at least 0.")
+
+    @property
+    def uses_budget(self) -> bool:
+        """As its policy."""
+        return self.policy.uses_budget
+
+    @property
+    def plans_mixing(self) -> bool:
+        """As its policy."""
+        return self.policy.plans_mixing
+
+    @property
+    def needs_scores(self) -> frozenset[str]:
+        """As its policy."""
+        return self.policy.needs_scores
+
+    def init(self, num_servers: int) -> ScheduleState:
+        """Nothing spent."""
+        return ScheduleState(self.policy.init(num_servers), 0.0)
+
+    def grow(self, state: ScheduleState, num_servers: int) -> ScheduleState:
+        """The policy grows; what is spent is spent."""
+        return state._replace(inner=self.policy.grow(state.inner, num_servers))
+
+    def propose(self, state: ScheduleState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Silence, the policy's draw, or every link."""
+        if self._is_finish(context):
+            left = math.inf if self.budget_joules is None else self.budget_joules - state.spent
+            affordable = self._cost(context.possible, context) <= left  # servers may have come since it was planned
+            return self._fixed(context.possible if affordable else _none(context), context)
+        if not self._is_spoken(context.t):
+            return self._fixed(_none(context), context)
+        allowed = self._allowance(state, context)
+        inner = self._inner(context)
+        if self.policy.uses_budget:
+            budget = min(context.budget, self._affordable_links(allowed, context))
+            inner = inner._replace(budget=budget)
+            return self.policy.propose(state.inner, inner, rng) if budget else self._fixed(_none(context), context)
+        draw = self.policy.propose(state.inner, inner, rng)
+        return draw if self._cost(draw.topology.links, context) <= allowed else self._fixed(_none(context), context)
+
+    def update(self, state: ScheduleState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> ScheduleState:
+        """Count the joules; the policy learns from what it drew itself."""
+        link = math.fsum(row.joules for row in feedback.report.energy if row.cause is Cause.LINK)
+        state = state._replace(spent=state.spent + link)
+        if self._is_finish(context) or not self._is_spoken(context.t) or not draw.topology.num_links:
+            return state
+        return state._replace(inner=self.policy.update(state.inner, draw, feedback, self._inner(context)))
+
+    def _is_finish(self, context: PolicyContext) -> bool:
+        return context.horizon - self._finish_rounds(context) <= context.t < context.horizon
+
+    def _finish_rounds(self, context: PolicyContext) -> int:
+        """As many as were asked for and the whole budget can pay."""
+        cost = self._cost(context.possible, context)
+        if self.budget_joules is None or cost == 0:
+            return self.finish_rounds
+        return min(self.finish_rounds, int(self.budget_joules / cost))
+
+    def _is_spoken(self, t: int) -> bool:
+        return t % self.every == self.every - 1
+
+    def _inner(self, context: PolicyContext) -> PolicyContext:
+        """The policy's own time: spoken rounds only."""
+        return context._replace(t=context.t // self.every, horizon=max(1, context.horizon // self.every))
+
+    def _cost(self, links: BoolMatrix, context: PolicyContext) -> float:
+        """Joules of these links, at worst."""
+        return self.attempts * self.message_share * math.fsum(context.prices[links])
+
+    def _allowance(self, state: ScheduleState, context: PolicyContext) -> float:
+        """What this round may spend."""
+        if self.budget_joules is None:
+            return math.inf
+        finish = self._finish_rounds(context)
+        regular = self.budget_joules - finish * self._cost(context.possible, context)
+        spoken = max(1, (context.horizon - finish) // self.every)
+        return regular * min(1.0, (context.t // self.every + 1) / spoken) - state.spent
+
+    def _affordable_links(self, allowed: float, context: PolicyContext) -> int:
+        """The largest number of links whose dearest choice costs no more."""
+        dearest = np.sort(context.prices[context.possible])[::-1]
+        costs = self.attempts * self.message_share * np.cumsum(dearest)
+        return int(np.searchsorted(costs, allowed, side="right"))
+
+    def _fixed(self, links: BoolMatrix, context: PolicyContext) -> LinkDraw:
+        """Links without chance; where a plan is wanted, all models of an inbox weigh the same."""
+        if not self.plans_mixing:
+            return certain(links)
+        present = links | np.eye(len(links), dtype=bool)
+        return certain(links, present / present.sum(axis=1, keepdims=True))
+
+
+def _none(context: PolicyContext) -> BoolMatrix:
+    return np.zeros_like(context.possible)
