@@ -15,6 +15,7 @@ from hatdfed.policies.link_bandit import LinkBandit
 from hatdfed.policies.morph import Morph
 from hatdfed.policies.oracle import HindsightOracle
 from hatdfed.policies.pens import Pens
+from hatdfed.policies.priced_links import BalancedLinks, PricedLinks
 from hatdfed.policies.random_links import RandomLinks
 from hatdfed.policies.ring import Ring
 from hatdfed.policies.similarity import SimilarityLinks
@@ -25,6 +26,8 @@ _BUILT_IN: dict[str, type[AnyPolicy]] = {
     "epsilon-greedy": EpsilonGreedy,
     "upper-confidence": UpperConfidence,
     "hindsight-oracle": HindsightOracle,
+    "priced-links": PricedLinks,
+    "balanced-links": BalancedLinks,
     "random-links": RandomLinks,
     "cheapest-links": CheapestLinks,
     "ring": Ring,

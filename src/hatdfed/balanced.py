@@ -1,0 +1,123 @@
+"""Links that leave nobody out: every server receives exactly `degree` models and is heard by exactly `degree` others.
+
+`balance` turns log-weights into probabilities whose rows and columns all sum to the degree; `balanced_rounding` draws
+links with exactly those probabilities and exactly those degrees. It is dependent rounding on a bipartite graph, senders
+on one side and receivers on the other: R. Gandhi, S. Khuller, S. Parthasarathy, A. Srinivasan. Dependent rounding and
+its applications to approximation algorithms. J. ACM 53(3), 2006.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hatdfed.topology import BoolMatrix, FloatMatrix
+
+_TOLERANCE = 1e-11  # of a row's or column's sum
+_MOST_SWEEPS = 2_000
+_SETTLED = 1e-9  # a probability this near to 0 or 1 is meant to be it
+
+
+def balance(log_weights: FloatMatrix, possible: BoolMatrix, degree: int) -> FloatMatrix | None:  # [N, N] -> [N, N]
+    """Probabilities on the possible links, in proportion to the weights but for one factor a row and one a column.
+
+    Rows and columns are scaled in turn until both fit (Sinkhorn), none above 1. None where that cannot be, as when a
+    server can hear fewer than `degree` others.
+    """
+    if not possible.size or (possible.sum(axis=1) < degree).any() or (possible.sum(axis=0) < degree).any():
+        return None
+    scaled = np.where(possible, log_weights, -np.inf)
+    probability = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    for _ in range(_MOST_SWEEPS):
+        probability = _rows_to(probability, degree)
+        probability = _rows_to(probability.T, degree).T
+        if np.abs(probability.sum(axis=1) - degree).max() < _TOLERANCE * degree:
+            return probability
+    return None
+
+
+def _rows_to(probability: FloatMatrix, total: int) -> FloatMatrix:
+    """Every row times the factor with which it sums to `total`, none of its entries above 1."""
+    scaled: FloatMatrix = probability * (total / np.maximum(probability.sum(axis=1, keepdims=True), 1e-300))
+    while (scaled > 1).any():
+        full = scaled >= 1
+        rest = np.where(full, 0.0, scaled)
+        room = total - full.sum(axis=1, keepdims=True)
+        scaled = np.where(full, 1.0, rest * (room / np.maximum(rest.sum(axis=1, keepdims=True), 1e-300)))
+    return scaled
+
+
+def balanced_rounding(probability: FloatMatrix, rng: np.random.Generator) -> BoolMatrix:  # [N, N] -> [N, N]
+    """Links, each with its probability, whose degrees are the sums of the rows and columns, which must be whole.
+
+    As every such sum is whole, whoever has one open link has another: a walk along open links comes back to where it
+    was, after an even number of steps. Along that circle links are raised and lowered in turn, by as much as some link
+    can bear, in one direction or the other so that every probability stays what it was in the mean. While most links
+    are open, circles of four are settled by the thousand; walks settle the rest.
+    """
+    probability = _swept(probability, rng)
+    open_links = _open_links(probability)
+    drawn = probability > 0.5
+    receivers = [set(np.flatnonzero(row).tolist()) for row in open_links]
+    senders = [set(np.flatnonzero(column).tolist()) for column in open_links.T]
+    value = probability.tolist()
+    while start := next((i for i, others in enumerate(receivers) if others), -1) + 1:
+        circle = _circle(start - 1, receivers, senders)
+        for i, j in _shift(circle, value, rng):
+            receivers[i].discard(j)
+            senders[j].discard(i)
+            drawn[i, j] = value[i][j] > 0.5
+    return drawn
+
+
+def _swept(probability: FloatMatrix, rng: np.random.Generator) -> FloatMatrix:
+    """Circles of two receivers and two senders each, all disjoint, as long as that settles many links at a time."""
+    value, half = probability.copy(), len(probability) // 2
+    open_before, open_now = 2 * value.size, int(_open_links(value).sum())
+    while open_now > 4 * len(value) and open_now < 0.98 * open_before:
+        rows, columns = (rng.permutation(len(value))[: 2 * half].reshape(2, half) for _ in range(2))
+        corners = [np.ix_(rows[side], columns[other]) for side, other in ((0, 0), (1, 1), (0, 1), (1, 0))]
+        first, second, third, fourth = (value[corner] for corner in corners)  # two go up, two go down
+        forth = np.minimum(np.minimum(1 - first, 1 - second), np.minimum(third, fourth))
+        back = np.minimum(np.minimum(first, second), np.minimum(1 - third, 1 - fourth))
+        goes_forth = rng.random(forth.shape) * (forth + back) < back
+        step = np.where(goes_forth, forth, -back)
+        for corner, sign in zip(corners, (1, 1, -1, -1), strict=True):
+            value[corner] += sign * step
+        open_before, open_now = open_now, int(_open_links(value).sum())
+    return value
+
+
+def _open_links(probability: FloatMatrix) -> BoolMatrix:
+    result: BoolMatrix = (probability > _SETTLED) & (probability < 1 - _SETTLED)
+    return result
+
+
+Link = tuple[int, int]  # receiver and sender
+
+
+def _circle(start: int, receivers: list[set[int]], senders: list[set[int]]) -> list[Link]:
+    """A circle of open links, receiver by receiver and sender by sender in turn."""
+    links: list[Link] = []
+    seen = {(0, start): 0}  # side and server, and how many links led there
+    side, here, before = 0, start, -1
+    while True:
+        around = receivers[here] if side == 0 else senders[here]
+        there = next(other for other in around if other != before)
+        links.append((here, there) if side == 0 else (there, here))
+        side, here, before = 1 - side, there, here
+        if (side, here) in seen:
+            return links[seen[side, here] :]
+        seen[side, here] = len(links)
+
+
+def _shift(circle: list[Link], value: list[list[float]], rng: np.random.Generator) -> list[Link]:
+    """Move the circle's links as far as one of them can go; returns those that are settled by it."""
+    ups, downs = circle[0::2], circle[1::2]
+    forth = min(min(1 - value[i][j] for i, j in ups), min(value[i][j] for i, j in downs))
+    back = min(min(value[i][j] for i, j in ups), min(1 - value[i][j] for i, j in downs))
+    step = forth if rng.random() < back / (forth + back) else -back
+    for i, j in ups:
+        value[i][j] += step
+    for i, j in downs:
+        value[i][j] -= step
+    return [(i, j) for i, j in circle if not _SETTLED < value[i][j] < 1 - _SETTLED]

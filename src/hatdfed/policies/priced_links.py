@@ -1,0 +1,107 @@
+"""Known prices are treated as known: a bandit learns what links bring, and what they cost is told, not learned.
+
+The weight of a link is what the bandit has learned of it, times e^(−thrift · price), with prices scaled to [0, 1]. With
+`learning_rate: 0` nothing is learned, and links are drawn by price alone; with `thrift: 0` as well, at random.
+
+Feed it the accuracy part of the utility alone (`gain_share: 1`): the rest is prices, which it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hatdfed.balanced import balance, balanced_rounding
+from hatdfed.errors import ConfigError
+from hatdfed.policies.base import Feedback, Policy, PolicyContext, make_draw
+from hatdfed.policies.link_bandit import BanditState, LinkBandit
+from hatdfed.round import LinkDraw
+from hatdfed.selection import cap_to_budget, dependent_rounding
+from hatdfed.topology import BoolMatrix, FloatMatrix
+
+
+@dataclass(frozen=True)
+class PricedLinks(Policy):
+    """As many links as the budget, by learned worth and known price."""
+
+    thrift: float = 2.0  # how many e-folds the dearest link is behind the cheapest
+    learning_rate: float | None = None  # η; None: the theorem's
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.thrift <= 100:
+            raise ConfigError(f"policy.thrift is {self.thrift}, but must lie between 0 and 100; 0 ignores prices.")
+        self._bandit.__post_init__()  # says what is wrong with a learning rate
+
+    @property
+    def _bandit(self) -> LinkBandit:
+        return LinkBandit(learning_rate=self.learning_rate)
+
+    def init(self, num_servers: int) -> BanditState:
+        """Nothing is known but prices."""
+        return self._bandit.init(num_servers)
+
+    def grow(self, state: BanditState, num_servers: int) -> BanditState:
+        """Links of a new server start at the mean log-weight of those there are."""
+        return self._bandit.grow(state, num_servers)
+
+    def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Draw by learned weight and price."""
+        return free_draw(self._log_weights(state, context), context.possible, context.budget, rng)
+
+    def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
+        """As the paper's bandit, Eqs. (15)–(16)."""
+        return self._bandit.update(state, draw, feedback, context)
+
+    def _log_weights(self, state: BanditState, context: PolicyContext) -> FloatMatrix:
+        return state.log_weights - self.thrift * _scaled(context.prices, context.possible)
+
+
+@dataclass(frozen=True)
+class BalancedLinks(PricedLinks):
+    """The same, but nobody is left out: every server receives `degree` models and is heard by `degree` others.
+
+    Where servers or links are missing so that this cannot be, as many links are drawn wherever they fall.
+    """
+
+    uses_budget = False
+
+    degree: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.degree < 1:
+            raise ConfigError(f"policy.degree is {self.degree}, but must be at least 1.")
+
+    def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Draw by learned weight and price, among choices in which all degrees are equal."""
+        num_servers = len(context.active)
+        if self.degree >= num_servers:
+            raise ConfigError(
+                f"policy.degree is {self.degree}, but {num_servers} servers have {num_servers - 1} others."
+            )
+        log_weights, possible = self._log_weights(state, context), context.possible
+        here = np.flatnonzero(context.active)
+        inside = np.ix_(here, here)
+        probability = balance(log_weights[inside], possible[inside], self.degree)
+        if probability is None:
+            return free_draw(log_weights, possible, self.degree * len(here), rng)
+        links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+        links[inside], propensity[inside] = balanced_rounding(probability, rng), probability
+        return make_draw(links, propensity)
+
+
+def free_draw(log_weights: FloatMatrix, possible: BoolMatrix, budget: int, rng: np.random.Generator) -> LinkDraw:
+    """So many of the possible links, wherever they fall, Eqs. (17) and (18)."""
+    budget = min(budget, int(np.count_nonzero(possible)))
+    links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+    propensity[possible] = cap_to_budget(log_weights[possible], budget)
+    links[possible] = dependent_rounding(propensity[possible], rng)
+    return make_draw(links, propensity)
+
+
+def _scaled(prices: FloatMatrix, possible: BoolMatrix) -> FloatMatrix:
+    """Prices of the possible links as a share of the way from the cheapest to the dearest."""
+    known = prices[possible]
+    span = float(np.ptp(known)) if known.size else 0.0
+    return (prices - known.min()) / span if span > 0 else np.zeros_like(prices)

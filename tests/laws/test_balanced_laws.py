@@ -1,0 +1,143 @@
+"""Balanced links: exact degrees, exact probabilities, nobody left out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hatdfed.balanced import balance, balanced_rounding
+from hatdfed.errors import ConfigError
+from hatdfed.policies.priced_links import BalancedLinks, PricedLinks
+from hatdfed.randomness import stream
+from hatdfed.testing import feedback_for, policy_context
+from hatdfed.topology import all_links
+
+SIZES = st.integers(2, 12)
+
+
+def weights(seed, size, spread):
+    return spread * stream(seed, "weights", size).normal(size=(size, size))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, st.integers(1, 4), st.integers(0, 10_000), st.sampled_from([0.0, 1.0, 5.0]))
+def test_rows_and_columns_sum_to_the_degree(size, degree, seed, spread):
+    probability = balance(weights(seed, size, spread), all_links(size), degree)
+    if degree >= size:
+        assert probability is None
+        return
+    if probability is None:  # far apart and nearly full: not found in time, which is allowed
+        assert spread == 5.0
+        return
+    np.testing.assert_allclose(probability.sum(axis=1), degree, atol=1e-9)
+    np.testing.assert_allclose(probability.sum(axis=0), degree, atol=1e-9)
+    assert (probability >= 0).all()
+    assert (probability <= 1 + 1e-9).all()
+    assert not probability.diagonal().any()
+
+
+def test_equal_weights_give_equal_probabilities():
+    probability = balance(np.zeros((5, 5)), all_links(5), 2)
+    np.testing.assert_allclose(probability[all_links(5)], 0.5)
+
+
+def test_a_weight_is_felt():
+    log_weights = np.zeros((6, 6))
+    log_weights[0, 1] = 2.0
+    probability = balance(log_weights, all_links(6), 1)
+    assert probability[0, 1] > 2 * probability[0, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, st.integers(1, 3), st.integers(0, 10_000))
+def test_every_draw_has_exactly_the_degrees(size, degree, seed):
+    if degree >= size:
+        return
+    probability = balance(weights(seed, size, 1.0), all_links(size), degree)
+    before = probability.copy()
+    links = balanced_rounding(probability, stream(seed, "draw"))
+    assert (links.sum(axis=0) == degree).all()
+    assert (links.sum(axis=1) == degree).all()
+    assert (probability[links] > 0).all()
+    np.testing.assert_array_equal(probability, before)
+
+
+@pytest.mark.parametrize(("size", "degree"), [(2, 1), (4, 1), (5, 2), (9, 3), (20, 1)])
+def test_links_are_drawn_with_their_probabilities(size, degree):
+    probability = balance(weights(1, size, 1.0), all_links(size), degree)
+    draws = 6000
+    counts = sum(balanced_rounding(probability, stream(seed, "draw")).astype(int) for seed in range(draws))
+    error = np.sqrt(probability * (1 - probability) / draws)
+    assert (np.abs(counts / draws - probability) <= 5 * error + 1e-9).all()
+
+
+def test_whole_probabilities_are_kept_as_they_are():
+    ring = np.roll(np.eye(5), 1, axis=1)
+    np.testing.assert_array_equal(balanced_rounding(ring, stream(0, "draw")), ring.astype(bool))
+
+
+def test_where_it_cannot_be_it_says_so():
+    reachable = all_links(4)
+    reachable[2] = False  # hears nobody
+    assert balance(np.zeros((4, 4)), reachable, 1) is None
+    two_hear_one = all_links(4)
+    two_hear_one[0], two_hear_one[1] = [False, False, False, True], [False, False, False, True]
+    assert balance(np.zeros((4, 4)), two_hear_one, 1) is None
+
+
+def test_nobody_is_left_out_while_servers_come_and_go():
+    policy = BalancedLinks(degree=1)
+    active = np.array([True, True, False, True, True, False])
+    draw = policy.propose(policy.init(6), policy_context(6, active=active), stream(0, "draw"))
+    np.testing.assert_array_equal(draw.topology.links.sum(axis=1), active)
+    np.testing.assert_array_equal(draw.topology.links.sum(axis=0), active)
+
+
+def test_where_balance_is_impossible_as_many_links_are_drawn():
+    reachable = all_links(4)
+    reachable[2] = False
+    policy = BalancedLinks()
+    draw = policy.propose(policy.init(4), policy_context(4, reachable=reachable), stream(0, "draw"))
+    assert draw.topology.num_links == 4
+    assert not (draw.topology.links & ~reachable).any()
+
+
+@pytest.mark.parametrize("policy", [PricedLinks(thrift=3.0), BalancedLinks(thrift=3.0)], ids=["free", "balanced"])
+def test_cheap_links_are_drawn_more_often(policy):
+    context = policy_context(8)
+    probability = policy.propose(policy.init(8), context, stream(0, "draw")).propensity
+    links = all_links(8)
+    assert np.corrcoef(probability[links], context.prices[links])[0, 1] < -0.6
+
+
+def test_without_thrift_prices_play_no_part():
+    draw = BalancedLinks(thrift=0.0).propose(BalancedLinks().init(5), policy_context(5), stream(0, "draw"))
+    np.testing.assert_allclose(draw.propensity[all_links(5)], 0.25)
+
+
+def test_what_is_learned_is_utility_and_prices_stay_known():
+    """After many rounds in which one link was worth much and its price is middling, its probability has grown."""
+    policy, context = PricedLinks(thrift=1.0, learning_rate=0.1), policy_context(4, prices=np.ones((4, 4)))
+    state = policy.init(4)
+    for t in range(200):
+        draw = policy.propose(state, context, stream(1, "draw", t))
+        utility = np.where(all_links(4), 0.2, 0.0)
+        utility[1, 2] = 1.0
+        feedback = feedback_for(draw, stream(1, "round", t))._replace(utility=utility)
+        state = policy.update(state, draw, feedback, context)
+    probability = policy.propose(state, context, stream(0, "draw")).propensity
+    assert probability[1, 2] == probability.max() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: PricedLinks(thrift=-1.0), "thrift"),
+        (lambda: PricedLinks(learning_rate=2.0), "learning_rate"),
+        (lambda: BalancedLinks(degree=0), "degree"),
+        (lambda: BalancedLinks(degree=5).propose(BalancedLinks().init(5), policy_context(5), stream(0, "x")), "degree"),
+    ],
+)
+def test_settings_that_cannot_work(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
