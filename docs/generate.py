@@ -103,7 +103,7 @@ def generated() -> dict[Path, str]:
     readings = {"calibration": paper.calibration(), "readings": paper.readings()}
     readme["paper-short"] = paper.short()
     return {
-        ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {}),
+        ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {"paper-repeat": paper.repeat()}),
         ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),

@@ -64,6 +64,7 @@ class How:
     on_rounds: OnRounds | None = None
     on_note: Callable[[str], None] | None = None
     keep: Callable[[RunResult], Any] | None = None  # what of a run is worth keeping; all of it by default
+    on_batch: Callable[[], None] | None = None  # after the runs of a batch have been told to be done
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(float("inf")))
 
 
@@ -101,8 +102,14 @@ def play_jobs(jobs: Batch, processes: int, how: How, done: OnDone) -> None:
         except _TimeIsUpError:
             return
         how.limit.learn(batch, time.monotonic() - start)
-        for index, result in zip(batch, kept, strict=True):
-            done(index, result)
+        _tell(batch, kept, how, done)
+
+
+def _tell(batch: Batch, kept: Sequence[Any], how: How, done: OnDone) -> None:
+    for index, result in zip(batch, kept, strict=True):
+        done(index, result)
+    if how.on_batch is not None:
+        how.on_batch()
 
 
 def server_rounds(batch: Batch) -> int:
@@ -111,7 +118,7 @@ def server_rounds(batch: Batch) -> int:
 
 
 def _batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:
-    """Jobs that can be played together, in their order, in as many batches as there are processes, or more."""
+    """Jobs that can be played together, in their order; small enough for every process to get some, where it can be."""
     most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
     kinds: dict[str, list[dict[int, Job]]] = {}
     for index, job in jobs.items():
@@ -139,26 +146,27 @@ def _play_in_processes(batches: Sequence[Batch], processes: int, how: How, done:
     with Workers(processes, device_of(how.placement)) as workers:
         try:
             while waiting or workers.busy:
-                while waiting and workers.busy < processes and how.limit.allows(waiting[0]):
-                    batch = waiting.pop(0)
+                while workers.busy < processes and (batch := _next(waiting, how.limit)):
+                    waiting.remove(batch)
                     workers.start(batch, _play_there, list(batch.values()), plain)
                 if not workers.busy:
                     return  # no time for what is left
                 for batch, kept, seconds in workers.finished():
                     how.limit.learn(batch, seconds)
-                    for index, result in zip(batch, kept, strict=True):
-                        done(index, result)
+                    _tell(batch, kept, how, done)
                 counter.set(workers.count)
                 if how.limit.is_over:
-                    workers.stop()
+                    workers.stop()  # runs that are done are kept
                     return
-        except KeyboardInterrupt:
-            workers.stop()  # runs that are done are kept
-            raise
         except BrokenProcessPool:
             raise HatdfedError(
                 "A worker process was killed, perhaps for want of memory. Try again with --jobs 1."
             ) from None
+
+
+def _next(waiting: Sequence[Batch], limit: TimeLimit) -> Batch | None:
+    """The first for which there is time."""
+    return next((batch for batch in waiting if limit.allows(batch)), None)
 
 
 _datasets_here: list[_Datasets] = []  # of a worker process
@@ -179,19 +187,18 @@ def _play(jobs: Sequence[Job], how: How, datasets: _Datasets, one_more: Callable
 
 
 class _Datasets:
-    """Keeps the last data set that was read: the next batch is likely to want it, too."""
+    """Keeps the data sets that were read: another batch is likely to want them, too."""
 
     def __init__(self) -> None:
-        self._key = ""
-        self._dataset: Dataset | None = None
+        self._known: dict[str, Dataset] = {}
 
     def of(self, job: Job, data_dir: Path | str | None) -> Dataset:
         name, options = job.config.dataset, job.config.dataset_options
         key = repr([name, options, data_dir])
-        if self._dataset is None or key != self._key:
+        if key not in self._known:
             where = None if data_dir is None else Path(data_dir)
-            self._key, self._dataset = key, load_dataset(name, data_dir=where, options=options)
-        return self._dataset
+            self._known[key] = load_dataset(name, data_dir=where, options=options)
+        return self._known[key]
 
 
 class _Counter:

@@ -48,6 +48,11 @@ def paired_difference(mine: Mapping[int, float], reference: Mapping[int, float])
     return PairedDifference(mean, mean - half, mean + half, n)
 
 
+def paired_or_none(mine: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference | None:
+    """`paired_difference`, or None where there is no seed in common."""
+    return paired_difference(mine, reference) if mine.keys() & reference.keys() else None
+
+
 def joules_to_reach(rounds: Iterable[Mapping[str, Any]], accuracy: float) -> float | None:
     """Joules spent up to the first round whose average validation accuracy is `accuracy` percent; None if none is."""
     spent: list[float] = []

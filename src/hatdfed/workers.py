@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -39,16 +41,16 @@ class Workers:
     @property
     def count(self) -> int:
         """What the tasks have counted together."""
-        return int(self._counter.value)
+        return int(self._counter.get_obj().value)  # without the lock, which a killed process may hold
 
     def start(self, task: Any, work: Callable[..., Any], *arguments: Any) -> None:
         """Do `work(one_more, *arguments)` in a process; `one_more()` counts there."""
         self._tasks[self._pool.submit(_counted, work, *arguments)] = (task, time.monotonic())
 
     def finished(self) -> Iterator[tuple[Any, Any, float]]:
-        """Tasks that have ended since the last look, after waiting a moment for one."""
+        """Tasks that have ended since the last look, after waiting a moment for one; those that failed come last."""
         ended, _ = wait(self._tasks, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-        for future in ended:
+        for future in sorted(ended, key=lambda future: future.exception() is not None):
             task, since = self._tasks.pop(future)
             yield task, future.result(), time.monotonic() - since
 
@@ -64,6 +66,8 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -78,6 +82,15 @@ def _prepare(processes: int, device: str, counter: Any) -> None:
     if device == "cuda":
         torch.cuda.set_per_process_memory_fraction(GPU_MEMORY_SHARE / processes)
     _shared_counter = counter
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would sleep for ever, with all its memory."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _counted(work: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,6 +1,12 @@
 """Runs that are played together: what is done is kept, whatever happens to the others."""
 
+import multiprocessing
+import os
 import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +16,7 @@ from hatdfed.experiment import Job, play
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.records import database
 from hatdfed.resolve import resolve
+from hatdfed.workers import Workers
 
 CPU = Placement("stacked", "cpu")
 
@@ -79,3 +86,65 @@ def test_all_jobs_are_played_and_their_rounds_are_counted(processes):
     assert {number: result.config for number, result in done.items()} == {n: job.config for n, job in jobs.items()}
     assert told[-1] == (24, 24)
     assert [count for count, _ in told] == sorted(count for count, _ in told)
+
+
+def _slow(one_more, seconds, fails=False):
+    """What a worker may do; at the top of the module, where a process finds it."""
+    time.sleep(seconds)
+    if fails:
+        raise ValueError("a worker's own trouble")
+    return "done"
+
+
+def _play_both():
+    with Workers(2, "cpu") as workers:
+        workers.start("long", _slow, 60)
+        workers.start("bad", _slow, 0, True)
+        while workers.busy:
+            list(workers.finished())
+
+
+def test_an_error_in_one_worker_ends_the_others_at_once():
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="own trouble"):
+        _play_both()
+    processes = multiprocessing.active_children()
+    for process in processes:
+        process.join(10)
+    assert time.monotonic() - start < 40
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_what_is_done_comes_before_what_failed():
+    with Workers(2, "cpu") as workers:
+        workers.start("bad", _slow, 0, True)
+        workers.start("good", _slow, 0)
+        while not all(future.done() for future in workers._tasks):
+            time.sleep(0.05)
+        ended = workers.finished()
+        assert next(ended)[:2] == ("good", "done")
+        with pytest.raises(ValueError, match="own trouble"):
+            next(ended)
+
+
+def test_workers_end_with_the_process_that_started_them():
+    script = (
+        "import multiprocessing, os, signal, sys, time\n"
+        "from hatdfed.workers import Workers\n"
+        "if __name__ == '__main__':\n"
+        "    workers = Workers(1, 'cpu')\n"
+        "    workers.start('long', time.sleep, 1)\n"
+        "    while not multiprocessing.active_children():\n"
+        "        time.sleep(0.05)\n"
+        "    print(multiprocessing.active_children()[0].pid, flush=True)\n"
+        "    time.sleep(5)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    pid = int(done.stdout.split()[0])
+    for _ in range(200):
+        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]:
+            return
+        time.sleep(0.1)
+    os.kill(pid, 9)
+    pytest.fail("a worker outlived its parent")

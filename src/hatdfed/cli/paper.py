@@ -16,12 +16,14 @@ from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.paper.claims import Claims
 from hatdfed.paper.folders import paper_folder, results_folder
 from hatdfed.paper.markdown import all_markdown
-from hatdfed.paper.plans import EXPERIMENTS, FULL, THE_PAPER, Scale, experiment_named, points, runs, scale_named
-from hatdfed.paper.results import Results, ResultsError, read_all
+from hatdfed.paper.plans import EXPERIMENTS, FULL, THE_PAPER, Scale, experiment_named, points, scale_named
+from hatdfed.paper.results import Results, ResultsError, locked, read_all
 from hatdfed.paper.tables import all_tables
+from hatdfed.paper.todo import Todo, todo
 
 if TYPE_CHECKING:
     from hatdfed.build.placement import Placement
+    from hatdfed.paper.play import Outcome
 
 _Table = TypeVar("_Table")
 
@@ -39,15 +41,13 @@ def list_command(scale: ScaleName = "full", results: ResultsDir = None) -> None:
     from rich.table import Table
 
     chosen = scale_named(scale)
-    files = read_all(results_folder(results, chosen), EXPERIMENTS, chosen.name)
     table = Table("experiment", "question", "points", "runs", "done", box=None)
     for name, experiment in EXPERIMENTS.items():
-        total = len(runs(name, chosen))
-        table.add_row(
-            name, experiment.question, str(len(points(name, chosen))), str(total), str(len(files[name].records))
-        )
+        what = todo([name], chosen, results_folder(results, chosen))
+        total = what.known + len(what.missing)
+        table.add_row(name, experiment.question, str(len(points(name, chosen))), str(total), str(what.known))
     out.print(table)
-    out.print("Runs that two experiments share are kept by the first. `hatdfed paper run all` plays RQ1 to RQ5.")
+    out.print("Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5.")
 
 
 @app.command("run")
@@ -67,28 +67,32 @@ def run_command(
     require_torch()
     from hatdfed.batches import How, TimeLimit, default_processes
     from hatdfed.build.placement import Placement
-    from hatdfed.paper.play import play_missing, todo
+    from hatdfed.paper.play import play_missing
 
     if time_limit is not None and not time_limit > 0:
         raise ConfigError(f"--time-limit is {time_limit:g}, but must be a number of seconds above 0.")
     chosen, placement = scale_named(scale), Placement("auto", device)
-    what = todo(_experiments(names), chosen, results_folder(results, chosen), _of_scale(dataset, chosen))
-    for name in what.datasets:
-        _fetch(name, data_dir)  # once, before the workers want it
+    wanted, dataset, folder = _experiments(names), _of_scale(dataset, chosen), results_folder(results, chosen)
     processes = jobs or default_processes(placement)
     _say_if_they_take_turns(placement, processes)
-    with interruptible(f"What is done is in {what.folder}; the same command goes on."), watch_experiment() as watch:
-        on_run, on_rounds = watch
-        limit = TimeLimit(float("inf") if time_limit is None else time_limit)
-        how = How(placement, data_dir, on_rounds, note, limit=limit)
-        outcome = play_missing(what, processes=processes, how=how, on_run=on_run)
-    if outcome.stale:
-        note(f"{outcome.stale} results in {what.folder} were made with other defaults; runs replace them as they end.")
+    with locked(folder), interruptible(f"What is done is in {folder}; the same command goes on."):
+        what = todo(wanted, chosen, folder, dataset)
+        for name in what.datasets:
+            _fetch(name, data_dir)  # once, before the workers want it
+        with watch_experiment() as (on_run, on_rounds):
+            limit = TimeLimit(float("inf") if time_limit is None else time_limit)
+            how = How(placement, data_dir, on_rounds, note, limit=limit)
+            outcome = play_missing(what, processes=processes, how=how, on_run=on_run)
+    _tell(what, outcome)
+
+
+def _tell(what: Todo, outcome: Outcome) -> None:
+    if what.stale:
+        note(f"{what.stale} results in {what.folder} were made with other defaults; runs replace them as they end.")
     if outcome.missing:
-        again = f"hatdfed paper run {' '.join(names)} --scale {scale}"
-        note(f"The time limit left {outcome.missing} runs undone. Go on with: {again}")
+        note(f"The time limit left {outcome.missing} runs undone. The same command goes on with them.")
     out.print(
-        f"{outcome.played} runs played in {outcome.seconds:.0f} s, {outcome.known} were known. Results: {what.folder}",
+        f"{outcome.played} runs played in {outcome.seconds:.0f} s, {what.known} were known. Results: {what.folder}",
         soft_wrap=True,
     )
 

@@ -95,7 +95,7 @@ def execution_for(members: Sequence[Member], device: torch.device) -> Execution:
         raise DoesNotFitError(
             f"{servers} servers need {(need.fixed + servers * need.a_server + one) / 1e9:.1f} GB, but of the memory "
             f"that is free on {device.type}, {(free + need.fixed) / 1e9:.1f} GB can be used. "
-            f"About {fit} would fit: use fewer servers, or fewer runs at once."
+            f"About {fit} would fit: use fewer servers, fewer runs at once, or fewer processes (--jobs 1)."
         )
     most = MOST_AT_ONCE[device.type]
     if device.type == "cpu" and learner.num_params > SMALL_NETWORK:

@@ -1,19 +1,20 @@
-"""Two choices that runs make, by rules written down before: how much local work (D4), and what `hat-dfed` reads.
+"""Two choices that runs make, by rules written down: how much local work (D4), and how `hat-dfed` reads the paper.
 
-Both look at validation accuracy alone.
+Both look at validation accuracy, and at nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hatdfed.paper.claims import Claims
-from hatdfed.paper.plans import PASSES, READINGS, Reading, point, settings_of_table_1
+from hatdfed.paper.plans import MANY_SAMPLES, PASSES, Reading, point, settings_of_table_1
 from hatdfed.paper.results import Results
-from hatdfed.statistics import PairedDifference, paired_difference
+from hatdfed.paper.worth import Worth, worth_of_readings
 
 CHOSEN_BY_DATA = ("D7", "D12", "D16", "D17")  # the others stay as printed, or as the world demands
+_STEERS = "validation_accuracy"
 
 
 class Calibrated(NamedTuple):
@@ -21,27 +22,27 @@ class Calibrated(NamedTuple):
 
     passes: int
     samples: int | None  # a round; None: the data set's own number
-    accuracy: list[float]  # validation accuracy, mean over seeds, for each setting
+    accuracy: dict[str, float]  # validation accuracy, mean over seeds, by setting
     distance: float  # points, mean over settings of |ours − published|
     seeds: list[int]
 
 
 def calibration(results: Results, claims: Claims, dataset: str) -> list[Calibrated]:
-    """The curve over passes, and over samples where there are more."""
+    """The curve over passes, and over samples where there are more; of settings that are all there."""
     found = []
-    for samples in (None, 240):
+    for samples in (None, MANY_SAMPLES):
         for passes in PASSES:
-            extra = {"local_passes": passes} | ({} if samples is None else {"samples_per_round": samples})
-            accuracy, distances = [], []
-            seeds: set[int] = set()
+            work = {"local_passes": passes} | ({} if samples is None else {"samples_per_round": samples})
+            accuracy: dict[str, float] = {}
+            distances, seeds = [], set[int]()
             for setting in settings_of_table_1():
-                seen = results.figures(point(dataset, "d-psgd", **setting, **extra), "validation_accuracy")
+                seen = results.figures(point(dataset, "d-psgd", **setting, **work), _STEERS)
                 published = claims.row("table_1", point(dataset, "d-psgd", **setting))
                 if seen and published:
+                    accuracy[setting_name(setting)] = mean = sum(seen.values()) / len(seen)
+                    distances.append(abs(mean - published["avg_accuracy"][0]))
                     seeds |= seen.keys()
-                    accuracy.append(sum(seen.values()) / len(seen))
-                    distances.append(abs(accuracy[-1] - published["avg_accuracy"][0]))
-            if distances:
+            if len(distances) == len(settings_of_table_1()):
                 distance = sum(distances) / len(distances)
                 found.append(Calibrated(passes, samples, accuracy, distance, sorted(seeds)))
     return found
@@ -53,33 +54,10 @@ def chosen_passes(curve: Sequence[Calibrated]) -> int | None:
     return min(own, key=lambda each: each.distance).passes if own else None
 
 
-class Worth(NamedTuple):
-    """What a reading changes in validation accuracy, in points."""
-
-    reading: Reading
-    by_dataset: dict[str, PairedDifference]
-    together: PairedDifference | None  # mean over data sets, seed by seed; None where one is missing
-    seeds: dict[str, list[int]]  # that both have
-
-
-def worth_of_readings(results: Results, datasets: Sequence[str], figure: str = "validation_accuracy") -> list[Worth]:
-    """Every reading against `hat-dfed` in the same worlds."""
-    found = []
-    for reading in READINGS:
-        pairs = {name: _pair(results, name, reading, figure) for name in datasets}
-        known = {name: pair for name, pair in pairs.items() if pair is not None}
-        if known:
-            by_dataset = {name: paired_difference(*pair) for name, pair in known.items()}
-            together = _together(list(known.values())) if len(known) == len(datasets) else None
-            seeds = {name: sorted(mine.keys() & reference.keys()) for name, (mine, reference) in known.items()}
-            found.append(Worth(reading, by_dataset, together, seeds))
-    return found
-
-
-def chosen_readings(worth: Sequence[Worth]) -> dict[str, Reading]:
+def chosen_readings(results: Results, datasets: Sequence[str]) -> dict[str, Reading]:
     """What validation data prefer: readings whose interval over both data sets lies above 0, of several the best."""
     chosen: dict[str, Worth] = {}
-    for each in worth:
+    for each in worth_of_readings(results, datasets, _STEERS):
         number, gain = each.reading.number, each.together
         if number not in CHOSEN_BY_DATA or gain is None or gain.low is None or gain.low <= 0:
             continue
@@ -89,27 +67,6 @@ def chosen_readings(worth: Sequence[Worth]) -> dict[str, Reading]:
     return {number: each.reading for number, each in chosen.items()}
 
 
-_Pair = tuple[Mapping[int, float], Mapping[int, float]]
-
-
-def _pair(results: Results, dataset: str, reading: Reading, figure: str) -> _Pair | None:
-    mine = results.figures(point(dataset, "hat-dfed", **reading.settings), figure)
-    reference = results.figures(point(dataset, "hat-dfed"), figure)
-    return (mine, reference) if mine.keys() & reference.keys() else None
-
-
-def _together(pairs: Sequence[_Pair]) -> PairedDifference:
-    seeds: set[int] = set.intersection(*(set(mine) & set(reference) for mine, reference in pairs))
-    sums: list[dict[int, float]] = [
-        {seed: sum(pair[side][seed] for pair in pairs) / len(pairs) for seed in seeds} for side in (0, 1)
-    ]
-    return paired_difference(sums[0], sums[1])
-
-
-def summary(results: Results, claims: Claims, datasets: Sequence[str]) -> dict[str, Any]:
-    """Both choices, for the eye."""
-    worth = worth_of_readings(results, datasets)
-    return {
-        "local_passes": {name: chosen_passes(calibration(results, claims, name)) for name in datasets},
-        "readings": {number: reading.words for number, reading in chosen_readings(worth).items()},
-    }
+def setting_name(setting: dict[str, float]) -> str:
+    """λ and ρ, for the eye."""
+    return f"λ {setting['label_concentration']:g}, ρ {setting['device_online_probability']:g}"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hatdfed.paper.claims import Claims
-from hatdfed.paper.plans import BASELINES, Scale, Settings, point, settings_of_table_1
+from hatdfed.paper.plans import BASELINES, EASY, HARD, Scale, Settings, point, settings_of_table_1
 from hatdfed.paper.results import Results
-from hatdfed.statistics import PairedDifference, paired_difference
+from hatdfed.statistics import PairedDifference, paired_difference, paired_or_none
 
 BySeed = Mapping[int, float]
 Where = Sequence[Mapping[str, Any]]  # data set, λ and ρ
@@ -34,8 +34,7 @@ def saving_over(results: Results, where: Where, others: Sequence[str], figure: s
 
 def drop(results: Results, first: Settings, last: Settings, figure: str) -> PairedDifference | None:
     """Points lost from one point to another, seed by seed."""
-    a, b = results.figures(first, figure), results.figures(last, figure)
-    return paired_difference(a, b) if a.keys() & b.keys() else None
+    return paired_or_none(results.figures(first, figure), results.figures(last, figure))
 
 
 def headline(results: Results, claims: Claims, scale: Scale) -> dict[str, Any] | None:
@@ -45,9 +44,15 @@ def headline(results: Results, claims: Claims, scale: Scale) -> dict[str, Any] |
         return None
     flat = {name: _nested(value, lambda each: round(each.mean, 4)) for name, value in found.items()}
     intervals = {name: _nested(value, lambda each: _ends(each)) for name, value in found.items()}
-    seeds = max((value.n for value in found.values() if isinstance(value, PairedDifference)), default=0)
+    pairs = {name: _nested(value, lambda each: each.n) for name, value in found.items()}
     published = claims.headline if scale.name == "full" else None
-    return {**flat, "intervals": intervals, "seeds": list(range(seeds)), "published": published}
+    return {**flat, "intervals": intervals, "pairs": pairs, "seeds": _seeds(results, scale), "published": published}
+
+
+def _seeds(results: Results, scale: Scale) -> list[int]:
+    """Of `hat-dfed` in all settings of Table 1."""
+    there = [set(results.at(point(where.pop("dataset"), "hat-dfed", **where))) for where in settings_of(scale)]
+    return sorted(set.intersection(*there))
 
 
 def measured_headline(results: Results, scale: Scale) -> dict[str, Any]:
@@ -60,9 +65,7 @@ def measured_headline(results: Results, scale: Scale) -> dict[str, Any]:
         "link_energy_saving_percent": saving_over(results, everywhere, BASELINES, "link_energy_mj"),
         "best_accuracy_gain_points": gain_over(results, everywhere, BASELINES, "best_accuracy"),
         "worst_accuracy_gain_points": gain_over(results, everywhere, BASELINES, "worst_accuracy"),
-        "accuracy_gain_over": {
-            name: gain_over(results, everywhere, (name,), "avg_accuracy") for name in ("rnd", "d-psgd", "dac", "sgp")
-        },
+        "accuracy_gain_over": {name: gain_over(results, everywhere, (name,), "avg_accuracy") for name in BASELINES},
         "total_energy_saving_over_percent": {
             name: saving_over(results, everywhere, (name,), "total_energy_mj") for name in BASELINES
         },
@@ -116,9 +119,9 @@ def _ends(difference: PairedDifference) -> list[float | None]:
 
 
 def _is_hard(where: Mapping[str, Any]) -> bool:
-    return (where["label_concentration"], where["device_online_probability"]) == (0.3, 0.5)
+    return all(where[name] == value for name, value in HARD.items())
 
 
 def easy_point(dataset: str, servers: int) -> Settings:
     """A point of the scalability experiment."""
-    return point(dataset, "hat-dfed", label_concentration=0.7, device_online_probability=0.9, servers=servers)
+    return point(dataset, "hat-dfed", **EASY, servers=servers)

@@ -9,7 +9,6 @@ from hatdfed.paper.claims import Claims
 from hatdfed.paper.plans import Scale
 from hatdfed.paper.results import Results
 from hatdfed.paper.tables import Row, all_tables
-from hatdfed.paper.verdicts import verdicts
 
 _METRICS = {  # ours, published, heading
     "avg_accuracy": ("avg_accuracy", "accuracy %"),
@@ -47,7 +46,8 @@ def all_markdown(results: Results, claims: Claims, scale: Scale) -> dict[str, st
         "released": _released(tables["released"]),
         "bandit": _bandit(tables["bandit"]),
         "energy": _energy(tables["energy"]),
-        "claims": _claims(results, claims, scale),
+        "headline": _headline(tables["headline"]),
+        "claims": _claims(tables["claims"]),
     }
     return {name: text for name, text in found.items() if text}
 
@@ -107,7 +107,7 @@ def _readings(rows: Sequence[Row]) -> str:
             row["reading"],
             row["words"],
             row["dataset"],
-            _interval(row["validation_accuracy_difference"], 1),
+            _interval(row["validation_accuracy_difference"], 1) if row["validation_accuracy_difference"] else "–",
             _interval(row["avg_accuracy_difference"], 1),
             _interval(row["total_energy_mj_difference"], 2) + " MJ",
             str(row["avg_accuracy_difference"]["pairs"]),
@@ -146,7 +146,7 @@ def _bandit(rows: Sequence[Row]) -> str:
         bounds = [f"{row['printed_bound']:.0f}", f"{row['standard_bound']:.0f}"]
         regret = [f"{row['regret_best_fixed'][0]:.0f} ± {row['regret_best_fixed'][1]:.0f}", *bounds]
         names = ("least", "most", "correlation_with_price")
-        ends = [f"{row[f'probability_{name}'][0]:.2f} ± {row[f'probability_{name}'][1]:.2f}" for name in names]
+        ends = [" ± ".join(f"{value:.2f}" for value in row[f"probability_{name}"]) or "–" for name in names]
         against = row["against_random_links"]
         words = _interval(against["avg_accuracy"], 1) + " points" if against else "–"
         cells.append([*keys, *regret, f"{row['runs_above_printed_bound']} of {len(row['seeds'])}", *ends, words])
@@ -168,9 +168,31 @@ def _energy(rows: Sequence[Row]) -> str:
     return table(headings, cells)
 
 
-def _claims(results: Results, claims: Claims, scale: Scale) -> str:
-    if scale.name != "full":
-        return ""
-    return table(
-        ["", "claim", "published", "ours", "verdict"], [list(each) for each in verdicts(results, claims, scale)]
-    )
+def _claims(rows: Sequence[Row]) -> str:
+    columns = ("group", "claim", "published", "ours", "verdict")
+    return table(["", *columns[1:], "seeds"], [[*(row[name] for name in columns), str(row["pairs"])] for row in rows])
+
+
+def _headline(rows: Sequence[Row]) -> str:
+    """Figures of the paper's abstract and text: ours with the interval, and the published ones."""
+    cells = []
+    for row in rows:
+        for name, ours in row.items():
+            if name not in ("published", "intervals", "pairs", "seeds"):
+                published = None if row["published"] is None else row["published"][name]
+                cells += _headline_cells(name, ours, row["intervals"][name], published)
+    return table(["figure", "ours", "published"], cells)
+
+
+def _headline_cells(name: str, ours: Any, ends: Any, published: Any) -> list[list[str]]:
+    if isinstance(ours, dict):
+        parts = [(f"{name}, {key}", ours[key], ends[key], (published or {}).get(key)) for key in ours]
+    elif isinstance(ours, list):
+        words = ("total", "link")
+        parts = [(f"{name}, {w}", ours[k], ends[k], (published or [None] * 2)[k]) for k, w in enumerate(words)]
+    else:
+        parts = [(name, ours, ends, published)]
+    return [
+        [words, _interval({"mean": mean, "low": low, "high": high}, 1), "–" if theirs is None else f"{theirs:+.1f}"]
+        for words, mean, (low, high), theirs in parts
+    ]

@@ -25,8 +25,8 @@ QUALITY_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6)  # β, swept at three α
 PASSES = (1, 2, 4, 8)  # what D4 is chosen from
 MANY_SAMPLES = 240  # a round, the variant of D4
 
-_HARD = {"label_concentration": 0.3, "device_online_probability": 0.5}  # the default setting
-_EASY = {"label_concentration": 0.7, "device_online_probability": 0.9}
+HARD = {"label_concentration": 0.3, "device_online_probability": 0.5}  # the default setting
+EASY = {"label_concentration": 0.7, "device_online_probability": 0.9}
 _SHARES = {"link_share": 0.3, "gain_share": 0.6, "quality_share": 0.4}  # γ, α, β
 
 
@@ -70,7 +70,7 @@ def _sparsity(dataset: str, scale: Scale) -> Iterator[Settings]:
 
 def _scalability(dataset: str, scale: Scale) -> Iterator[Settings]:
     for servers in scale.servers:
-        yield point(dataset, "hat-dfed", **_EASY, servers=servers)
+        yield point(dataset, "hat-dfed", **EASY, servers=servers)
 
 
 def _sensitivity(dataset: str, scale: Scale) -> Iterator[Settings]:
@@ -165,7 +165,7 @@ def settings_of_table_1() -> list[dict[str, float]]:
 def point(dataset: str, method: str, **settings: Any) -> Settings:
     """The settings of a run but for its seed; those of the bandit and the merge only where a method has them."""
     shares = _SHARES if method.startswith("hat-dfed") else {}
-    return {"dataset": dataset, "method": method, "servers": 5, **_HARD, **shares, **settings}
+    return {"dataset": dataset, "method": method, "servers": 5, **HARD, **shares, **settings}
 
 
 def points(experiment: str, scale: Scale) -> list[Settings]:

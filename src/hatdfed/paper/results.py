@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ SESSIONS = "sessions.json"
 
 
 class ResultsError(HatdfedError):
-    """Packed results that are missing or cannot be read."""
+    """Packed results that are missing, in use, or cannot be read or written."""
 
 
 @dataclass
@@ -33,7 +35,9 @@ class ResultFile:
         """The file, or an empty one where there is none yet."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            records = {run_name(record["settings"]): record for record in content["runs"]}
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']}, wanted {FORMAT}")
+            records = {run_name(record["settings"]): _complete(record) for record in content["runs"]}
             there = content["scale"]
         except FileNotFoundError:
             return cls(path, scale)
@@ -46,22 +50,52 @@ class ResultFile:
             raise ResultsError(f"{path} has results of scale {there}, wanted {scale}. Choose another --results folder.")
         return cls(path, scale, records)
 
-    def add(self, record: Record) -> None:
-        """Keep a run, in place of an older one of the same name."""
-        self.records[run_name(record["settings"])] = record
-
     def write(self, experiment: str) -> None:
         """Put the file on the disk, in place of the one that is there."""
         head = {"format": FORMAT, "experiment": experiment, "scale": self.scale}
         lines = ",\n".join(json.dumps(record, ensure_ascii=False) for record in self.records.values())
         text = json.dumps(head, ensure_ascii=False)[:-1] + f', "runs": [\n{lines}\n]}}\n'
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, text.encode())
+
+
+def _complete(record: Record) -> Record:
+    for part in ("key", "figures", "curve"):
+        record[part]  # raises where it is missing
+    record["settings"]["seed"]
+    return record
 
 
 def read_all(folder: Path, names: Iterable[str], scale: str) -> dict[str, ResultFile]:
     """The files of these experiments."""
     return {name: ResultFile.read(folder / f"{name}.json", scale) for name in names}
+
+
+def keep(files: Mapping[str, ResultFile], experiment: str, record: Record) -> set[str]:
+    """Put a run into its experiment's file and take older ones of its name out of all others; which files changed."""
+    name = run_name(record["settings"])
+    changed = {other for other, file in files.items() if file.records.pop(name, None) is not None}
+    files[experiment].records[name] = record
+    return changed | {experiment}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder for oneself, made if need be; refused while another call writes into it, or where nobody can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ResultsError(
+            f"The results folder {folder} cannot be written ({error.strerror}). Choose another with --results."
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ResultsError(
+                f"Another command is writing into {folder}. Wait for it, or choose another folder with --results."
+            ) from None
+        yield
 
 
 class Results:
@@ -73,7 +107,12 @@ class Results:
         for file in files.values():
             for record in file.records.values():
                 point = {name: value for name, value in record["settings"].items() if name != "seed"}
-                self._by_point.setdefault(run_name(point), {})[record["settings"]["seed"]] = record
+                seeds = self._by_point.setdefault(run_name(point), {})
+                if record["settings"]["seed"] in seeds:
+                    raise ResultsError(
+                        f"{file.path} has a run that another file has, too: {record['settings']}. Remove one of them."
+                    )
+                seeds[record["settings"]["seed"]] = record
 
     @property
     def is_empty(self) -> bool:
@@ -85,24 +124,27 @@ class Results:
         return dict(sorted(self._by_point.get(run_name(point), {}).items()))
 
     def figures(self, point: Mapping[str, Any], figure: str) -> dict[int, float]:
-        """One figure of the runs at a point, by seed."""
-        return {seed: record["figures"][figure] for seed, record in self.at(point).items()}
+        """One figure of the runs at a point, by seed; runs that lack it are left out."""
+        found = {seed: record["figures"].get(figure) for seed, record in self.at(point).items()}
+        return {seed: value for seed, value in found.items() if value is not None}
 
 
 def read_sessions(folder: Path) -> list[Record]:
     """What was computed where, in how many seconds."""
     try:
         sessions: list[Record] = json.loads((folder / SESSIONS).read_text(encoding="utf-8"))
+        if not all(isinstance(each, dict) for each in sessions):
+            raise ValueError("not a list of objects")
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise ResultsError(f"{folder / SESSIONS} cannot be read ({error}). Move it away and go on.") from None
     return sessions
 
 
-def add_session(folder: Path, session: Record) -> None:
-    """Keep what was computed in one call."""
-    lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in [*read_sessions(folder), session])
+def write_sessions(folder: Path, sessions: Iterable[Record]) -> None:
+    """Keep what was computed, one line a call."""
+    lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in sessions)
     write_atomically(folder / SESSIONS, f"[\n{lines}\n]\n".encode())
 
 

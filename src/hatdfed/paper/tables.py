@@ -9,15 +9,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hatdfed.coordinator import links_in_budget
-from hatdfed.paper.choices import calibration, worth_of_readings
+from hatdfed.paper.checks import checks
+from hatdfed.paper.choices import calibration
 from hatdfed.paper.claims import METRICS, Claims
 from hatdfed.paper.expected_energy import expected_energy
 from hatdfed.paper.headline import headline
-from hatdfed.paper.plans import Scale, Settings, point, points, settings_of_table_1
+from hatdfed.paper.plans import FULL, Scale, Settings, point, points, settings_of_table_1
 from hatdfed.paper.results import Record, Results
+from hatdfed.paper.verdicts import verdicts
+from hatdfed.paper.worth import worth_of_readings
 from hatdfed.policies.link_bandit import theorem_learning_rate
 from hatdfed.regret_bounds import printed_bound, standard_bound
-from hatdfed.statistics import PairedDifference, paired_difference
+from hatdfed.resolve import resolve
+from hatdfed.statistics import PairedDifference, paired_or_none
 from hatdfed.summary import mean_and_deviation
 
 Row = dict[str, Any]
@@ -38,9 +42,11 @@ def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list
     """Every table, by name."""
     tables = {name: _table(name, results, claims, scale) for name in _TABLES}
     summary = headline(results, claims, scale)
+    judged = [*checks(results, claims, scale), *verdicts(results, claims, scale)] if scale == FULL else []
     found = {
         **tables,
         "headline": [summary] if summary else [],
+        "claims": [each._asdict() for each in judged],
         "calibration": _calibration(results, claims, scale),
         "readings": _readings(results, scale),
         "released": _released(results, claims, scale),
@@ -57,8 +63,9 @@ def row_of(at: Mapping[int, Record], keys: Mapping[str, Any], published: Mapping
 
 
 def pair(values: Iterable[float]) -> list[float]:
-    """Mean and standard deviation, rounded for the reader."""
-    return [round(value, 4) for value in mean_and_deviation(list(values))]
+    """Mean and standard deviation, rounded for the reader; nothing of nothing."""
+    known = list(values)
+    return [round(value, 4) for value in mean_and_deviation(known)] if known else []
 
 
 def interval(difference: PairedDifference) -> dict[str, Any]:
@@ -82,13 +89,12 @@ def _calibration(results: Results, claims: Claims, scale: Scale) -> list[Row]:
     rows = []
     for dataset in scale.datasets:
         for each in calibration(results, claims, dataset):
-            accuracy = dict(zip(map(_setting_name, settings_of_table_1()), each.accuracy, strict=False))
             rows.append(
                 {
                     "dataset": dataset,
-                    "samples_per_round": each.samples or 60,
+                    "samples_per_round": each.samples or resolve({"dataset": dataset}).samples_per_round,
                     "local_passes": each.passes,
-                    "validation_accuracy": {name: round(value, 4) for name, value in accuracy.items()},
+                    "validation_accuracy": {name: round(value, 4) for name, value in each.accuracy.items()},
                     "mean_distance_points": round(each.distance, 4),
                     "seeds": each.seeds,
                 }
@@ -101,12 +107,13 @@ def _readings(results: Results, scale: Scale) -> list[Row]:
     figures = ("validation_accuracy", "avg_accuracy", "total_energy_mj")
     rows = []
     for worth in zip(*(worth_of_readings(results, scale.datasets, figure) for figure in figures), strict=True):
-        reading = worth[0].reading
-        for dataset in worth[0].by_dataset:
-            row = {"reading": reading.number, "words": reading.words, "dataset": dataset}
-            found = {figure: each.by_dataset[dataset] for figure, each in zip(figures, worth, strict=True)}
-            row |= {f"{figure}_difference": interval(each) for figure, each in found.items()}
-            rows.append(row | {"seeds": worth[0].seeds[dataset]})
+        reading, tested = worth[0].reading, worth[1]
+        for dataset, seeds in tested.seeds.items():
+            row: Row = {"reading": reading.number, "words": reading.words, "dataset": dataset}
+            for figure, each in zip(figures, worth, strict=True):
+                known = each.by_dataset.get(dataset)  # a run that learns from the test set has no validation accuracy
+                row[f"{figure}_difference"] = None if known is None else interval(known)
+            rows.append({**row, "seeds": seeds})
     return rows
 
 
@@ -135,7 +142,8 @@ def _bandit(results: Results, scale: Scale) -> list[Row]:
         if at := results.at(each):
             row: Row = {name: each[name] for name in ("dataset", *_SETTING)}
             for figure in ("least", "most", "correlation_with_price"):
-                row[f"probability_{figure}"] = pair(record["bandit"][figure] for record in at.values())
+                known = [record["bandit"].get(figure) for record in at.values()]
+                row[f"probability_{figure}"] = pair(value for value in known if value is not None)
             row["regret_best_fixed"] = pair(record["figures"]["regret_best_fixed"] for record in at.values())
             row |= _bounds(each, at)
             row["against_random_links"] = _against_random(results, each)
@@ -157,14 +165,8 @@ def _bounds(settings: Settings, at: Mapping[int, Record]) -> Row:
 
 def _against_random(results: Results, settings: Settings) -> Row | None:
     other = {**settings, "method": "hat-dfed-without-utc"}
-    if not results.at(other):
-        return None
-    names = ("avg_accuracy", "link_energy_mj", "total_energy_mj")
-    return {
-        name: interval(paired_difference(results.figures(settings, name), results.figures(other, name)))
-        for name in names
+    found = {
+        name: paired_or_none(results.figures(settings, name), results.figures(other, name))
+        for name in ("avg_accuracy", "link_energy_mj", "total_energy_mj")
     }
-
-
-def _setting_name(setting: Mapping[str, float]) -> str:
-    return f"λ {setting['label_concentration']:g}, ρ {setting['device_online_probability']:g}"
+    return {name: interval(each) for name, each in found.items() if each is not None} or None

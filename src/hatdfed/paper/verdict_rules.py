@@ -1,9 +1,13 @@
-"""Claim by claim: reproduced, partly, or not.
+"""The rules by which a claim is *reproduced*, *partly* reproduced, or *not*.
 
-A claimed difference is *reproduced* if the whole 95 % interval of ours lies on its side of zero and ours is at least as
-large or has the published size inside its interval; *partly* if the interval lies on its side, but is smaller; else
-*not reproduced*. A value that the paper calls best is *reproduced* if no other value of the sweep has a higher mean,
-*partly* if the best one is not distinguishable from it (the interval of the paired difference contains zero).
+* A claimed difference of a given size (`sized`): reproduced if the 95 % interval of ours lies wholly on its side of
+  zero and reaches that size; partly if it lies on that side, but stays below the size; else not.
+* A claimed difference without a size (`directed`): reproduced if the interval lies wholly on its side of zero.
+* "Only marginally more" (`at_most`): reproduced if the interval lies wholly below what we take the word to mean; not if
+  wholly above it; else partly.
+* A value that the paper calls best (`best_of_sweep`): reproduced if no other value of the sweep has a higher mean;
+  partly if none is distinguishably higher; else not.
+* So many of so many (`by_share`): all, at least half, fewer.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import NamedTuple
 
 from hatdfed.paper.plans import Settings
 from hatdfed.paper.results import Results
-from hatdfed.statistics import PairedDifference, paired_difference
+from hatdfed.statistics import PairedDifference, paired_or_none
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 
@@ -26,6 +30,29 @@ class Verdict(NamedTuple):
     published: str
     ours: str
     verdict: str
+    pairs: int  # seeds that the comparison rests on
+
+
+def sized(
+    group: str, words: str, ours: PairedDifference | None, published: float, unit: str, *, theirs: str = ""
+) -> Iterator[Verdict]:
+    """A claimed difference of a given size; nothing where we have not measured it. `theirs` says it in words."""
+    if ours is not None:
+        theirs = theirs or f"{published:+.1f} {unit}"
+        yield Verdict(group, words, theirs, with_interval(ours, unit), judged(ours, published), ours.n)
+
+
+def directed(group: str, words: str, ours: PairedDifference | None, published: str, unit: str) -> Iterator[Verdict]:
+    """A claimed difference without a size, positive where the claim holds."""
+    if ours is not None:
+        yield Verdict(group, words, published, with_interval(ours, unit), judged(ours, 0.0), ours.n)
+
+
+def at_most(group: str, words: str, ours: PairedDifference | None, size: float, unit: str) -> Iterator[Verdict]:
+    """A claim that something grows by less than `size`."""
+    if ours is not None and ours.low is not None and ours.high is not None:
+        verdict = REPRODUCED if ours.high < size else NOT if ours.low > size else PARTLY
+        yield Verdict(group, words, f"marginally; we say {size:g} {unit}", with_interval(ours, unit), verdict, ours.n)
 
 
 def judged(ours: PairedDifference, published: float) -> str:
@@ -39,36 +66,31 @@ def judged(ours: PairedDifference, published: float) -> str:
     return REPRODUCED if ours.high >= published else PARTLY
 
 
-def with_interval(ours: PairedDifference, unit: str) -> str:
-    """As people write it."""
-    if ours.low is None or ours.high is None:
-        return f"{ours.mean:+.1f} {unit}"
-    return f"{ours.mean:+.1f} {unit} ({ours.low:+.1f} to {ours.high:+.1f})"
-
-
-def claimed(group: str, words: str, ours: PairedDifference | None, published: float, unit: str) -> Iterator[Verdict]:
-    """A claimed difference; nothing where we have not measured it."""
-    if ours is not None:
-        theirs = f"{published:+.1f} {unit}"
-        yield Verdict(group, words, theirs, with_interval(ours, unit), judged(ours, published))
-
-
 def best_of_sweep(
     group: str, words: str, results: Results, sweep: Mapping[float, Settings], published: float
 ) -> Iterator[Verdict]:
     """Whether the published value is the best of a sweep; nothing where the sweep is not complete."""
     accuracy = {value: results.figures(settings, "avg_accuracy") for value, settings in sweep.items()}
-    if not all(accuracy.values()):
+    ahead = {value: paired_or_none(seen, accuracy[published]) for value, seen in accuracy.items() if value != published}
+    known = {value: difference for value, difference in ahead.items() if difference is not None}
+    if not known or len(known) < len(sweep) - 1:
         return
-    best = max(accuracy, key=lambda value: sum(accuracy[value].values()) / len(accuracy[value]))
-    if best == published:
-        yield Verdict(group, words, "best", "best", REPRODUCED)
+    best = max(known, key=lambda value: known[value].mean)
+    if known[best].mean <= 0:
+        yield Verdict(group, words, "best", "best", REPRODUCED, known[best].n)
         return
-    ahead = paired_difference(accuracy[best], accuracy[published])
-    ours = f"{best:g} is ahead by {with_interval(ahead, 'points')}"
-    yield Verdict(group, words, "best", ours, NOT if ahead.low is not None and ahead.low > 0 else PARTLY)
+    higher = any(each.low is not None and each.low > 0 for each in known.values())
+    ours = f"{best:g} is ahead by {with_interval(known[best], 'points')}"
+    yield Verdict(group, words, "best", ours, NOT if higher else PARTLY, known[best].n)
 
 
 def by_share(near: int, total: int) -> str:
     """All of them, at least half, or fewer."""
     return REPRODUCED if near == total else PARTLY if 2 * near >= total else NOT
+
+
+def with_interval(ours: PairedDifference, unit: str) -> str:
+    """As people write it."""
+    if ours.low is None or ours.high is None:
+        return f"{ours.mean:+.1f} {unit}"
+    return f"{ours.mean:+.1f} {unit} ({ours.low:+.1f} to {ours.high:+.1f})"

@@ -69,5 +69,5 @@ def write_atomically(path: Path, content: bytes) -> None:
             partial.unlink(missing_ok=True)
         raise RunFolderError(
             f"{path} cannot be written ({error.strerror}). What was there before is untouched; "
-            "make room or choose another folder with --out."
+            "make room or choose another folder."
         ) from None

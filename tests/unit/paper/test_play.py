@@ -1,15 +1,16 @@
 """Experiments go on where they were, whatever stopped them, and say where they were computed."""
 
 import json
+from typing import NamedTuple
 
 import pytest
 
 from hatdfed.batches import How, TimeLimit
 from hatdfed.build.placement import Placement
-from hatdfed.paper.packing import run_key
 from hatdfed.paper.plans import Scale
-from hatdfed.paper.play import play_missing, todo
-from hatdfed.paper.results import ResultFile, Results, ResultsError, read_all, read_sessions
+from hatdfed.paper.play import play_missing
+from hatdfed.paper.results import ResultFile, Results, ResultsError, locked, read_all, read_sessions
+from hatdfed.paper.todo import run_key, todo
 from hatdfed.resolve import resolve
 
 CPU = Placement("stacked", "cpu")
@@ -17,8 +18,20 @@ SMALL = {"rounds": 2, "validation_images": 20, "images_per_server": 20, "network
 TINY = Scale("tiny", ("digits",), seeds=2, servers=(3, 4), common=SMALL)
 
 
+class Played(NamedTuple):
+    """What a call found and brought."""
+
+    played: int
+    known: int
+    missing: int
+    stale: int
+
+
 def play(folder, *names, processes=1, **settings):
-    return play_missing(todo(names, TINY, folder), processes=processes, how=How(CPU, **settings))
+    with locked(folder):
+        what = todo(names, TINY, folder)
+        outcome = play_missing(what, processes=processes, how=How(CPU, **settings))
+    return Played(outcome.played, what.known, outcome.missing, what.stale)
 
 
 def test_what_is_done_is_not_played_again(tmp_path):
@@ -110,7 +123,23 @@ def test_a_record_has_figures_curve_and_bandit(tmp_path):
     assert record["figures"]["leaks_test"] is False
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", '{"runs": [{}], "scale": "tiny"}', '{"scale": "tiny"}'])
+RECORD = '{"key": "k", "settings": {"seed": 0}, "figures": {}, "curve": {}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1, 2]",
+        '{"format": 1, "runs": [{}], "scale": "tiny"}',
+        '{"format": 1, "scale": "tiny"}',
+        '{"format": 99, "scale": "tiny", "runs": []}',
+        *(
+            f'{{"format": 1, "scale": "tiny", "runs": [{RECORD.replace(part, "x")}]}}'
+            for part in ("key", "seed", "figures", "curve", "settings")
+        ),
+    ],
+)
 def test_a_file_that_is_no_result_is_a_sentence_and_is_not_overwritten(tmp_path, text):
     path = tmp_path / "scalability.json"
     path.write_text(text)
@@ -130,3 +159,79 @@ def test_a_key_forgets_what_does_not_decide_and_knows_what_does():
     assert run_key(one) == run_key(resolve({"method": "hat-dfed", "seed": 1, "checkpoint_every": 3}))
     assert run_key(one) != run_key(resolve({"method": "hat-dfed", "seed": 2}))
     assert run_key(one) != run_key(resolve({"method": "hat-dfed", "seed": 1, "local_passes": 3}))
+
+
+def make_stale(path):
+    content = json.loads(path.read_text())
+    for record in content["runs"]:
+        record["key"] = "made before a default changed"
+    path.write_text(json.dumps(content))
+
+
+def test_a_stale_run_that_another_file_keeps_is_replaced_there(tmp_path):
+    play(tmp_path, "sparsity")
+    make_stale(tmp_path / "sparsity.json")
+    first = play(tmp_path, "table1")  # shares four points with the sparsity experiment
+    assert (first.played, first.stale) == (56, 8)
+    assert play(tmp_path, "table1") == (0, 56, 0, 0)
+    Results(read_all(tmp_path, ("table1", "sparsity"), "tiny"))  # refuses what stands twice
+    assert play(tmp_path, "sparsity").played == 32
+    assert play(tmp_path, "sparsity", "table1").known == 88
+
+
+def test_the_same_run_in_two_files_is_refused(tmp_path):
+    play(tmp_path, "ablation")
+    content = json.loads((tmp_path / "ablation.json").read_text())
+    (tmp_path / "table1.json").write_text(json.dumps({**content, "experiment": "table1"}))
+    with pytest.raises(ResultsError, match="another file has, too"):
+        Results(read_all(tmp_path, ("table1", "ablation"), "tiny"))
+
+
+def test_every_batch_is_on_the_disk_when_the_next_begins(tmp_path):
+    seen = []
+
+    def look(done, total):
+        path = tmp_path / "sensitivity.json"
+        records = json.loads(path.read_text())["runs"] if path.exists() else []
+        seen.append((done, len(records)))
+
+    play(tmp_path, "sensitivity", on_rounds=look)
+    batch = 4  # runs of five servers in a batch on a CPU
+    for done, kept in seen:
+        assert kept == (done - 1) // (2 * batch) * batch
+
+
+def test_a_folder_has_one_writer(tmp_path):
+    with locked(tmp_path), pytest.raises(ResultsError, match="Another command is writing"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_played(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match="cannot be written"), locked(tmp_path / "file" / "results"):
+        pass
+
+
+def test_sessions_that_cannot_be_read_are_noticed_before_anything_is_played(tmp_path):
+    (tmp_path / "sessions.json").write_text("5")
+    with pytest.raises(ResultsError, match=r"sessions\.json"):
+        play(tmp_path, "scalability")
+    assert not (tmp_path / "scalability.json").exists()
+
+
+def test_a_changed_default_changes_the_key(monkeypatch):
+    before = run_key(resolve({"method": "rnd"}))
+    changed = resolve({"method": "rnd", "batch_size": 32})
+    monkeypatch.setattr(type(changed).model_fields["batch_size"], "default", 32)
+    assert run_key(changed) != before
+
+
+def test_a_setting_that_came_later_changes_no_key_at_its_neutral_value():
+    plain = resolve({"method": "rnd"})
+    assert run_key(plain) == run_key(
+        resolve({"method": "rnd", "schedule": {"every": 1}, "loss": {"name": "cross-entropy"}})
+    )
+    assert run_key(plain) != run_key(resolve({"method": "rnd", "schedule": {"every": 2}}))
+    assert run_key(plain) != run_key(resolve({"method": "rnd", "loss": {"name": "label-prior"}}))
