@@ -96,3 +96,27 @@ def test_zeros_stay_zeros():
     payload, memory = codec.encode(torch.zeros(5), codec.init(5))
     assert torch.equal(codec.decode(payload, 5), torch.zeros(5))
     assert torch.equal(memory, torch.zeros(5))
+
+
+@pytest.mark.parametrize("sizes", [(2000, 3, 5, 1500), (4, 2000, 4), (4, 2000), (2000, 1), (2000,), (5, 5)])
+def test_small_tensors_are_sent_as_they_are(sizes):
+    codec = Int8().fitted(sizes)
+    model = torch.cat([torch.full((size,), 100.0) if size > 9 else torch.rand(size) / 1000 for size in sizes])
+    model[0] += 1
+    payload, memory = codec.encode(model, codec.init(len(model)))
+    decoded = codec.decode(payload, len(model))
+    start = 0
+    for size in sizes:
+        if size <= 9 and max(sizes) > 9:
+            assert torch.equal(decoded[start : start + size], model[start : start + size])
+            assert not memory[start : start + size].any()
+        start += size
+    torch.testing.assert_close(decoded, model, rtol=0, atol=0.5)
+    assert payload_bits(payload) < 32 * len(model) or max(sizes) < 9
+
+
+def test_a_payload_without_its_plain_part_is_refused():
+    codec = Int8().fitted((2000, 4))
+    payload, _ = codec.encode(torch.randn(2004), codec.init(2004))
+    with pytest.raises(WireError):
+        codec.decode({name: part for name, part in payload.items() if name != "plain"}, 2004)

@@ -10,7 +10,7 @@ import numpy as np
 from hatdfed.aggregation import AGGREGATORS
 from hatdfed.build.component import build_component
 from hatdfed.build.policy import make_coordinator, make_prices
-from hatdfed.codecs import CODECS, message_share
+from hatdfed.codecs import CODECS, codec_for, message_share
 from hatdfed.config import Config
 from hatdfed.coordinator import Coordinator
 from hatdfed.edge_server import EdgeProgram
@@ -40,10 +40,11 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
 def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
     """One server's program."""
     require_one_of("codec", config.codec, CODECS)
+    learner = _learner(config, dataset)
     return EdgeProgram(
-        learner=_learner(config, dataset),
+        learner=learner,
         aggregator=build_component("aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share),
-        codec=CODECS[config.codec],
+        codec=codec_for(config.codec, [shape.numel() for _, shape in learner.layout.values()]),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
     )
