@@ -13,6 +13,7 @@ from typing import Any
 
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import dataset_kind
+from hatdfed.paper.plus_plans import search_settings
 
 Settings = dict[str, Any]
 
@@ -54,8 +55,9 @@ class Experiment:
     name: str
     question: str
     points: Callable[[str, Scale], Iterator[Settings]]  # of one data set
-    of_the_paper: bool = True
+    group: str = "paper"  # RQ1 to RQ5; or "behind": what stands behind them; or "plus": what goes beyond
     seeds: int | None = None  # fewer than the scale's
+    first_seed: int = 0
 
 
 def _table1(dataset: str, scale: Scale) -> Iterator[Settings]:
@@ -105,6 +107,11 @@ def _released(dataset: str, scale: Scale) -> Iterator[Settings]:
     yield point(dataset, "hat-dfed-literal")
 
 
+def _plus_search(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting, changed in product(settings_of_table_1(), search_settings()):
+        yield point(dataset, "hat-dfed", **setting, **changed)
+
+
 @dataclass(frozen=True)
 class Reading:
     """One other way to read the paper."""
@@ -144,13 +151,14 @@ _TABLE = (
     Experiment("sensitivity", "RQ4: the weights α and β", _sensitivity),
     Experiment("ablation", "RQ5: without the bandit, without importance-aware merging", _ablation),
     Experiment(
-        "calibration", "D4: how much local work brings d-psgd to its published accuracy", _calibration, False, 5
+        "calibration", "D4: how much local work brings d-psgd to its published accuracy", _calibration, "behind", 5
     ),
-    Experiment("readings", "What each reading of the paper is worth", _readings, False),
-    Experiment("released", "The authors' code as published, and the paper as printed", _released, False, 5),
+    Experiment("readings", "What each reading of the paper is worth", _readings, "behind"),
+    Experiment("released", "The authors' code as published, and the paper as printed", _released, "behind", 5),
+    Experiment("plus_search", "What hat-dfed-plus should be made of, on validation data", _plus_search, "plus", 3, 100),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _TABLE}
-THE_PAPER = tuple(experiment.name for experiment in _TABLE if experiment.of_the_paper)
+THE_PAPER = tuple(experiment.name for experiment in _TABLE if experiment.group == "paper")
 
 
 def settings_of_table_1() -> list[dict[str, float]]:
@@ -176,11 +184,12 @@ def points(experiment: str, scale: Scale) -> list[Settings]:
 
 def runs(experiment: str, scale: Scale) -> list[Settings]:
     """Every run of an experiment; those that share a world stand together."""
-    seeds = min(scale.seeds, experiment_named(experiment).seeds or scale.seeds)
+    chosen = experiment_named(experiment)
+    seeds = min(scale.seeds, chosen.seeds or scale.seeds)
     return [
         {**found, "seed": seed}
         for dataset in scale.datasets
-        for seed in range(seeds)
+        for seed in range(chosen.first_seed, chosen.first_seed + seeds)
         for found in points(experiment, scale)
         if found["dataset"] == dataset
     ]

@@ -1,0 +1,101 @@
+"""The recipe of `hat-dfed-plus`, chosen part by part on validation data.
+
+Every change of the first guess meets it in the same worlds: data sets × settings × seeds. A part that is there for
+accuracy is changed if a change is distinguishably more accurate; of several the best. A part that is there to save
+joules takes the value with the fewest link joules among those that are at most `TOLERATED` points, and not
+distinguishably, less accurate than the most accurate value. The test set plays no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hatdfed.paper.plans import Scale, point, settings_of_table_1
+from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, Change
+from hatdfed.paper.results import Results
+from hatdfed.resolve import merge_layers
+from hatdfed.statistics import PairedDifference, paired_or_none
+
+TOLERATED = 0.5  # points of validation accuracy
+_STEERS = "validation_accuracy"
+World = str
+
+
+class Tried(NamedTuple):
+    """One value of a part."""
+
+    change: Change | None  # None: as in the first guess
+    accuracy: Mapping[World, float]  # validation
+    link_mj: float  # mean
+
+
+def tried(results: Results, scale: Scale) -> list[Tried]:
+    """The first guess, then every change that has been played."""
+    found = [_tried(results, scale, None), *(_tried(results, scale, change) for change in CHANGES)]
+    return [each for each in found if each.accuracy]
+
+
+def recipe(found: Sequence[Tried]) -> dict[str, Any]:
+    """The first guess with the changes that the rule makes."""
+    settings: Mapping[str, Any] = FIRST_GUESS
+    for change in chosen_changes(found):
+        settings = merge_layers(settings, change.settings)
+    return dict(settings)
+
+
+def chosen_changes(found: Sequence[Tried]) -> list[Change]:
+    """At most one for each part, in their order."""
+    if not found or found[0].change is not None:
+        return []
+    parts = dict.fromkeys(each.change.part for each in found if each.change is not None)
+    chosen = [
+        _best_of(found[0], [each for each in found if each.change and each.change.part == part]) for part in parts
+    ]
+    return [each.change for each in chosen if each.change is not None]
+
+
+def gain(mine: Tried, other: Tried) -> PairedDifference | None:
+    """Points more than the other, world by world."""
+    worlds = sorted(mine.accuracy.keys() & other.accuracy.keys())
+    numbered = [{number: each.accuracy[world] for number, world in enumerate(worlds)} for each in (mine, other)]
+    return paired_or_none(numbered[0], numbered[1])
+
+
+def _best_of(guess: Tried, others: Sequence[Tried]) -> Tried:
+    if others[0].change is not None and others[0].change.saves:
+        top = max([guess, *others], key=lambda each: _mean(each, guess))
+        good = [each for each in (guess, *others) if _is_as_good(each, top)]
+        return min(good, key=lambda each: each.link_mj)
+    better = [each for each in others if _is_better(each, guess)]
+    return max(better, key=lambda each: _mean(each, guess)) if better else guess
+
+
+def _mean(mine: Tried, guess: Tried) -> float:
+    difference = gain(mine, guess)
+    return float("-inf") if difference is None else difference.mean
+
+
+def _is_better(mine: Tried, other: Tried) -> bool:
+    difference = gain(mine, other)
+    return difference is not None and difference.low is not None and difference.low > 0
+
+
+def _is_as_good(mine: Tried, top: Tried) -> bool:
+    difference = gain(mine, top)
+    if difference is None or difference.high is None:
+        return False
+    return mine is top or (difference.mean >= -TOLERATED and difference.high >= 0)
+
+
+def _tried(results: Results, scale: Scale, change: Change | None) -> Tried:
+    settings = FIRST_GUESS if change is None else merge_layers(FIRST_GUESS, change.settings)
+    accuracy: dict[World, float] = {}
+    joules: list[float] = []
+    for dataset in scale.datasets:
+        for setting in settings_of_table_1():
+            at = point(dataset, "hat-dfed", **setting, **settings)
+            where = f"{dataset} {list(setting.values())}"
+            accuracy |= {f"{where} {seed}": value for seed, value in results.figures(at, _STEERS).items()}
+            joules += results.figures(at, "link_energy_mj").values()
+    return Tried(change, accuracy, sum(joules) / len(joules) if joules else 0.0)

@@ -1,0 +1,59 @@
+"""What `hat-dfed-plus` is made of is searched for on validation data: one part at a time is changed from a first guess.
+
+The seeds of the search are worlds that no table uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hatdfed.resolve import merge_layers
+
+# The first guess: cheap links that leave nobody out, in every fourth round and in eight bits, a local loss that knows
+# the server's label shares, and all links in the last rounds.
+FIRST_GUESS: Mapping[str, Any] = {
+    "policy": {"name": "balanced-links", "degree": 1, "thrift": 2.0, "learning_rate": 0.0},
+    "aggregator": {"name": "uniform"},
+    "loss": {"name": "label-prior"},
+    "codec": "int8",
+    "schedule": {"every": 4, "finish_rounds": 5},
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One part of the recipe, otherwise."""
+
+    part: str
+    words: str
+    settings: Mapping[str, Any]
+    saves: bool = False  # whether it is there to save joules; else to be more accurate
+
+
+CHANGES = (
+    Change("loss", "plain cross-entropy", {"loss": {"name": "cross-entropy"}}),
+    Change("loss", "half of the label prior", {"loss": {"strength": 0.5}}),
+    *(Change("finish", f"{rounds} rounds with all links", {"schedule": {"finish_rounds": rounds}})
+      for rounds in (0, 3, 10)),
+    *(Change("every", f"links in every {name} round", {"schedule": {"every": m}}, saves=True)
+      for m, name in ((1, "single"), (2, "second"), (8, "eighth"), (16, "sixteenth"))),
+    Change("codec", "float32", {"codec": "float32"}, saves=True),
+    Change("codec", "float16", {"codec": "float16"}, saves=True),
+    *(Change("thrift", f"price preference {thrift:g}", {"policy": {"thrift": thrift}}, saves=True)
+      for thrift in (0.0, 4.0, 8.0)),
+    Change("degree", "two models for everybody", {"policy": {"degree": 2}}),
+    Change("balance", "as many links, wherever they fall",
+           {"policy": {"name": "priced-links", "thrift": 2.0, "learning_rate": 0.0}, "link_share": 0.25}),
+    Change("learning", "a bandit learns from accuracy", {"policy": {"learning_rate": None}, "gain_share": 1.0}),
+    Change("merge", "by samples", {"aggregator": {"name": "by-samples"}}),
+    Change("merge", "by importance", {"aggregator": {"name": "importance"}}),
+)  # fmt: skip
+
+
+def search_settings() -> Iterator[dict[str, Any]]:
+    """The first guess, then every change of it, as settings on top of `hat-dfed`."""
+    yield dict(FIRST_GUESS)
+    for change in CHANGES:
+        yield merge_layers(FIRST_GUESS, change.settings)
