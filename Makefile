@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-METHODS := hat-dfed,rnd,d-psgd,full,local
+METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint format test-slow paper-smoke bench readme-figures clean

@@ -9,12 +9,14 @@ its applications to approximation algorithms. J. ACM 53(3), 2006.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hatdfed.topology import BoolMatrix, FloatMatrix
 
 _TOLERANCE = 1e-11  # of a row's or column's sum
 _MOST_SWEEPS = 2_000
 _SETTLED = 1e-9  # a probability this near to 0 or 1 is meant to be it
+_FEW_OPEN = 4  # links a server, on average: walks settle so many as fast
 
 
 def balance(log_weights: FloatMatrix, possible: BoolMatrix, degree: int) -> FloatMatrix | None:  # [N, N] -> [N, N]
@@ -70,21 +72,50 @@ def balanced_rounding(probability: FloatMatrix, rng: np.random.Generator) -> Boo
 
 
 def _swept(probability: FloatMatrix, rng: np.random.Generator) -> FloatMatrix:
-    """Circles of two receivers and two senders each, all disjoint, as long as that settles many links at a time."""
-    value, half = probability.copy(), len(probability) // 2
-    open_before, open_now = 2 * value.size, int(_open_links(value).sum())
-    while open_now > 4 * len(value) and open_now < 0.98 * open_before:
-        rows, columns = (rng.permutation(len(value))[: 2 * half].reshape(2, half) for _ in range(2))
-        corners = [np.ix_(rows[side], columns[other]) for side, other in ((0, 0), (1, 1), (0, 1), (1, 0))]
-        first, second, third, fourth = (value[corner] for corner in corners)  # two go up, two go down
-        forth = np.minimum(np.minimum(1 - first, 1 - second), np.minimum(third, fourth))
-        back = np.minimum(np.minimum(first, second), np.minimum(1 - third, 1 - fourth))
-        goes_forth = rng.random(forth.shape) * (forth + back) < back
-        step = np.where(goes_forth, forth, -back)
-        for corner, sign in zip(corners, (1, 1, -1, -1), strict=True):
-            value[corner] += sign * step
-        open_before, open_now = open_now, int(_open_links(value).sum())
+    """Circles of two receivers and two senders, many at a time, until few links are open.
+
+    Receivers are paired at random. A pair's circles share no sender; those of other pairs may, as every circle leaves
+    the sum of each of its senders as it was.
+    """
+    value, size = probability.copy(), len(probability)
+    half = size // 2
+    open_links = _open_links(value)
+    while open_links.sum() > _FEW_OPEN * size:
+        rows = rng.permutation(size)[: 2 * half].reshape(2, half)
+        both = open_links[rows[0]] & open_links[rows[1]]  # [half, N] senders that both still wait for
+        order = np.argsort(np.where(both, rng.random(both.shape), 2.0), axis=1)
+        one, other = order[:, 0 : 2 * half : 2], order[:, 1 : 2 * half : 2]
+        _shift_circles(value, rows, one, other, np.take_along_axis(both, other, axis=1), rng)
+        open_before, open_links = open_links, _open_links(value)
+        if open_links.sum() > 0.99 * open_before.sum():
+            break
     return value
+
+
+def _shift_circles(
+    value: FloatMatrix,
+    rows: NDArray[np.intp],
+    one: NDArray[np.intp],
+    other: NDArray[np.intp],
+    is_circle: BoolMatrix,
+    rng: np.random.Generator,
+) -> None:
+    """`_shift` for circles (rows[0], one), (rows[0], other), (rows[1], other), (rows[1], one), in place."""
+    first, second = value[rows[0]], value[rows[1]]
+    up, down = np.take_along_axis(first, one, axis=1), np.take_along_axis(first, other, axis=1)
+    down_too, up_too = np.take_along_axis(second, one, axis=1), np.take_along_axis(second, other, axis=1)
+    forth = np.minimum(np.minimum(1 - up, 1 - up_too), np.minimum(down, down_too))
+    back = np.minimum(np.minimum(up, up_too), np.minimum(1 - down, 1 - down_too))
+    step = np.where(rng.random(forth.shape) * (forth + back) < back, forth, -back)
+    step = np.where(is_circle, step, 0.0)
+    for matrix, columns, moved in (
+        (first, one, up + step),
+        (first, other, down - step),
+        (second, one, down_too - step),
+        (second, other, up_too + step),
+    ):
+        np.put_along_axis(matrix, columns, moved, axis=1)
+    value[rows[0]], value[rows[1]] = first, second
 
 
 def _open_links(probability: FloatMatrix) -> BoolMatrix:

@@ -72,10 +72,12 @@ class _TimeIsUpError(Exception):
     """Thrown out of a batch that has to be given up."""
 
 
-def default_processes(placement: Placement) -> int:
-    """One for each core, or as many as keep a GPU busy."""
+def default_processes(placement: Placement, servers: int) -> int:
+    """One for each core; on a GPU as many as keep it busy, and no more than there are whole batches of `servers`."""
     cores = os.cpu_count() or 1
-    return cores if device_of(placement) == "cpu" else max(1, min(GPU_PROCESSES, cores // 2))
+    if device_of(placement) == "cpu":
+        return cores
+    return max(1, min(GPU_PROCESSES, cores // 2, servers // SERVERS_AT_ONCE["cuda"]))
 
 
 def play_jobs(jobs: Batch, processes: int, how: How, done: OnDone) -> None:

@@ -79,7 +79,7 @@ class ScheduleConfig(Section):
     every: Count = 1
     """Links in every m-th round only; servers train in all of them."""
     finish_rounds: Annotated[int, Field(ge=0)] = 0
-    """Rounds at the end with every link, so that the servers agree."""
+    """Rounds at the end with every link, so that the servers agree; at most half of the run."""
     budget_joules: Positive | None = None
     """A hard limit on the joules of all links in a run, at known prices."""
 

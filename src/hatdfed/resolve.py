@@ -108,6 +108,11 @@ def notes(config: Config) -> list[str]:
             f"samples_per_round {config.samples_per_round} exceeds the {config.images_per_server} images of a server; "
             "all of them are used."
         )
+    if finish_rounds(config) != config.schedule.finish_rounds:
+        found.append(
+            f"schedule.finish_rounds {config.schedule.finish_rounds} is more than half of the run; the last "
+            f"{finish_rounds(config)} rounds have every link."
+        )
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
     return found
@@ -116,6 +121,11 @@ def notes(config: Config) -> list[str]:
 def config_budget(config: Config) -> int:
     """Links drawn in a round (D11)."""
     return links_in_budget(config.link_share, config.servers)
+
+
+def finish_rounds(config: Config) -> int:
+    """Rounds with every link at the end, at most half of the run."""
+    return min(config.schedule.finish_rounds, (config.horizon or config.rounds) // 2)
 
 
 def overlay(base: Layer, layer: Layer) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -246,3 +247,12 @@ def test_a_disk_that_fills_up_ends_in_one_sentence_and_keeps_what_was_committed(
     assert refused(done, "run.sqlite cannot be used")
     shown = hatdfed("show", "run", cwd=tmp_path).stdout
     assert int(re.search(r"(\d+) of 400 rounds played", shown)[1]) >= 1
+
+
+def test_a_finish_longer_than_half_the_run_is_cut_and_said(hatdfed, tmp_path):
+    done = hatdfed("run", "--method", "hat-dfed-plus", *SMALL, "--rounds", "4", "--json", cwd=tmp_path)
+    assert "the last 2 rounds have every link" in " ".join(done.stderr.split())
+    folder = json.loads(done.stdout)["run_folder"]
+    connection = sqlite3.connect(tmp_path / folder / "run.sqlite")
+    assert [row[0] for row in connection.execute("SELECT links FROM rounds ORDER BY t")] == [0, 0, 6, 6]
+    connection.close()

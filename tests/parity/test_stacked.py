@@ -117,7 +117,8 @@ def assert_parity(config, **how):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(method):
-    assert_parity(settings(method))
+    """Whole numbers on the wire: eight bits would make a level of a difference in the last digit now and then."""
+    assert_parity(settings(method, codec="float32"))
 
 
 @pytest.mark.parametrize("method", ["hat-dfed", "sgp", "dac", "pens", "d-psgd"])

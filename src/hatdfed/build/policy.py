@@ -8,11 +8,10 @@ from hatdfed.build.component import build_component
 from hatdfed.config import Config, ScheduleConfig
 from hatdfed.coordinator import Coordinator
 from hatdfed.energy.prices import EnergyPrices, draw_prices
-from hatdfed.errors import ConfigError
 from hatdfed.policies import POLICIES
 from hatdfed.policies.base import AnyPolicy
 from hatdfed.policies.scheduled import Scheduled
-from hatdfed.resolve import config_budget
+from hatdfed.resolve import config_budget, finish_rounds
 from hatdfed.utility import LinkUtility
 
 
@@ -32,13 +31,9 @@ def _policy(config: Config, message_share: float) -> AnyPolicy:
     policy: AnyPolicy = build_component("policy", config.policy, POLICIES)
     if config.schedule == ScheduleConfig():
         return policy
-    if config.schedule.finish_rounds >= config.rounds:
-        raise ConfigError(
-            f"schedule.finish_rounds is {config.schedule.finish_rounds}, but the run has {config.rounds} rounds. "
-            "Leave some for training."
-        )
+    schedule = config.schedule.model_dump() | {"finish_rounds": finish_rounds(config)}
     # Class variables of other policies are properties of this one, which is all the same to whoever reads them.
-    return cast("AnyPolicy", Scheduled(policy, **config.schedule.model_dump(), message_share=message_share))
+    return cast("AnyPolicy", Scheduled(policy, **schedule, message_share=message_share))
 
 
 def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> EnergyPrices:

@@ -74,7 +74,7 @@ def compare_command(
     first = _check(layer, names, question, data_dir)
     folder = folder or fresh_folder("compare", first.dataset)
     settings = {**layer, **question, "on_note": note, "fleet": fleet, "device": device, "data_dir": data_dir}
-    workers = jobs or default_processes(Placement(fleet, device))
+    workers = jobs or default_processes(Placement(fleet, device), len(names) * seeds * first.servers)
     with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as watch:
         on_run, on_rounds = watch
         comparison = compare(

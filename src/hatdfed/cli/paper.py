@@ -73,12 +73,12 @@ def run_command(
         raise ConfigError(f"--time-limit is {time_limit:g}, but must be a number of seconds above 0.")
     chosen, placement = scale_named(scale), Placement("auto", device)
     wanted, dataset, folder = _experiments(names), _of_scale(dataset, chosen), results_folder(results, chosen)
-    processes = jobs or default_processes(placement)
-    _say_if_they_take_turns(placement, processes)
     with locked(folder), interruptible(f"What is done is in {folder}; the same command goes on."):
         what = todo(wanted, chosen, folder, dataset)
         for name in what.datasets:
             _fetch(name, data_dir)  # once, before the workers want it
+        processes = jobs or default_processes(placement, sum(run.config.servers for run in what.missing.values()))
+        _say_if_they_take_turns(placement, processes)
         with watch_experiment() as (on_run, on_rounds):
             limit = TimeLimit(float("inf") if time_limit is None else time_limit)
             how = How(placement, data_dir, on_rounds, note, limit=limit)
