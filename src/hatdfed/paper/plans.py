@@ -13,7 +13,8 @@ from typing import Any
 
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import dataset_kind
-from hatdfed.paper.plus_plans import search_settings
+from hatdfed.paper.equal_footing import equal_footing, without_thrift
+from hatdfed.paper.plus_plans import WITHOUT, search_settings
 
 Settings = dict[str, Any]
 
@@ -107,8 +108,45 @@ def _released(dataset: str, scale: Scale) -> Iterator[Settings]:
     yield point(dataset, "hat-dfed-literal")
 
 
+def _plus(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting, method in product(settings_of_table_1(), (*BASELINES, "hat-dfed", "hat-dfed-plus")):
+        yield point(dataset, method, **setting)
+
+
+def _plus_large(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for servers, method in product(scale.servers[2:], (*BASELINES, "hat-dfed", "hat-dfed-plus")):
+        yield point(dataset, method, servers=servers)
+
+
+def _plus_equal(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting in settings_of_table_1():
+        yield point(dataset, "hat-dfed-plus", **setting)
+        for method in (*BASELINES, "hat-dfed"):
+            yield point(dataset, method, **setting, **equal_footing(method, dataset, 5))
+
+
+def _plus_equal_large(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for servers in scale.servers[2:]:
+        yield point(dataset, "hat-dfed-plus", servers=servers)
+        for method in (*BASELINES, "hat-dfed"):
+            yield point(dataset, method, servers=servers, **equal_footing(method, dataset, servers))
+
+
+def _plus_dense(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting in settings_of_table_1():
+        yield point(dataset, "hat-dfed-plus", **setting)
+        for method in BASELINES:
+            yield point(dataset, method, **setting, **without_thrift(dataset))
+
+
+def _plus_ablation(dataset: str, scale: Scale) -> Iterator[Settings]:
+    yield point(dataset, "hat-dfed-plus")
+    for without in WITHOUT:
+        yield point(dataset, "hat-dfed-plus", **without.settings)
+
+
 def _plus_search(dataset: str, scale: Scale) -> Iterator[Settings]:
-    for setting, changed in product(settings_of_table_1(), search_settings()):
+    for setting, changed in product((HARD, EASY), search_settings()):
         yield point(dataset, "hat-dfed", **setting, **changed)
 
 
@@ -156,6 +194,14 @@ _TABLE = (
     Experiment("readings", "What each reading of the paper is worth", _readings, "behind"),
     Experiment("released", "The authors' code as published, and the paper as printed", _released, "behind", 5),
     Experiment("plus_search", "What hat-dfed-plus should be made of, on validation data", _plus_search, "plus", 3, 100),
+    Experiment("plus", "hat-dfed-plus against every method as it is", _plus, "plus"),
+    Experiment("plus_large", "The same with 20 and 50 servers", _plus_large, "plus", 5),
+    Experiment("plus_equal", "Every method with the same loss, finish, codec and link joules", _plus_equal, "plus"),
+    Experiment("plus_equal_large", "The same with 20 and 50 servers", _plus_equal_large, "plus", 5),
+    Experiment(
+        "plus_dense", "The baselines with its loss and finish, but whole models in every round", _plus_dense, "plus"
+    ),
+    Experiment("plus_ablation", "hat-dfed-plus without each of its parts", _plus_ablation, "plus"),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _TABLE}
 THE_PAPER = tuple(experiment.name for experiment in _TABLE if experiment.group == "paper")

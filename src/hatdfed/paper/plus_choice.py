@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hatdfed.paper.plans import Scale, point, settings_of_table_1
+from hatdfed.paper.plans import EASY, HARD, Scale, point
 from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, Change
 from hatdfed.paper.results import Results
 from hatdfed.resolve import merge_layers
@@ -93,7 +93,7 @@ def _tried(results: Results, scale: Scale, change: Change | None) -> Tried:
     accuracy: dict[World, float] = {}
     joules: list[float] = []
     for dataset in scale.datasets:
-        for setting in settings_of_table_1():
+        for setting in (HARD, EASY):
             at = point(dataset, "hat-dfed", **setting, **settings)
             where = f"{dataset} {list(setting.values())}"
             accuracy |= {f"{where} {seed}": value for seed, value in results.figures(at, _STEERS).items()}

@@ -53,6 +53,18 @@ CHANGES = (
 )  # fmt: skip
 
 
+# What `hat-dfed-plus` is without each part.
+WITHOUT = (
+    Change("loss", "without the label prior", {"loss": {"name": "cross-entropy"}}),
+    Change("finish", "without the finish", {"schedule": {"finish_rounds": 0}}),
+    Change("every", "links in every round", {"schedule": {"every": 1}}, saves=True),
+    Change("codec", "float32 on the links", {"codec": "float32"}, saves=True),
+    Change("balance", "links wherever they fall",
+           {"policy": {"name": "priced-links", "thrift": 2.0, "learning_rate": 0.0}, "link_share": 0.25}),
+    Change("thrift", "prices ignored", {"policy": {"thrift": 0.0}}, saves=True),
+)  # fmt: skip
+
+
 def search_settings() -> Iterator[dict[str, Any]]:
     """The first guess, then every change of it, as settings on top of `hat-dfed`."""
     yield dict(FIRST_GUESS)

@@ -5,26 +5,24 @@ Keys are those of `paper/claims/published.toml`, so that ours and theirs can be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from hatdfed.coordinator import links_in_budget
 from hatdfed.paper.checks import checks
 from hatdfed.paper.choices import calibration
-from hatdfed.paper.claims import METRICS, Claims
+from hatdfed.paper.claims import Claims
 from hatdfed.paper.expected_energy import expected_energy
 from hatdfed.paper.headline import headline
 from hatdfed.paper.plans import FULL, Scale, Settings, point, points, settings_of_table_1
+from hatdfed.paper.plus_tables import plus_tables
 from hatdfed.paper.results import Record, Results
+from hatdfed.paper.rows import Row, interval, pair, row_of
 from hatdfed.paper.verdicts import verdicts
 from hatdfed.paper.worth import worth_of_readings
 from hatdfed.policies.link_bandit import theorem_learning_rate
 from hatdfed.regret_bounds import printed_bound, standard_bound
 from hatdfed.resolve import resolve
-from hatdfed.statistics import PairedDifference, paired_or_none
-from hatdfed.summary import mean_and_deviation
-
-Row = dict[str, Any]
+from hatdfed.statistics import paired_or_none
 
 _SETTING = ("label_concentration", "device_online_probability")
 # Table, experiment, and the settings that tell its rows apart.
@@ -52,26 +50,9 @@ def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list
         "released": _released(results, claims, scale),
         "bandit": _bandit(results, scale),
         "energy": expected_energy(results, scale),
+        **plus_tables(results, scale),
     }
     return {name: [{"published": None, **row} for row in rows] for name, rows in found.items()}
-
-
-def row_of(at: Mapping[int, Record], keys: Mapping[str, Any], published: Mapping[str, Any] | None) -> Row:
-    """Mean and deviation of every metric over the seeds that there are."""
-    pairs = {name: pair([record["figures"][name] for record in at.values()]) for name in (*METRICS, "std_accuracy")}
-    return {**keys, **pairs, "seeds": list(at), "published": published}
-
-
-def pair(values: Iterable[float]) -> list[float]:
-    """Mean and standard deviation, rounded for the reader; nothing of nothing."""
-    known = list(values)
-    return [round(value, 4) for value in mean_and_deviation(known)] if known else []
-
-
-def interval(difference: PairedDifference) -> dict[str, Any]:
-    """A paired difference as plain data."""
-    rounded = [None if value is None else round(value, 4) for value in difference[:3]]
-    return dict(zip(("mean", "low", "high"), rounded, strict=True)) | {"pairs": difference.n}
 
 
 def _table(name: str, results: Results, claims: Claims, scale: Scale) -> list[Row]:

@@ -54,4 +54,4 @@ def test_a_dearer_value_is_taken_if_the_first_guess_is_much_worse():
 def test_the_search_has_worlds_of_its_own():
     tables = {settings["seed"] for name in ("table1", "readings", "calibration") for settings in runs(name, FULL)}
     assert {settings["seed"] for settings in runs("plus_search", FULL)}.isdisjoint(tables)
-    assert len(points("plus_search", FULL)) == 2 * 4 * (1 + len(CHANGES))
+    assert len(points("plus_search", FULL)) == 2 * 2 * (1 + len(CHANGES))
