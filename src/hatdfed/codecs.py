@@ -144,14 +144,7 @@ class Int8:
         return torch.cat(pieces[0::2], dim=-1), torch.cat(plain, dim=-1)
 
 
-CODECS: dict[str, Codec] = {"float32": Plain(torch.float32), "float16": Plain(torch.float16), "int8": Int8()}
 SMALL_TENSOR = 1024  # numbers
-
-
-def codec_for(name: str, sizes: Sequence[int]) -> Codec:
-    """The codec called `name`, for a model of tensors of these sizes."""
-    codec = CODECS[name]
-    return codec.fitted(sizes) if isinstance(codec, Int8) else codec
 
 
 def payload_bits(payload: Payload) -> int:
@@ -160,7 +153,7 @@ def payload_bits(payload: Payload) -> int:
 
 
 def message_share(codec: Codec, num_params: int) -> float:
-    """What a message takes of a float32 model, known before it is sent."""
+    """What a message takes of a float32 model at most, known before it is sent."""
     payload, _ = codec.encode(torch.zeros(num_params), codec.init(num_params))
     return payload_bits(payload) / (32 * num_params)
 

@@ -138,7 +138,7 @@ class Config(Section):
     probe_top_up: bool = False
     """Whether a probe is filled with images that no device sent (D8)."""
     codec: str = "float32"
-    """How a model looks on a link: float32, float16 or int8 (with error feedback)."""
+    """How a model looks on a link: float32, float16, int8 (with error feedback) or top-k (what has changed most)."""
 
     policy: Component = Component(name="link-bandit")
     utility: UtilityConfig = UtilityConfig()

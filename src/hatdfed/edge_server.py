@@ -18,6 +18,7 @@ from hatdfed.codecs import Codec, Memory, Payload
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.optimisers import OptimiserState
 from hatdfed.learning.work import Batch, Work
+from hatdfed.link_codecs import LinkCodec
 from hatdfed.losses import CrossEntropy, LocalLoss
 
 
@@ -28,6 +29,8 @@ class ServerState(NamedTuple):
     optimiser: OptimiserState
     codec_memory: Memory
     mass: float = 1.0  # push-sum
+    known_by: Mapping[int, Tensor] = {}  # [P] what each receiver has of this server's model, for codecs by link
+    known_of: Mapping[int, Tensor] = {}  # [P] what this server has of each sender's
 
 
 class Offer(NamedTuple):
@@ -80,9 +83,17 @@ class EdgeProgram:
 
     def offer(self, server: ServerState, work: Work, num_receivers: int) -> tuple[ServerState, Offer]:
         """Encode the model for those who hear it; under push-sum, split the mass evenly between them and oneself."""
-        payload, memory = self._encoded(server) if num_receivers else ({}, server.codec_memory)
+        encodes = num_receivers and not isinstance(self.codec, LinkCodec)
+        payload, memory = self._encoded(server) if encodes else ({}, server.codec_memory)
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
         return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
+
+    def address(self, server: ServerState, offer: Offer, receiver: int) -> tuple[Offer, Tensor | None]:
+        """The offer as one receiver gets it; with a codec by link, also what that receiver then has of us."""
+        if not isinstance(self.codec, LinkCodec):
+            return offer, None
+        payload, known = self.codec.encode_for(server.params, server.known_by.get(receiver))
+        return offer._replace(payload=payload), known
 
     def _encoded(self, server: ServerState) -> tuple[Payload, Memory]:
         return self.codec.encode(server.params, server.codec_memory)

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from hatdfed.aggregation import PushSum, Uniform
-from hatdfed.codecs import CODECS
 from hatdfed.edge_server import EdgeProgram
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.learning.optimisers import Sgd
 from hatdfed.learning.work import Batch, Work
+from hatdfed.link_codecs import CODECS
 from hatdfed.randomness import stream
 from hatdfed.round import LinkDraw, RoundPlan
 from hatdfed.topology import Topology

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from hatdfed.codecs import CODECS, Int8, message_share, payload_bits
+from hatdfed.codecs import Int8, message_share, payload_bits
 from hatdfed.errors import WireError
+from hatdfed.link_codecs import CODECS, TopK
 
 MODEL = torch.tensor([0.0, 1.5, -2.25, 1e-4, 3e4])
 
@@ -120,3 +121,50 @@ def test_a_payload_without_its_plain_part_is_refused():
     payload, _ = codec.encode(torch.randn(2004), codec.init(2004))
     with pytest.raises(WireError):
         codec.decode({name: part for name, part in payload.items() if name != "plain"}, 2004)
+
+
+def test_only_what_has_changed_most_is_sent():
+    codec = TopK(share=0.25)
+    model = torch.arange(8.0)
+    first, known = codec.encode_for(model, None)
+    assert payload_bits(first) == 32 * 8
+    assert torch.equal(known, model)
+    changed = model.clone()
+    changed[2], changed[5], changed[7] = 100.0, -3.0, 7.5
+    payload, now = codec.encode_for(changed, known)
+    assert payload_bits(payload) == 64 * 2
+    assert sorted(payload["place"].tolist()) == [2, 5]
+    decoded = codec.decode_from(payload, known, 8)
+    assert torch.equal(decoded, now)
+    assert decoded.tolist() == [0, 1, 100, 3, 4, -3, 6, 7]
+    assert torch.equal(known, model)  # nobody's copy is changed in place
+
+
+def test_what_was_passed_over_comes_later():
+    codec = TopK(share=0.2)
+    model, known = torch.rand(10), torch.zeros(10)
+    for _ in range(5):
+        _, known = codec.encode_for(model, known)
+    assert torch.equal(known, model)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"place": torch.tensor([0, 8], dtype=torch.int32), "value": torch.zeros(2)},
+        {"place": torch.tensor([-1, 0], dtype=torch.int32), "value": torch.zeros(2)},
+        {"place": torch.tensor([0], dtype=torch.int32), "value": torch.zeros(1)},
+        {"place": torch.tensor([0, 1]), "value": torch.zeros(2)},
+        {"place": torch.tensor([0, 1], dtype=torch.int32), "value": torch.tensor([0.0, torch.nan])},
+        {},
+    ],
+)
+def test_what_names_no_places_of_the_model_is_refused(payload):
+    with pytest.raises(WireError):
+        TopK(share=0.25).decode_from(payload, torch.zeros(8), 8)
+
+
+def test_differences_mean_nothing_to_who_has_nothing():
+    payload, _ = TopK(share=0.25).encode_for(torch.rand(8), torch.zeros(8))
+    with pytest.raises(WireError):
+        TopK(share=0.25).decode_from(payload, None, 8)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from hatdfed.aggregation import Importance, Inbox, PushSum, Uniform
-from hatdfed.codecs import CODECS
 from hatdfed.edge_server import EdgeProgram
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.networks import NETWORKS
 from hatdfed.learning.optimisers import Adam
 from hatdfed.learning.work import Batch, Work
+from hatdfed.link_codecs import CODECS
 
 
 def program(aggregator=None):

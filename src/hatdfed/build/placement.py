@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from hatdfed.edge_server import EdgeProgram
 from hatdfed.errors import ConfigError, require_one_of
-from hatdfed.learning.learner import Learner
 from hatdfed.learning.stacked.blueprint import ImageShape, NotStackableError, read_blueprint
+from hatdfed.link_codecs import LinkCodec
 
 FLEETS = ("auto", "stacked", "mailbox")
 DEVICES = ("auto", "cpu", "cuda")
@@ -26,19 +27,21 @@ class Placement:
         require_one_of("--device", self.device, DEVICES)
 
 
-def chosen_placement(asked: Placement, learner: Learner, image: ImageShape) -> Placement:
-    """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
+def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) -> Placement:
+    """Without `auto`: the stacked fleet where network and codec allow it, the GPU where there is one."""
     device = device_of(asked)
     if asked.fleet == "mailbox":
         if device == "cuda":
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
         return Placement("mailbox", "cpu")
     try:
-        read_blueprint(learner.module, image)
+        if isinstance(program.codec, LinkCodec):
+            raise NotStackableError("its codec sends something else to every receiver")
+        read_blueprint(program.learner.module, image)
     except NotStackableError as reason:
         if asked.fleet == "auto" and asked.device != "cuda":
             return Placement("mailbox", "cpu")
-        raise ConfigError(f"This network cannot be stacked: {reason}. Use --fleet mailbox with --device cpu.") from None
+        raise ConfigError(f"This run cannot be stacked: {reason}. Use --fleet mailbox with --device cpu.") from None
     return Placement("stacked", device)
 
 

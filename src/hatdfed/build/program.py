@@ -10,7 +10,7 @@ import numpy as np
 from hatdfed.aggregation import AGGREGATORS
 from hatdfed.build.component import build_component
 from hatdfed.build.policy import make_coordinator, make_prices
-from hatdfed.codecs import CODECS, codec_for, message_share
+from hatdfed.codecs import message_share
 from hatdfed.config import Config
 from hatdfed.coordinator import Coordinator
 from hatdfed.edge_server import EdgeProgram
@@ -19,6 +19,7 @@ from hatdfed.learning.datasets.base import Dataset
 from hatdfed.learning.learner import Learner
 from hatdfed.learning.networks import network_maker
 from hatdfed.learning.optimisers import OPTIMISERS
+from hatdfed.link_codecs import CODECS, codec_for
 from hatdfed.losses import LOSSES
 from hatdfed.policies import POLICIES
 from hatdfed.policies.base import AnyPolicy

@@ -73,7 +73,7 @@ def settled_placement(config: Config, dataset: Dataset, placement: Placement) ->
 
 def _settled(placement: Placement, program: EdgeProgram, dataset: Dataset) -> Placement:
     channels, height, width = dataset.train.pixels.shape[1:]
-    return chosen_placement(placement, program.learner, (channels, height, width))
+    return chosen_placement(placement, program, (channels, height, width))
 
 
 def make_batch(configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]) -> Batched:

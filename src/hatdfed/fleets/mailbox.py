@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hatdfed.codecs import payload_bits
 from hatdfed.edge_server import EdgeProgram, Offer, ServerState
-from hatdfed.energy.ledger import EnergyRow
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import WireError
 from hatdfed.fleets.base import Snapshot
@@ -91,8 +90,10 @@ class MailboxFleet:
         works = [source.work(plan.t) for source in self._sources]
         trained = [self._program.train(before[i], works[i]) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
-        mailboxes, failed = self._exchange(plan, offers)
-        servers = tuple(self._program.take_back(servers[i], offers[i], failed[i]) for i in everyone)
+        exchange = self._exchange(plan, servers, offers)
+        mailboxes = exchange.mailboxes
+        servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
+        servers = tuple(_remembered(servers[i], i, exchange) for i in everyone)
         inboxes = [inbox_of(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
         self._before = (plan.t, before)
@@ -103,7 +104,7 @@ class MailboxFleet:
                     verdict,
                     works[i],
                     mailboxes[i],
-                    self._spent(plan, i, works[i], offers[i]),
+                    energy_spent(self._prices, plan, works[i], server=i, compression=exchange.shares[i]),
                     server=i,
                     num_servers=self.num_servers,
                 )
@@ -120,6 +121,8 @@ class MailboxFleet:
             arrays[f"{i}.second"] = server.optimiser.second.numpy()
             arrays[f"{i}.codec_memory"] = server.codec_memory.numpy()
             arrays[f"{i}.scalars"] = np.array([server.optimiser.step, server.mass])
+            for what, known in (("known_by", server.known_by), ("known_of", server.known_of)):
+                arrays |= {f"{i}.{what}.{peer}": model.numpy() for peer, model in known.items()}
         return arrays
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -130,31 +133,49 @@ class MailboxFleet:
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))
 
-    def _exchange(self, plan: RoundPlan, offers: Sequence[Offer]) -> tuple[list[dict[int, Received]], Counter[int]]:
-        """Post every offer along the drawn links: what each mailbox accepted, and how often each sender failed."""
-        mailboxes: list[dict[int, Received]] = [{} for _ in offers]
-        failed: Counter[int] = Counter()
+    def _exchange(self, plan: RoundPlan, servers: Sequence[ServerState], offers: Sequence[Offer]) -> _Exchange:
+        """Post every offer along the drawn links."""
+        done = _Exchange([{} for _ in offers], Counter(), [{} for _ in offers], {})
         for sender, offer in enumerate(offers):
-            receivers = plan.draw.topology.receivers(sender)
-            data = packed(offer, self._mark, t=plan.t, sender=sender) if receivers else b""
-            for receiver in receivers:
+            data, last = b"", None
+            for receiver in plan.draw.topology.receivers(sender):
+                addressed, known = self._program.address(servers[sender], offer, receiver)
+                done.shares[sender][receiver] = payload_bits(addressed.payload) / (32 * self.num_params)
+                if addressed is not last:  # most codecs send the same to everybody
+                    data, last = packed(addressed, self._mark, t=plan.t, sender=sender), addressed
                 try:
-                    mailboxes[receiver][sender] = self._accept(plan, sender, self._channel(data))
+                    received = self._accept(plan, sender, self._channel(data), servers[receiver].known_of.get(sender))
                 except WireError as error:
                     self.refused[error.reason] += 1
-                    failed[sender] += 1
-        return mailboxes, failed
+                    done.failed[sender] += 1
+                    continue
+                done.mailboxes[receiver][sender] = received
+                if known is not None:
+                    done.known[sender, receiver] = known
+        return done
 
-    def _accept(self, plan: RoundPlan, sender: int, data: bytes) -> Received:
+    def _accept(self, plan: RoundPlan, sender: int, data: bytes, known: Tensor | None) -> Received:
         codec, num_params = self._program.codec, self._program.learner.num_params
-        return accept(data, self._mark, t=plan.t, sender=sender, codec=codec, num_params=num_params)
+        return accept(data, self._mark, t=plan.t, sender=sender, codec=codec, num_params=num_params, known=known)
 
     def _mixing(self, plan: RoundPlan, i: int) -> NDArray[np.float64] | None:
         return None if plan.draw.mixing is None else plan.draw.mixing[i]
 
-    def _spent(self, plan: RoundPlan, i: int, work: Work, offer: Offer) -> tuple[EnergyRow, ...]:
-        compression = payload_bits(offer.payload) / (32 * self.num_params)
-        return energy_spent(self._prices, plan, work, server=i, compression=compression)
+
+class _Exchange(NamedTuple):
+    """What came of a round's posts."""
+
+    mailboxes: list[dict[int, Received]]  # by receiver, then sender
+    failed: Counter[int]  # how often each sender failed
+    shares: list[dict[int, float]]  # of a float32 model that each sender sent to each receiver
+    known: dict[tuple[int, int], Tensor]  # what a receiver has of a sender from now on, for codecs by link
+
+
+def _remembered(server: ServerState, i: int, exchange: _Exchange) -> ServerState:
+    """Both ends of a link remember what has arrived."""
+    by = {receiver: known for (sender, receiver), known in exchange.known.items() if sender == i}
+    of = {sender: mail.model for sender, mail in exchange.mailboxes[i].items() if (sender, i) in exchange.known}
+    return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})
 
 
 def _server_from(snapshot: Snapshot, i: int) -> ServerState:
@@ -165,4 +186,10 @@ def _server_from(snapshot: Snapshot, i: int) -> ServerState:
         optimiser=OptimiserState(int(step), first, second),
         codec_memory=torch.tensor(snapshot[f"{i}.codec_memory"]),
         mass=float(mass),
+        known_by=_known(snapshot, f"{i}.known_by."),
+        known_of=_known(snapshot, f"{i}.known_of."),
     )
+
+
+def _known(snapshot: Snapshot, prefix: str) -> dict[int, Tensor]:
+    return {int(name[len(prefix) :]): torch.tensor(a) for name, a in snapshot.items() if name.startswith(prefix)}

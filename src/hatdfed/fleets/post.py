@@ -20,6 +20,7 @@ from hatdfed.energy.ledger import EnergyRow
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import WireError
 from hatdfed.learning.work import Work, WorkPlan
+from hatdfed.link_codecs import LinkCodec
 from hatdfed.net.wire import Message, message_overhead, pack, unpack
 from hatdfed.round import RoundPlan, ServerReport
 
@@ -48,13 +49,29 @@ def packed(offer: Offer, mark: Postmark, *, t: int, sender: int) -> bytes:
     return pack(Message(mark.run, t, sender, offer.num_samples, offer.mass, mark.codec, payload))
 
 
-def accept(data: bytes, mark: Postmark, *, t: int, sender: int, codec: Codec, num_params: int) -> Received:
-    """What a receiver checks before it believes a message; raises `WireError` for what it refuses."""
+def accept(
+    data: bytes,
+    mark: Postmark,
+    *,
+    t: int,
+    sender: int,
+    codec: Codec,
+    num_params: int,
+    known: Tensor | None = None,
+) -> Received:
+    """What a receiver checks before it believes a message; raises `WireError` for what it refuses.
+
+    `known` is what it has of the sender's model already, for codecs by link.
+    """
     message = unpack(data, max_bytes=4 * num_params + message_overhead())
     if (message.run, message.t, message.sender, message.codec) != (mark.run, t, sender, mark.codec):
         raise WireError("foreign", "A message belongs to another run, round, sender or codec.")
     payload = {name: torch.from_numpy(array) for name, array in message.payload.items()}
-    return Received(codec.decode(payload, num_params), message.num_samples, message.mass)
+    if isinstance(codec, LinkCodec):
+        model = codec.decode_from(payload, known, num_params)
+    else:
+        model = codec.decode(payload, num_params)
+    return Received(model, message.num_samples, message.mass)
 
 
 def inbox_of(server: ServerState, own: Offer, mailbox: Mailbox, mixing: NDArray[np.float64] | None, i: int) -> Inbox:
@@ -95,12 +112,21 @@ def server_report(
 
 
 def energy_spent(
-    prices: EnergyPrices, plan: RoundPlan, work: Work | WorkPlan, *, server: int, compression: float
+    prices: EnergyPrices,
+    plan: RoundPlan,
+    work: Work | WorkPlan,
+    *,
+    server: int,
+    compression: float | Mapping[int, float],
 ) -> tuple[EnergyRow, ...]:
-    """Uploads to the server, its training, and every model it sent, whether or not it was accepted."""
+    """Uploads to the server, its training, and every model it sent, whether or not it was accepted.
+
+    `compression` is the share of a float32 model that was sent, to all receivers or to each.
+    """
     receivers = plan.draw.topology.receivers(server)
+    shares = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, compression)
     return (
         prices.upload(plan.t, server, work.devices_online),
         prices.training(plan.t, server, work.num_samples),
-        *(prices.link(plan.t, receiver, server, compression=compression) for receiver in receivers),
+        *(prices.link(plan.t, receiver, server, compression=shares[receiver]) for receiver in receivers),
     )
