@@ -15,6 +15,7 @@ from hatdfed.paper.expected_energy import expected_energy
 from hatdfed.paper.headline import headline
 from hatdfed.paper.plans import FULL, Scale, Settings, point, points, settings_of_table_1
 from hatdfed.paper.plus_tables import plus_tables
+from hatdfed.paper.regimes import regime_map
 from hatdfed.paper.results import Record, Results
 from hatdfed.paper.rows import Row, interval, pair, row_of
 from hatdfed.paper.verdicts import verdicts
@@ -51,6 +52,7 @@ def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list
         "bandit": _bandit(results, scale),
         "energy": expected_energy(results, scale),
         **plus_tables(results, scale),
+        "regimes": regime_map(results, scale),
     }
     return {name: [{"published": None, **row} for row in rows] for name, rows in found.items()}
 
