@@ -111,6 +111,8 @@ class Config(Section):
     """λ: the smaller, the more the servers' labels differ."""
     device_online_probability: Share = 0.5
     """ρ: chance of a device to connect in a round."""
+    churn: Share = 0.0
+    """Chance of a server to be away for a stretch of ten rounds: it neither trains nor speaks nor hears."""
     devices: Count = 30
     """Devices under each server."""
     images_per_server: Count = 800

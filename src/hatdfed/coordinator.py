@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from hatdfed.energy.ledger import Cause
 from hatdfed.energy.prices import EnergyPrices
-from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext
+from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, silence
+from hatdfed.presence import present
 from hatdfed.randomness import stream
 from hatdfed.round import Regret, RoundPlan, RoundRecord, RoundReport
 from hatdfed.topology import FloatMatrix, all_links
@@ -46,6 +47,7 @@ class Coordinator:
     seed: int
     horizon: int  # K, as of the first start
     budget: int  # links a round
+    churn: float = 0.0  # chance of a server to be away, in a simulation
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
@@ -55,8 +57,10 @@ class Coordinator:
 
     def plan(self, state: CoordinatorState) -> RoundPlan:
         """Phase I: draw the links of round `state.t`."""
-        rng = stream(self.seed, "topology", state.t)
-        return RoundPlan(state.t, self.policy.propose(state.policy, self._context(state.t), rng))
+        rng, context = stream(self.seed, "topology", state.t), self._context(state.t)
+        if not context.possible.any():
+            return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing))
+        return RoundPlan(state.t, self.policy.propose(state.policy, context, rng))
 
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
@@ -83,7 +87,7 @@ class Coordinator:
             horizon=self.horizon,
             budget=self.budget,
             prices=self.prices.link_joules,
-            active=np.ones(num_servers, dtype=bool),
+            active=present(self.seed, t, num_servers, self.churn),
             reachable=all_links(num_servers),
         )
 

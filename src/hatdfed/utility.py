@@ -106,7 +106,8 @@ def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
     half of the links and the weaker machines are the ones that cost 2.
     """
     prices = facts.prices
-    link = np.where(prices.link_joules > np.median(prices.link_joules[facts.possible]), 2.0, 1.0)
+    possible = prices.link_joules[facts.possible]
+    link = np.where(prices.link_joules > (np.median(possible) if possible.size else 0.0), 2.0, 1.0)
     machine = np.where(prices.compute_joules > prices.compute_joules.min(), 2.0, 1.0)
     online = facts.upload_joules / (prices.device_upload_bits * prices.device_joules_per_bit)
     sender = machine * online / prices.num_devices + 0.4 * online

@@ -24,6 +24,7 @@ def make_coordinator(config: Config, prices: EnergyPrices, *, message_share: flo
         seed=config.seed,
         horizon=config.horizon or config.rounds,
         budget=config_budget(config),
+        churn=config.churn,
     )
 
 

@@ -34,7 +34,7 @@ class World(NamedTuple):
 # Settings that a world depends on: two runs that agree in them share its objects.
 WORLD_SETTINGS = (
     "seed", "servers", "label_concentration", "device_online_probability", "devices", "images_per_server",
-    "samples_per_round", "split", "disjoint", "validation_images", "feedback", "local_passes", "batch_size",
+    "samples_per_round", "churn", "split", "disjoint", "validation_images", "feedback", "local_passes", "batch_size",
     "probe_size", "probe_top_up",
 )  # fmt: skip
 
@@ -56,6 +56,7 @@ def make_world(config: Config, dataset: Dataset, pools: Pools) -> World:
         batch_size=config.batch_size,
         probe_size=config.probe_size,
         probe_top_up=config.probe_top_up,
+        churn=config.churn,
     )
     sources = [
         SimulatedDevices(pools.train, shard, validation, work, config.seed, server)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hatdfed.learning.work import Batch, Indices, Work, WorkPlan
+from hatdfed.presence import is_present
 from hatdfed.randomness import stream, torch_seed
 
 
@@ -24,6 +25,7 @@ class LocalWork:
     batch_size: int = 64
     probe_size: int = 16  # B
     probe_top_up: bool = False  # fill the probe with own images that no device sent
+    churn: float = 0.0  # chance of the server to be away; then nobody can connect to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,7 @@ class SimulatedDevices:
         rng = stream(self.seed, "devices", t, self.server)
         samples = rng.permutation(len(self.shard))[: self.settings.samples_per_round]
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
+        online &= is_present(self.seed, t, self.server, self.settings.churn)
         return samples[online[_device_of(len(samples), self.settings.num_devices)]], int(online.sum())
 
     def _batches(self, t: int, collected: Indices) -> list[Indices]:

@@ -106,6 +106,11 @@ def make_draw(links: BoolMatrix, propensity: FloatMatrix, mixing: FloatMatrix | 
     return LinkDraw(Topology(links), propensity, mixing)
 
 
+def silence(context: PolicyContext, *, plans_mixing: bool) -> LinkDraw:
+    """A draw without links; where a plan is wanted, everybody keeps the own model."""
+    return certain(np.zeros_like(context.possible), np.eye(len(context.active)) if plans_mixing else None)
+
+
 def certain(links: BoolMatrix, mixing: FloatMatrix | None = None) -> LinkDraw:
     """A draw without chance: the given links, each with probability 1."""
     return make_draw(links, links.astype(np.float64), mixing)

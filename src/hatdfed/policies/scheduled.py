@@ -20,7 +20,7 @@ import numpy as np
 
 from hatdfed.energy.ledger import Cause
 from hatdfed.errors import ConfigError
-from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, certain
+from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, certain, silence
 from hatdfed.round import LinkDraw
 from hatdfed.topology import BoolMatrix
 
@@ -77,17 +77,17 @@ class Scheduled:
         if self._is_finish(context):
             left = math.inf if self.budget_joules is None else self.budget_joules - state.spent
             affordable = self._cost(context.possible, context) <= left  # servers may have come since it was planned
-            return self._fixed(context.possible if affordable else _none(context), context)
+            return self._all_links(context) if affordable else self._silence(context)
         if not self._is_spoken(context.t):
-            return self._fixed(_none(context), context)
+            return self._silence(context)
         allowed = self._allowance(state, context)
         inner = self._inner(context)
         if self.policy.uses_budget:
             budget = min(context.budget, self._affordable_links(allowed, context))
             inner = inner._replace(budget=budget)
-            return self.policy.propose(state.inner, inner, rng) if budget else self._fixed(_none(context), context)
+            return self.policy.propose(state.inner, inner, rng) if budget else self._silence(context)
         draw = self.policy.propose(state.inner, inner, rng)
-        return draw if self._cost(draw.topology.links, context) <= allowed else self._fixed(_none(context), context)
+        return draw if self._cost(draw.topology.links, context) <= allowed else self._silence(context)
 
     def update(self, state: ScheduleState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> ScheduleState:
         """Count the joules; the policy learns from what it drew itself."""
@@ -133,13 +133,13 @@ class Scheduled:
         costs = self.attempts * self.message_share * np.cumsum(dearest)
         return int(np.searchsorted(costs, allowed, side="right"))
 
-    def _fixed(self, links: BoolMatrix, context: PolicyContext) -> LinkDraw:
-        """Links without chance; where a plan is wanted, all models of an inbox weigh the same."""
+    def _silence(self, context: PolicyContext) -> LinkDraw:
+        return silence(context, plans_mixing=self.plans_mixing)
+
+    def _all_links(self, context: PolicyContext) -> LinkDraw:
+        """Every possible link; where a plan is wanted, all models of an inbox weigh the same."""
+        links = context.possible
         if not self.plans_mixing:
             return certain(links)
         present = links | np.eye(len(links), dtype=bool)
         return certain(links, present / present.sum(axis=1, keepdims=True))
-
-
-def _none(context: PolicyContext) -> BoolMatrix:
-    return np.zeros_like(context.possible)

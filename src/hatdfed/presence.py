@@ -1,0 +1,22 @@
+"""Servers that come and go: who is there in a round, a function of seed, round and server alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.randomness import stream
+
+STRETCH = 10  # rounds that a server is there or away at a time
+
+
+def is_present(seed: int, t: int, server: int, churn: float) -> bool:
+    """Whether the server takes part in round t; `churn` is the chance to be away for a stretch of rounds."""
+    return churn == 0 or float(stream(seed, "away", t // STRETCH, server).random()) >= churn
+
+
+def present(seed: int, t: int, num_servers: int, churn: float) -> NDArray[np.bool_]:  # -> [N]
+    """All servers at once."""
+    if churn == 0:
+        return np.ones(num_servers, dtype=bool)
+    return np.array([is_present(seed, t, server, churn) for server in range(num_servers)])
