@@ -120,6 +120,8 @@ class Config(Section):
     """What the devices of a server hold together in a round, online or not."""
     split: Literal["labels", "groups"] = "labels"
     """How images are shared out: label skew by λ (the paper), or by the person or place they come from."""
+    label_groups: Count = 1
+    """Groups of servers that share no label: servers and labels are dealt out to them in turn."""
     disjoint: bool = False
     """Whether no two servers may own the same image (D1)."""
     validation_images: Count = 1000

@@ -34,7 +34,7 @@ class World(NamedTuple):
 # Settings that a world depends on: two runs that agree in them share its objects.
 WORLD_SETTINGS = (
     "seed", "servers", "label_concentration", "device_online_probability", "devices", "images_per_server",
-    "samples_per_round", "churn", "split", "disjoint", "validation_images", "feedback", "local_passes", "batch_size",
+    "samples_per_round", "churn", "label_groups", "split", "disjoint", "validation_images", "feedback", "local_passes", "batch_size",
     "probe_size", "probe_top_up",
 )  # fmt: skip
 
@@ -75,6 +75,7 @@ def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
             images_per_server=config.images_per_server,
             label_concentration=config.label_concentration,
             disjoint=config.disjoint,
+            label_groups=config.label_groups,
         )
     if dataset.groups is None:
         raise ConfigError(

@@ -19,17 +19,23 @@ def label_skewed_shards(
     images_per_server: int,
     label_concentration: float,
     disjoint: bool = False,
+    label_groups: int = 1,
 ) -> list[Indices]:
     """For each server the images it owns: r_i ~ Dir(λ), then a multinomial draw of its labels (D1).
 
-    Images are drawn without replacement inside a server; servers may share images unless `disjoint`.
+    Images are drawn without replacement inside a server; servers may share images unless `disjoint`. With several
+    `label_groups`, servers and labels are dealt out to them in turn, and a server owns labels of its group only.
     """
     _check_sizes(len(labels), num_servers, images_per_server, disjoint=disjoint)
     by_label = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     shards: list[Indices] = []
     for server in range(num_servers):
         rng = stream(seed, "partition", server)
-        counts = _label_counts(rng, [len(pool) for pool in by_label], images_per_server, label_concentration)
+        available = [
+            len(pool) if label % label_groups == server % label_groups else 0 for label, pool in enumerate(by_label)
+        ]
+        _check_group(sum(available), images_per_server, label_groups)
+        counts = _label_counts(rng, available, images_per_server, label_concentration)
         chosen = [rng.choice(pool, size=count, replace=False) for pool, count in zip(by_label, counts, strict=True)]
         shard = np.concatenate(chosen)
         rng.shuffle(shard)
@@ -73,6 +79,14 @@ def _label_counts(rng: np.random.Generator, available: list[int], total: int, co
         open_shares = np.where(counts < room, np.maximum(shares, 1e-12), 0.0)
         counts = np.minimum(counts + rng.multinomial(missing, open_shares / open_shares.sum()), room)
     return [int(count) for count in counts]
+
+
+def _check_group(available: int, images_per_server: int, label_groups: int) -> None:
+    if images_per_server > available:
+        raise ConfigError(
+            f"images_per_server is {images_per_server}, but with label_groups {label_groups} the labels of a group "
+            f"have {available} images left. Use fewer groups or fewer images."
+        )
 
 
 def _check_sizes(num_images: int, num_servers: int, images_per_server: int, *, disjoint: bool) -> None:

@@ -58,6 +58,7 @@ def all_markdown(results: Results, claims: Claims, scale: Scale) -> dict[str, st
             tables["plus_dense"],
             ("dataset", "servers", "label_concentration", "device_online_probability", "method"),
         ),
+        "plus_regimes": _plus(tables["plus_regimes"], ("dataset", "servers", "regime", "links")),
         "plus_ablation": _plus(tables["plus_ablation"], ("dataset", "words")),
         "headline": _headline(tables["headline"]),
         "claims": _claims(tables["claims"]),
@@ -183,7 +184,7 @@ def _energy(rows: Sequence[Row]) -> str:
 
 def _plus(rows: Sequence[Row], keys: Sequence[str]) -> str:
     """A method, and what hat-dfed-plus is ahead of it by; its own row holds it against the mean of the baselines."""
-    names = {**_KEYS, "every": "every", "words": "hat-dfed-plus …"}
+    names = {**_KEYS, "every": "every", "words": "hat-dfed-plus …", "regime": "regime", "links": "links"}
     headings = [*(names[key] for key in keys), "accuracy %", "worst %", "total MJ", "link MJ"]
     headings += ["plus is ahead, points", "total energy saved %", "link energy saved %", "seeds"]
     metrics = ("avg_accuracy", "worst_accuracy", "total_energy_mj", "link_energy_mj")

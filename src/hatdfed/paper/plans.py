@@ -14,7 +14,8 @@ from typing import Any
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import dataset_kind
 from hatdfed.paper.equal_footing import equal_footing, without_thrift
-from hatdfed.paper.plus_plans import WITHOUT, search_settings
+from hatdfed.paper.plus_plans import CHOOSERS, REGIMES, WITHOUT, search_settings
+from hatdfed.resolve import merge_layers
 
 Settings = dict[str, Any]
 
@@ -139,6 +140,12 @@ def _plus_dense(dataset: str, scale: Scale) -> Iterator[Settings]:
             yield point(dataset, method, **setting, **without_thrift(dataset))
 
 
+def _plus_regimes(dataset: str, scale: Scale) -> Iterator[Settings]:
+    sizes = scale.servers[2:] if dataset != "cifar-10" else scale.servers[2:3]  # its large fleets take very long
+    for servers, regime, chooser in product(sizes or scale.servers[-1:], REGIMES.values(), CHOOSERS.values()):
+        yield point(dataset, "hat-dfed-plus", **merge_layers({"servers": servers}, regime, chooser))
+
+
 def _plus_ablation(dataset: str, scale: Scale) -> Iterator[Settings]:
     yield point(dataset, "hat-dfed-plus")
     for without in WITHOUT:
@@ -201,6 +208,7 @@ _TABLE = (
     Experiment(
         "plus_dense", "The baselines with its loss and finish, but whole models in every round", _plus_dense, "plus"
     ),
+    Experiment("plus_regimes", "Where it might matter which links are drawn", _plus_regimes, "plus", 5),
     Experiment("plus_ablation", "hat-dfed-plus without each of its parts", _plus_ablation, "plus"),
 )
 EXPERIMENTS = {experiment.name: experiment for experiment in _TABLE}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hatdfed.paper.plans import BASELINES, Scale, Settings, point, points
-from hatdfed.paper.plus_plans import WITHOUT
+from hatdfed.paper.plus_plans import CHOOSERS, REGIMES, WITHOUT
 from hatdfed.paper.results import Results
 from hatdfed.paper.rows import interval, row_of
-from hatdfed.resolve import resolve
+from hatdfed.resolve import merge_layers, resolve
 from hatdfed.statistics import PairedDifference, paired_or_none
 
 Row = dict[str, Any]
@@ -23,6 +23,7 @@ def plus_tables(results: Results, scale: Scale) -> dict[str, list[Row]]:
         "plus_equal_footing": _against(results, [*points("plus_equal", scale), *points("plus_equal_large", scale)]),
         "plus_dense": _against(results, points("plus_dense", scale)),
         "plus_ablation": _ablation(results, scale),
+        "plus_regimes": _regimes(results, scale),
     }
 
 
@@ -52,6 +53,25 @@ def _ablation(results: Results, scale: Scale) -> list[Row]:
             if at and results.at(whole):
                 keys = {"dataset": dataset, "part": without.part, "words": without.words}
                 rows.append({**row_of(at, keys, None), "plus_is_ahead_by": _ahead(results, whole, [settings])})
+    return rows
+
+
+def _regimes(results: Results, scale: Scale) -> list[Row]:
+    """In each regime: how links are chosen, and what the recipe is ahead of that way by."""
+    rows = []
+    for dataset in scale.datasets:
+        for servers in dict.fromkeys(each["servers"] for each in points("plus_regimes", scale)):
+            for regime, world in REGIMES.items():
+                ways = {
+                    name: point(dataset, PLUS, **merge_layers({"servers": servers}, world, way))
+                    for name, way in CHOOSERS.items()
+                }
+                whole = next(iter(ways.values()))
+                for name, settings in ways.items():
+                    at = results.at(settings)
+                    if at and results.at(whole):
+                        keys = {"dataset": dataset, "servers": servers, "regime": regime, "links": name}
+                        rows.append({**row_of(at, keys, None), "plus_is_ahead_by": _ahead(results, whole, [settings])})
     return rows
 
 

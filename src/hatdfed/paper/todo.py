@@ -17,6 +17,7 @@ from hatdfed.resolve import merge_layers, resolve
 # Settings that came after the first results; at these values they mean what a run without them meant.
 _NEUTRAL: dict[str, Any] = {
     "churn": 0.0,
+    "label_groups": 1,
     "loss": {"name": "cross-entropy"},
     "schedule": {"every": 1, "finish_rounds": 0, "budget_joules": None},
 }

@@ -85,3 +85,21 @@ def test_a_natural_split_keeps_every_person_together():
     assert not held[1] & held[2]
     with pytest.raises(ConfigError, match="7 people or places"):
         grouped_shards(people, seed=0, num_servers=8, images_per_server=5)
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_groups_of_servers_share_no_label(groups):
+    for server, shard in enumerate(shards(num_servers=7, label_groups=groups)):
+        assert len(shard) == 100
+        assert {int(label) % groups for label in LABELS[shard]} == {server % groups}
+
+
+def test_one_group_is_the_split_of_before():
+    assert all(np.array_equal(a, b) for a, b in zip(shards(4), shards(4, label_groups=1), strict=True))
+
+
+def test_a_group_without_enough_images_is_refused():
+    with pytest.raises(ConfigError, match="label_groups 10"):
+        shards(label_groups=10, images_per_server=201)
+    with pytest.raises(ConfigError, match="label_groups 12"):
+        shards(num_servers=12, label_groups=12)
