@@ -34,8 +34,8 @@ class World(NamedTuple):
 # Settings that a world depends on: two runs that agree in them share its objects.
 WORLD_SETTINGS = (
     "seed", "servers", "label_concentration", "device_online_probability", "devices", "images_per_server",
-    "samples_per_round", "churn", "label_groups", "split", "disjoint", "validation_images", "feedback", "local_passes", "batch_size",
-    "probe_size", "probe_top_up",
+    "samples_per_round", "churn", "label_groups", "split", "disjoint", "validation_images", "feedback", "local_passes",
+    "batch_size", "probe_size", "probe_top_up",
 )  # fmt: skip
 
 
