@@ -32,7 +32,8 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
     _refuse_missing_plan(config, program)
     num_params = program.learner.num_params
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
-    share = message_share(program.codec, num_params)
+    is_limited = config.schedule.budget_joules is not None  # finding out takes a message, which nobody else wants
+    share = message_share(program.codec, num_params) if is_limited else 1.0
     coordinator = make_coordinator(config, prices, message_share=share)
     coordinator.plan(coordinator.start(np.zeros(config.servers)))  # a policy that cannot draw for N servers says so now
     return coordinator, program

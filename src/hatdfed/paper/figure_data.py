@@ -11,8 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hatdfed.coordinator import links_in_budget
-from hatdfed.methods import method_named
+from hatdfed.paper.bounds import bound_as_printed, holding_bound
 from hatdfed.paper.claims import Claims
 from hatdfed.paper.plans import (
     GAIN_SHARES,
@@ -25,8 +24,6 @@ from hatdfed.paper.plans import (
     settings_of_table_1,
 )
 from hatdfed.paper.results import Record, Results
-from hatdfed.policies.link_bandit import theorem_learning_rate
-from hatdfed.regret_bounds import printed_bound, standard_bound
 
 Data = dict[str, Any]
 DIGITS = 4
@@ -97,12 +94,9 @@ def _bounds(where: Settings, rounds: Sequence[int]) -> Data:
     """The standard bound round by round; and Eq. (25) as printed, if η is the one that it is about."""
     if not rounds:
         return {}
-    servers, horizon = where["servers"], rounds[-1]
-    own_rate = method_named(OURS).settings["policy"].get("learning_rate")
-    rate = theorem_learning_rate(servers, horizon) if own_rate is None else own_rate
-    links, drawn = servers * (servers - 1), links_in_budget(where["link_share"], servers)
-    standard = [standard_bound(links, drawn, played, rate) for played in rounds]
-    return {"standard": standard, "printed": printed_bound(servers, horizon) if own_rate is None else None}
+    horizon = rounds[-1]
+    standard = [holding_bound(where, played, horizon) for played in rounds]
+    return {"standard": standard, "printed": bound_as_printed(where, horizon)}
 
 
 def _sparsity(results: Results, claims: Claims, dataset: str, scale: Scale) -> list[Data]:

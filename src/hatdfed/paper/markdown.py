@@ -157,7 +157,8 @@ def _bandit(rows: Sequence[Row]) -> str:
     cells = []
     for row in rows:
         keys = [_key(row[key]) for key in ("dataset", "label_concentration", "device_online_probability")]
-        bounds = [f"{row['printed_bound']:.0f}", f"{row['standard_bound']:.0f}"]
+        printed = row["printed_bound"]
+        bounds = ["–" if printed is None else f"{printed:.0f}", f"{row['standard_bound']:.0f}"]
         regret = [f"{row['regret_best_fixed'][0]:.0f} ± {row['regret_best_fixed'][1]:.0f}", *bounds]
         names = ("least", "most", "correlation_with_price")
         ends = [" ± ".join(f"{value:.2f}" for value in row[f"probability_{name}"]) or "–" for name in names]
