@@ -4,10 +4,10 @@ A schedule stands around a policy and decides for each round whether it is *sile
 draws) or part of the *finish* (every link). The policy sees spoken rounds only, numbered without gaps.
 
 `budget_joules` is a hard limit on the link joules of a run. A round may spend what the rounds so far have earned, an
-equal share each, less what was spent; what the finish takes is put aside, and it gets as many rounds as the budget can
-pay. A policy that draws as many links as it is told is told the largest number whose dearest choice is affordable: the
-number shrinks before the draw, so its probabilities stay exact. One that knows its own number is silent until it can
-pay.
+equal share each, less what was spent; what the finish takes is put aside, and it gets as many rounds as half of the
+budget can pay. A policy that draws as many links as it is told is told the largest number whose dearest choice is
+affordable: the number shrinks before the draw, so its probabilities stay exact. One that knows its own number is silent
+until it can pay.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ class Scheduled:
         return context.horizon - self._finish_rounds(context) <= context.t < context.horizon
 
     def _finish_rounds(self, context: PolicyContext) -> int:
-        """As many as were asked for and the whole budget can pay."""
+        """As many as were asked for and half of the budget can pay; one, if all of it can."""
         cost = self._cost(context.possible, context)
         if self.budget_joules is None or cost == 0:
             return self.finish_rounds
-        return min(self.finish_rounds, int(self.budget_joules / cost))
+        return min(self.finish_rounds, max(int(self.budget_joules / 2 / cost), int(self.budget_joules >= cost)))
 
     def _is_spoken(self, t: int) -> bool:
         return t % self.every == self.every - 1

@@ -102,6 +102,12 @@ def test_what_the_budget_cannot_pay_is_dropped_from_the_start_of_the_finish():
     assert spent <= 1.5 * whole
 
 
+def test_the_finish_takes_at_most_half_of_the_budget():
+    whole = float(policy_context(N).prices[all_links(N)].sum())
+    draws, _ = play(Scheduled(bandit(), finish_rounds=10, budget_joules=6.5 * whole))
+    assert [draw.topology.num_links == 20 for draw in draws] == [False] * (K - 3) + [True] * 3
+
+
 def test_the_budget_shrinks_before_the_draw_so_probabilities_stay_exact():
     policy = Scheduled(bandit(), budget_joules=60.0)
     context = policy_context(N, t=9, horizon=K)
