@@ -30,10 +30,11 @@ class Reproduction:
         self.files = read_all(PAPER / "results", EXPERIMENTS, FULL.name)
         self.results, self.claims = Results(self.files), Claims.read(PAPER)
         self.tables = all_tables(self.results, self.claims, FULL)
+        self.markdown = all_markdown(self.results, self.claims, FULL)
 
     def blocks(self) -> dict[str, str]:
         """For paper/README.md."""
-        markdown = {f"paper-{name}": text for name, text in all_markdown(self.results, self.claims, FULL).items()}
+        markdown = {f"paper-{name}": text for name, text in self.markdown.items()}
         return {**markdown, "paper-short": self.short(), "paper-cost": self.cost(), "paper-missing": self.missing()}
 
     def short(self) -> str:
@@ -86,7 +87,7 @@ class Reproduction:
         cells = []
         for name in (name for name, experiment in EXPERIMENTS.items() if experiment.group != "plus"):
             for dataset in FULL.datasets:
-                what = todo([name], FULL, PAPER / "results", dataset)
+                what = todo([name], FULL, PAPER / "results", dataset, files=self.files)
                 if what.missing:
                     cells.append([name, dataset, f"{len(what.missing)} of {len(what.missing) + what.known}"])
         if not cells:
@@ -112,7 +113,7 @@ class Reproduction:
         """The curve of D4 and what the rule makes of it."""
         chosen = {name: chosen_passes(calibration(self.results, self.claims, name)) for name in FULL.datasets}
         words = "; ".join(f"{name}: {passes} passes" for name, passes in chosen.items())
-        text = all_markdown(self.results, self.claims, FULL)["calibration"]
+        text = self.markdown["calibration"]
         return f"{text}\n\nChosen by the rule: {words}."
 
     def readings(self) -> str:
@@ -120,7 +121,7 @@ class Reproduction:
         chosen = chosen_readings(self.results, FULL.datasets)
         words = "; ".join(f"{number}: {reading.words}" for number, reading in chosen.items())
         verdict = f"Preferred by the rule: {words}." if words else "The rule prefers none of them: `hat-dfed` stays."
-        return f"{all_markdown(self.results, self.claims, FULL)['readings']}\n\n{verdict}"
+        return f"{self.markdown['readings']}\n\n{verdict}"
 
     def worth(self, number: str) -> str:
         """One line for the entry of a reading; of test accuracy where a run has no validation accuracy."""

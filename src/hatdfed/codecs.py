@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import ClassVar, Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
@@ -36,10 +36,9 @@ class Codec(Protocol):
         """The model [P] that a receiver sees; refuses what is not one."""
 
 
+@runtime_checkable
 class ManyAtOnce(Codec, Protocol):
     """A codec whose `encode` also takes [n, P], number by number the same: a stacked fleet asks once for all."""
-
-    takes_many: ClassVar[bool]
 
     def restore(self, payload: Payload) -> Tensor:
         """[n, P] what `decode` gives, without looking whether it is sound."""
@@ -48,8 +47,6 @@ class ManyAtOnce(Codec, Protocol):
 @dataclass(frozen=True)
 class Plain:
     """The whole model in one floating-point format."""
-
-    takes_many: ClassVar[bool] = True
 
     dtype: torch.dtype
 
@@ -83,8 +80,6 @@ class Int8:
     Small tensors are sent as they are: they weigh nothing, and in a batch norm's variances numbers of very unlike size
     stand side by side, of which a common scale would make zeros.
     """
-
-    takes_many: ClassVar[bool] = True
 
     block: int = 128  # numbers
     plain: tuple[tuple[int, int], ...] = ()  # ranges of numbers that are sent in float32

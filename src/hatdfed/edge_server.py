@@ -83,8 +83,10 @@ class EdgeProgram:
 
     def offer(self, server: ServerState, work: Work, num_receivers: int) -> tuple[ServerState, Offer]:
         """Encode the model for those who hear it; under push-sum, split the mass evenly between them and oneself."""
-        encodes = num_receivers and not isinstance(self.codec, LinkCodec)
-        payload, memory = self._encoded(server) if encodes else ({}, server.codec_memory)
+        payload: Payload = {}
+        memory = server.codec_memory
+        if num_receivers and not isinstance(self.codec, LinkCodec):  # those are encoded for each receiver, in `address`
+            payload, memory = self.codec.encode(server.params, memory)
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
         return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
 
@@ -94,9 +96,6 @@ class EdgeProgram:
             return offer, None
         payload, known = self.codec.encode_for(server.params, server.known_by.get(receiver))
         return offer._replace(payload=payload), known
-
-    def _encoded(self, server: ServerState) -> tuple[Payload, Memory]:
-        return self.codec.encode(server.params, server.codec_memory)
 
     def take_back(self, server: ServerState, offer: Offer, failed_sends: int) -> ServerState:
         """Under push-sum, what nobody received stays with its sender: mass is never lost."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -40,8 +40,6 @@ class TopK:
     NeurIPS 2018; A. Koloskova, S. Stich, M. Jaggi. Decentralized stochastic optimization and gossip algorithms with
     compressed communication. ICML 2019.
     """
-
-    takes_many: ClassVar[bool] = False
 
     share: float = 0.05  # of all numbers
 

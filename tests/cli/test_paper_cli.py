@@ -42,6 +42,17 @@ def test_from_nothing_to_a_table(paper):
     assert "0 runs played in 0 s, 4 were known" in out
 
 
+def test_small_energies_are_not_zeros(paper):
+    """A world of digits spends kilojoules; its table is in megajoules."""
+    paper("run", "ablation", "--scale", "smoke", "--jobs", "1")
+    _, out, _ = paper("tables", "ablation", "--scale", "smoke")
+    rows = [line.split("|") for line in out.splitlines() if line.startswith("| digits")]
+    assert len(rows) == 3
+    for row in rows:
+        total, link = (float(row[column].split("±")[0]) for column in (-4, -3))
+        assert 0.0005 < link < total < 0.01
+
+
 def test_the_list_says_how_much_is_done(paper):
     code, out, _ = paper("list", "--scale", "smoke")
     assert code == 0

@@ -22,6 +22,7 @@ from hatdfed.fleets.rows import Member
 from hatdfed.fleets.stacked import StackedFleet
 from hatdfed.learning.datasets.base import Dataset
 from hatdfed.learning.work import Batch
+from hatdfed.link_codecs import CODECS, LinkCodec
 from hatdfed.round import RoundPlan, RoundReport
 
 
@@ -56,8 +57,9 @@ class _Parts(NamedTuple):
 
 
 def network_key(config: Config) -> str:
-    """Runs that agree in this can be in one stacked fleet."""
-    return repr([config.dataset, config.dataset_options, config.network, config.learner])
+    """Runs that agree in this can be in one stacked fleet, or are all for mailboxes."""
+    by_link = isinstance(CODECS.get(config.codec), LinkCodec)
+    return repr([config.dataset, config.dataset_options, config.network, config.learner, by_link])
 
 
 def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:

@@ -41,9 +41,11 @@ def list_command(scale: ScaleName = "full", results: ResultsDir = None) -> None:
     from rich.table import Table
 
     chosen = scale_named(scale)
+    folder = results_folder(results, chosen)
+    files = read_all(folder, EXPERIMENTS, chosen.name)
     table = Table("experiment", "question", "points", "runs", "done", box=None)
     for name, experiment in EXPERIMENTS.items():
-        what = todo([name], chosen, results_folder(results, chosen))
+        what = todo([name], chosen, folder, files=files)
         total = what.known + len(what.missing)
         table.add_row(name, experiment.question, str(len(points(name, chosen))), str(total), str(what.known))
     out.print(table)

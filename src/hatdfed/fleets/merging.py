@@ -27,11 +27,10 @@ def is_verbatim(codec: Codec) -> bool:
 
 def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sent:  # [n, P]
     """Every model through its codec and back, without the wire."""
-    if getattr(codec, "takes_many", False):
-        many: ManyAtOnce = codec  # type: ignore[assignment]
-        payload, remembered = many.encode(models, torch.stack(list(memories)))
+    if isinstance(codec, ManyAtOnce):
+        payload, remembered = codec.encode(models, torch.stack(list(memories)))
         share = payload_bits(payload) / (32 * models.numel())
-        return Sent(many.restore(payload), list(remembered), [share] * len(models))
+        return Sent(codec.restore(payload), list(remembered), [share] * len(models))
     encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
     decoded = [codec.decode(payload, models.shape[1]).to(models.device) for payload, _ in encoded]
     compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]

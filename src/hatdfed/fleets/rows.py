@@ -19,6 +19,7 @@ from hatdfed.energy.prices import EnergyPrices
 from hatdfed.learning.stacked.kernels import StageKernels
 from hatdfed.learning.stacked.learner import Images, Models, StackedLearner
 from hatdfed.learning.work import Batch, PooledSource
+from hatdfed.link_codecs import LinkCodec
 
 ROW_ALIGNMENT = 64  # numbers; rows that start on a boundary are read faster
 
@@ -64,6 +65,8 @@ class Rows:
         pool, learner = members[0].sources[0].pool, members[0].program.learner
         if any(source.pool is not pool for member in members for source in member.sources):
             raise ValueError("all runs of a stacked fleet must share one pool of images")
+        if any(isinstance(member.program.codec, LinkCodec) for member in members):
+            raise ValueError("a codec that sends something else to every receiver needs mailboxes")
         channels, height, width = pool.x.shape[1:]
         self.learner = StackedLearner(learner, (channels, height, width), execution.device, execution.kernels)
         self.pool = self.images(pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,13 +86,19 @@ def _metrics(rows: Sequence[Row], metrics: Sequence[str]) -> str:
     cells = []
     for row in rows:
         published = row["published"] or {}
-        figures = [_beside(row[metric], published.get(_METRICS[metric][0])) for metric in metrics]
+        figures = [
+            _beside(row[metric], published.get(_METRICS[metric][0]), is_energy=metric.endswith("_mj"))
+            for metric in metrics
+        ]
         cells.append([*(_key(row[key]) for key in keys), *figures, str(len(row["seeds"]))])
     return table(headings, cells)
 
 
-def _beside(ours: Sequence[float], published: Sequence[float] | None) -> str:
+def _beside(ours: Sequence[float], published: Sequence[float] | None, *, is_energy: bool = False) -> str:
+    """Mean ± deviation (published); a small energy with three digits that count, a small deviation of accuracy as 0."""
     digits = 1 if ours[0] >= 20 else 2
+    if is_energy and 0 < ours[0] < 0.1:
+        digits = 2 - math.floor(math.log10(ours[0]))
     text = f"{ours[0]:.{digits}f} ± {ours[1]:.{digits}f}"
     return text if published is None else f"{text} ({published[0]:g})"
 
@@ -194,7 +201,7 @@ def _plus(rows: Sequence[Row], keys: Sequence[str]) -> str:
     for row in rows:
         ahead = [row["plus_is_ahead_by"][name] for name in differences]
         shown = [_interval(each, 1) if each is not None else "–" for each in ahead]
-        figures = [_beside(row[metric], None) for metric in metrics]
+        figures = [_beside(row[metric], None, is_energy=metric.endswith("_mj")) for metric in metrics]
         cells.append([*(_key(row[key]) for key in keys), *figures, *shown, str(len(row["seeds"]))])
     return table(headings, cells)
 

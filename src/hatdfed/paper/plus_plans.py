@@ -33,6 +33,9 @@ class Change:
     saves: bool = False  # whether it is there to save joules; else to be more accurate
 
 
+# As many links as one for everybody are among five servers, but wherever they fall.
+_WHEREVER = {"policy": {"name": "priced-links", "thrift": 2.0, "learning_rate": 0.0}, "link_share": 0.25}
+
 CHANGES = (
     Change("loss", "plain cross-entropy", {"loss": {"name": "cross-entropy"}}),
     Change("loss", "half of the label prior", {"loss": {"strength": 0.5}}),
@@ -45,8 +48,7 @@ CHANGES = (
     *(Change("thrift", f"price preference {thrift:g}", {"policy": {"thrift": thrift}}, saves=True)
       for thrift in (0.0, 4.0, 8.0)),
     Change("degree", "two models for everybody", {"policy": {"degree": 2}}),
-    Change("balance", "as many links, wherever they fall",
-           {"policy": {"name": "priced-links", "thrift": 2.0, "learning_rate": 0.0}, "link_share": 0.25}),
+    Change("balance", "as many links, wherever they fall", _WHEREVER),
     Change("learning", "a bandit learns from accuracy", {"policy": {"learning_rate": None}, "gain_share": 1.0}),
     Change("merge", "by samples", {"aggregator": {"name": "by-samples"}}),
     Change("merge", "by importance", {"aggregator": {"name": "importance"}}),
@@ -59,8 +61,7 @@ WITHOUT = (
     Change("finish", "without the finish", {"schedule": {"finish_rounds": 0}}),
     Change("every", "links in every round", {"schedule": {"every": 1}}, saves=True),
     Change("codec", "float32 on the links", {"codec": "float32"}, saves=True),
-    Change("balance", "links wherever they fall",
-           {"policy": {"name": "priced-links", "thrift": 2.0, "learning_rate": 0.0}, "link_share": 0.25}),
+    Change("balance", "links wherever they fall", _WHEREVER),
     Change("thrift", "prices ignored", {"policy": {"thrift": 0.0}}, saves=True),
 )  # fmt: skip
 

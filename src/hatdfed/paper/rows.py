@@ -22,7 +22,7 @@ def row_of(at: Mapping[int, Record], keys: Mapping[str, Any], published: Mapping
 def pair(values: Iterable[float]) -> list[float]:
     """Mean and standard deviation, rounded for the reader; nothing of nothing."""
     known = list(values)
-    return [round(value, 4) for value in mean_and_deviation(known)] if known else []
+    return [float(f"{value:.6g}") for value in mean_and_deviation(known)] if known else []
 
 
 def interval(difference: PairedDifference) -> dict[str, Any]:

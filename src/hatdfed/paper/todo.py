@@ -50,9 +50,19 @@ class Todo:
         return list(dict.fromkeys(run.settings["dataset"] for run in self.missing.values()))
 
 
-def todo(names: Sequence[str], scale: Scale, folder: Path, dataset: str | None = None) -> Todo:
-    """The runs of these experiments, or of one data set in them, that no file in `folder` has yet."""
-    files = read_all(folder, EXPERIMENTS, scale.name)
+def todo(
+    names: Sequence[str],
+    scale: Scale,
+    folder: Path,
+    dataset: str | None = None,
+    *,
+    files: dict[str, ResultFile] | None = None,
+) -> Todo:
+    """The runs of these experiments, or of one data set in them, that no file in `folder` has yet.
+
+    `files` are those of the folder, where somebody has read them already.
+    """
+    files = read_all(folder, EXPERIMENTS, scale.name) if files is None else files
     there = {(name, record["key"]) for file in files.values() for name, record in file.records.items()}
     wanted = {name: run for name, run in _wanted(names, scale).items() if dataset in (None, run.settings["dataset"])}
     missing = {name: run for name, run in wanted.items() if (name, run_key(run.config)) not in there}

@@ -9,11 +9,12 @@ import torch
 from hatdfed import loop
 from hatdfed.build.placement import Placement
 from hatdfed.build.program import initial_seed, make_actors
-from hatdfed.build.simulation import settled_placement
+from hatdfed.build.simulation import network_key, settled_placement
 from hatdfed.build.world import make_pools, make_world
 from hatdfed.energy.ledger import Cause
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.mailbox import MailboxFleet
+from hatdfed.fleets.rows import Execution, Member, Rows
 from hatdfed.learning.datasets import load_dataset
 from hatdfed.link_codecs import TopK
 from hatdfed.resolve import resolve
@@ -93,3 +94,12 @@ def test_it_runs_with_mailboxes_and_says_why_not_otherwise():
     assert settled_placement(config(), DATASET, Placement()).fleet == "mailbox"
     with pytest.raises(ConfigError, match="something else to every receiver"):
         settled_placement(config(), DATASET, Placement("stacked", "cpu"))
+
+
+def test_it_shares_no_batch_with_codecs_that_can_be_stacked():
+    assert network_key(config()) != network_key(config(codec="float32"))
+    coordinator, program = make_actors(config(), DATASET)
+    sources = make_world(config(), DATASET, make_pools(DATASET)).sources
+    member = Member(program, sources, coordinator.prices, [0, 1, 2, 3])
+    with pytest.raises(ValueError, match="needs mailboxes"):
+        Rows([member], Execution(torch.device("cpu"), 4))
