@@ -78,7 +78,10 @@ def test_a_time_limit_leaves_a_note(paper):
         (["tables", "--scale", "smoke"], ["no results of scale smoke", "hatdfed paper run all --scale smoke"]),
         (["tables", "tabel_1"], ["no table called 'tabel_1'", "Did you mean table_1?"]),
         (["figures", "--results", "nowhere"], ["no results of scale full in nowhere"]),
-        (["run", "scalability", "--device", "cpu", "--data-dir", "nowhere"], ["nowhere (from --data-dir) is not"]),
+        (
+            ["run", "scalability", "--device", "cpu", "--results", "new", "--data-dir", "nowhere"],
+            ["nowhere (from --data-dir) is not"],
+        ),
     ],
 )
 def test_what_is_wrong_is_one_sentence(paper, arguments, words, monkeypatch):
