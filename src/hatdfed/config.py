@@ -54,6 +54,8 @@ class LearnerConfig(Section):
     """μ."""
     momentum: Share = 0.0
     """For sgd."""
+    cool_down: Share = 0.0
+    """Share of the run, at its end, in which steps become shorter, in a straight line down to almost nothing."""
     initialisation: Literal["xavier", "module"] = "xavier"
     """xavier (as printed) or the module's own."""
 

@@ -20,6 +20,7 @@ from hatdfed.learning.optimisers import OptimiserState
 from hatdfed.learning.work import Batch, Work
 from hatdfed.link_codecs import LinkCodec
 from hatdfed.losses import CrossEntropy, LocalLoss
+from hatdfed.pace import Pace
 
 
 class ServerState(NamedTuple):
@@ -58,6 +59,7 @@ class EdgeProgram:
     codec: Codec
     scores: frozenset[str] = frozenset()  # what the policy wants to know about received models
     loss: LocalLoss = field(default_factory=CrossEntropy)
+    pace: Pace = field(default_factory=Pace)
 
     def start(self, seed: int) -> ServerState:
         """A fresh server with its own initial model."""
@@ -65,21 +67,24 @@ class EdgeProgram:
         optimiser = self.learner.optimiser.init(self.learner.num_trainable)
         return ServerState(params, optimiser, self.codec.init(len(params)))
 
-    def train(self, server: ServerState, work: Work) -> ServerState:
-        """Local training on what the devices brought, Eq. (2); nothing if none came."""
+    def train(self, server: ServerState, work: Work, t: int) -> ServerState:
+        """Local training in round t on what the devices brought, Eq. (2); nothing if none came."""
         if not work.batches:
             return server
-        # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
-        step_scale = 1 / server.mass if self.aggregator.splits_mass else 1.0
         params, optimiser = self.learner.fit(
             server.params,
             server.optimiser,
             work.batches,
             seed=work.seed,
-            step_scale=step_scale,
+            step_scale=self.step_scale(server.mass, t),
             offset=None if work.label_counts is None else self.loss.offset(work.label_counts),
         )
         return server._replace(params=params, optimiser=optimiser)
+
+    def step_scale(self, mass: float, t: int) -> float:
+        """How long steps are in round t."""
+        # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
+        return self.pace.at(t) / mass if self.aggregator.splits_mass else self.pace.at(t)
 
     def offer(self, server: ServerState, work: Work, num_receivers: int) -> tuple[ServerState, Offer]:
         """Encode the model for those who hear it; under push-sum, split the mass evenly between them and oneself."""

@@ -146,6 +146,11 @@ def test_label_prior_schedule_and_finish(method):
     assert_parity(settings(method, loss={"name": "label-prior"}, schedule=schedule))
 
 
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp"])
+def test_a_cool_down_from_one_start(method):
+    assert_parity(settings(method, learner={"cool_down": 1.0}, common_init=True))
+
+
 def test_a_codec_with_memory_remembers_only_what_was_sent():
     """Eight bits turn a difference in the last digit into a level now and then, so models are near, not equal."""
     config = settings("rnd", codec="int8", schedule={"every": 2}, link_share=0.2, rounds=2)

@@ -43,7 +43,7 @@ def inbox(server, *others, mass=1.0):
 def test_training_moves_the_model_and_leaves_the_old_state_alone():
     server = program().start(0)
     before = server.params.clone()
-    trained = program().train(server, work())
+    trained = program().train(server, work(), 0)
     assert torch.equal(server.params, before)
     assert not torch.equal(trained.params, before)
     assert trained.optimiser.step == 5
@@ -51,7 +51,7 @@ def test_training_moves_the_model_and_leaves_the_old_state_alone():
 
 def test_without_data_training_changes_nothing():
     server = program().start(0)
-    assert program().train(server, work(())) is server
+    assert program().train(server, work(()), 0) is server
 
 
 def test_merging_measures_the_merged_model():
@@ -65,7 +65,7 @@ def test_merging_measures_the_merged_model():
 
 def test_models_are_judged_on_the_servers_own_probe():
     edge = program()
-    mine, theirs = edge.train(edge.start(0), work()), edge.start(1)
+    mine, theirs = edge.train(edge.start(0), work(), 0), edge.start(1)
     _, verdict = edge.merge(mine, inbox(mine, theirs), work())
     expected = [edge.learner.losses(server.params, work().probe).mean() for server in (mine, theirs)]
     torch.testing.assert_close(verdict.scores["loss"], torch.stack(expected))
@@ -75,7 +75,7 @@ def test_models_are_judged_on_the_servers_own_probe():
 
 def test_the_optimiser_stays_at_home():
     edge = program(Uniform())
-    trained = edge.train(edge.start(0), work())
+    trained = edge.train(edge.start(0), work(), 0)
     merged, _ = edge.merge(trained, inbox(trained, edge.start(1)), work())
     assert merged.optimiser is trained.optimiser
 

@@ -21,6 +21,7 @@ from hatdfed.learning.networks import network_maker
 from hatdfed.learning.optimisers import OPTIMISERS
 from hatdfed.link_codecs import CODECS, codec_for
 from hatdfed.losses import LOSSES
+from hatdfed.pace import Pace
 from hatdfed.policies import POLICIES
 from hatdfed.policies.base import AnyPolicy
 from hatdfed.randomness import torch_seed
@@ -49,6 +50,7 @@ def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
         codec=codec_for(config.codec, [shape.numel() for _, shape in learner.layout.values()]),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
+        pace=Pace(config.horizon or config.rounds, config.learner.cool_down),
     )
 
 

@@ -59,7 +59,8 @@ class _Parts(NamedTuple):
 def network_key(config: Config) -> str:
     """Runs that agree in this can be in one stacked fleet, or are all for mailboxes."""
     by_link = isinstance(CODECS.get(config.codec), LinkCodec)
-    return repr([config.dataset, config.dataset_options, config.network, config.learner, by_link])
+    learner = config.learner.model_copy(update={"cool_down": 0.0})  # every run of a fleet has its own pace
+    return repr([config.dataset, config.dataset_options, config.network, learner, by_link])
 
 
 def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:

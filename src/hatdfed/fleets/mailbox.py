@@ -88,7 +88,7 @@ class MailboxFleet:
         before = self._before[1] if self._before and self._before[0] == plan.t else self._servers
         everyone = range(self.num_servers)
         works = [source.work(plan.t) for source in self._sources]
-        trained = [self._program.train(before[i], works[i]) for i in everyone]
+        trained = [self._program.train(before[i], works[i], plan.t) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
         exchange = self._exchange(plan, servers, offers)
         mailboxes = exchange.mailboxes

@@ -99,10 +99,9 @@ class StackedFleet:
     def _train(self, plans: Plans, works: Works) -> None:
         """Local training on what the devices brought, Eq. (2)."""
         scale = np.ones(self.rows.count)
-        for run in plans:
-            if self._aggregator(run).splits_mass:
-                # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
-                scale[self.rows.of_run(run)] = 1 / self.rows.mass[self.rows.of_run(run)]
+        for run, plan in plans.items():
+            program, servers = self.rows.members[run].program, self.rows.of_run(run)
+            scale[servers] = [program.step_scale(mass, plan.t) for mass in self.rows.mass[servers]]
         for part in self.rows.parts(plans, self.rows.how.rows_at_once):
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():

@@ -17,7 +17,7 @@ from hatdfed.config import Config, ScheduleConfig
 from hatdfed.resolve import merge_layers, resolve
 from hatdfed.topology import all_links
 
-PARTS = ("loss", "codec", "schedule")  # what every method is given
+PARTS = ("loss", "learner", "common_init", "codec", "schedule")  # what every method is given
 _WORLDS = range(10)  # whose prices are looked at
 
 
@@ -34,6 +34,8 @@ def without_thrift(dataset: str) -> dict[str, Any]:
     plus = resolve({"method": "hat-dfed-plus", "dataset": dataset})
     return {
         "loss": plus.loss.model_dump(),
+        "learner": plus.learner.model_dump(),
+        "common_init": plus.common_init,
         "codec": "float32",
         "schedule": {"every": 1, "finish_rounds": plus.schedule.finish_rounds},
     }

@@ -3,21 +3,25 @@
 Every change of the first guess meets it in the same worlds: data sets × settings × seeds. A part that is there for
 accuracy is changed if a change is distinguishably more accurate; of several the best. A part that is there to save
 joules takes the value with the fewest link joules among those that are at most `TOLERATED` points, and not
-distinguishably, less accurate than the most accurate value. The test set plays no part.
+distinguishably, less accurate than the most accurate value. A value whose links cost more than `LINKS_AT_MOST` of what
+those of the four baselines cost on average is not considered: that is the saving that is asked for. The test set plays
+no part.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hatdfed.paper.plans import EASY, HARD, Scale, point
+from hatdfed.paper.plans import BASELINES, EASY, HARD, Scale, point
 from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, Change
 from hatdfed.paper.results import Results
 from hatdfed.resolve import merge_layers
 from hatdfed.statistics import PairedDifference, paired_or_none
 
 TOLERATED = 0.5  # points of validation accuracy
+LINKS_AT_MOST = 0.06  # of the baselines' link joules
 _STEERS = "validation_accuracy"
 World = str
 
@@ -36,21 +40,30 @@ def tried(results: Results, scale: Scale) -> list[Tried]:
     return [each for each in found if each.accuracy]
 
 
-def recipe(found: Sequence[Tried]) -> dict[str, Any]:
+def allowed_link_mj(results: Results, scale: Scale) -> float:
+    """What the links of a recipe may cost."""
+    places = [(dataset, setting) for dataset in scale.datasets for setting in (HARD, EASY)]
+    points = [point(dataset, method, **setting) for dataset, setting in places for method in BASELINES]
+    joules = [value for at in points for value in results.figures(at, "link_energy_mj").values()]
+    return LINKS_AT_MOST * sum(joules) / len(joules) if joules else math.inf
+
+
+def recipe(found: Sequence[Tried], allowed_mj: float = math.inf) -> dict[str, Any]:
     """The first guess with the changes that the rule makes."""
     settings: Mapping[str, Any] = FIRST_GUESS
-    for change in chosen_changes(found):
+    for change in chosen_changes(found, allowed_mj):
         settings = merge_layers(settings, change.settings)
     return dict(settings)
 
 
-def chosen_changes(found: Sequence[Tried]) -> list[Change]:
+def chosen_changes(found: Sequence[Tried], allowed_mj: float = math.inf) -> list[Change]:
     """At most one for each part, in their order."""
     if not found or found[0].change is not None:
         return []
-    parts = dict.fromkeys(each.change.part for each in found if each.change is not None)
+    others = [each for each in found if each.change is not None and each.link_mj <= allowed_mj]
+    parts = dict.fromkeys(each.change.part for each in others if each.change is not None)
     chosen = [
-        _best_of(found[0], [each for each in found if each.change and each.change.part == part]) for part in parts
+        _best_of(found[0], [each for each in others if each.change and each.change.part == part]) for part in parts
     ]
     return [each.change for each in chosen if each.change is not None]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hatdfed.methods import method_named
 from hatdfed.resolve import merge_layers
 
 # The first guess: cheap links that leave nobody out, in every fourth round and in eight bits, a local loss that knows
@@ -42,7 +43,7 @@ CHANGES = (
     *(Change("finish", f"{rounds} rounds with all links", {"schedule": {"finish_rounds": rounds}})
       for rounds in (0, 3, 10)),
     *(Change("every", f"links in every {name} round", {"schedule": {"every": m}}, saves=True)
-      for m, name in ((1, "single"), (2, "second"), (8, "eighth"), (16, "sixteenth"))),
+      for m, name in ((1, "single"), (2, "second"), (3, "third"), (8, "eighth"), (16, "sixteenth"))),
     Change("codec", "float32", {"codec": "float32"}, saves=True),
     Change("codec", "float16", {"codec": "float16"}, saves=True),
     *(Change("thrift", f"price preference {thrift:g}", {"policy": {"thrift": thrift}}, saves=True)
@@ -52,18 +53,32 @@ CHANGES = (
     Change("learning", "a bandit learns from accuracy", {"policy": {"learning_rate": None}, "gain_share": 1.0}),
     Change("merge", "by samples", {"aggregator": {"name": "by-samples"}}),
     Change("merge", "by importance", {"aggregator": {"name": "importance"}}),
+    *(Change("cool-down", f"steps become shorter over {words}", {"learner": {"cool_down": share}})
+      for share, words in ((0.25, "the last quarter"), (0.5, "the second half"), (1.0, "the whole run"))),
+    Change("start", "all servers start from the same model", {"common_init": True}),
 )  # fmt: skip
 
 
-# What `hat-dfed-plus` is without each part.
-WITHOUT = (
-    Change("loss", "without the label prior", {"loss": {"name": "cross-entropy"}}),
-    Change("finish", "without the finish", {"schedule": {"finish_rounds": 0}}),
-    Change("every", "links in every round", {"schedule": {"every": 1}}, saves=True),
-    Change("codec", "float32 on the links", {"codec": "float32"}, saves=True),
-    Change("balance", "links wherever they fall", _WHEREVER),
-    Change("thrift", "prices ignored", {"policy": {"thrift": 0.0}}, saves=True),
-)  # fmt: skip
+def without_each_part(recipe: Mapping[str, Any]) -> tuple[Change, ...]:
+    """What a recipe is without each part that it has."""
+    policy = {name: value for name, value in recipe["policy"].items() if name != "degree"}
+    wherever = {"policy": policy | {"name": "priced-links"}, "link_share": 0.25}
+    has_start, has_cool_down = recipe.get("common_init"), recipe.get("learner", {}).get("cool_down")
+    every, finish = recipe["schedule"]["every"], recipe["schedule"]["finish_rounds"]
+    parts = [
+        (Change("loss", "without the label prior", {"loss": {"name": "cross-entropy"}}), True),
+        (Change("cool-down", "steps of full length to the end", {"learner": {"cool_down": 0.0}}), has_cool_down),
+        (Change("start", "every server starts from its own model", {"common_init": False}), has_start),
+        (Change("finish", "without the finish", {"schedule": {"finish_rounds": 0}}), finish),
+        (Change("every", "links in every round", {"schedule": {"every": 1}}, saves=True), every > 1),
+        (Change("codec", "float32 on the links", {"codec": "float32"}, saves=True), recipe["codec"] != "float32"),
+        (Change("balance", "links wherever they fall", wherever), recipe["policy"]["name"] == "balanced-links"),
+        (Change("thrift", "prices ignored", {"policy": {"thrift": 0.0}}, saves=True), recipe["policy"]["thrift"]),
+    ]  # fmt: skip
+    return tuple(change for change, is_part in parts if is_part)
+
+
+WITHOUT = without_each_part(method_named("hat-dfed-plus").settings)
 
 
 # Where it might matter which links are drawn.

@@ -21,6 +21,8 @@ _NEUTRAL: dict[str, Any] = {
     "loss": {"name": "cross-entropy"},
     "schedule": {"every": 1, "finish_rounds": 0, "budget_joules": None},
 }
+# The same, for what came into a section that was there.
+_NEUTRAL_INSIDE: dict[str, dict[str, Any]] = {"learner": {"cool_down": 0.0}}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def run_key(config: Config) -> str:
     Defaults inside a policy or an aggregator that a configuration does not name are not in it.
     """
     dump = config.model_dump(mode="json", exclude={"checkpoint_every"})
+    for section, neutral in _NEUTRAL_INSIDE.items():
+        dump[section] = {name: value for name, value in dump[section].items() if value != neutral.get(name, ...)}
     decides = {name: value for name, value in dump.items() if value != _NEUTRAL.get(name, ...)}
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -2,7 +2,8 @@
 
 from hatdfed.paper.plans import FULL, points, runs
 from hatdfed.paper.plus_choice import Tried, chosen_changes, recipe
-from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS
+from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, without_each_part
+from hatdfed.resolve import merge_layers
 
 WOBBLE = (0.1, -0.1, 0.2, -0.2, 0.0)
 
@@ -49,6 +50,21 @@ def test_a_dearer_value_is_taken_if_the_first_guess_is_much_worse():
     single = change("every", "single")
     found = [values(50.0, 1.0), values(53.0, 4.0, single)]
     assert chosen_changes(found) == [single]
+
+
+def test_what_costs_more_than_allowed_is_not_considered():
+    second, third = change("every", "second"), change("every", "third")
+    found = [values(50.0, 1.0), values(53.0, 2.0, second), values(52.0, 1.4, third)]
+    assert chosen_changes(found) == [second]
+    assert chosen_changes(found, allowed_mj=1.5) == [third]
+    assert chosen_changes(found, allowed_mj=1.2) == []
+
+
+def test_only_parts_that_a_recipe_has_are_left_out_of_it():
+    lean = merge_layers(FIRST_GUESS, {"policy": {"thrift": 0.0}, "schedule": {"finish_rounds": 0}})
+    assert [each.part for each in without_each_part(lean)] == ["loss", "every", "codec", "balance"]
+    rich = merge_layers(FIRST_GUESS, {"learner": {"cool_down": 0.5}, "common_init": True})
+    assert {"cool-down", "start", "finish", "thrift"} <= {each.part for each in without_each_part(rich)}
 
 
 def test_the_search_has_worlds_of_its_own():
