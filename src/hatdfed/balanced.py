@@ -64,7 +64,8 @@ def balanced_rounding(probability: FloatMatrix, rng: np.random.Generator) -> Boo
     value = probability.tolist()
     while start := next((i for i, others in enumerate(receivers) if others), -1) + 1:
         circle = _circle(start - 1, receivers, senders)
-        for i, j in _shift(circle, value, rng):
+        settled = _shift(circle, value, rng) if len(circle) > 1 else circle
+        for i, j in settled:
             receivers[i].discard(j)
             senders[j].discard(i)
             drawn[i, j] = value[i][j] > 0.5
@@ -127,13 +128,19 @@ Link = tuple[int, int]  # receiver and sender
 
 
 def _circle(start: int, receivers: list[set[int]], senders: list[set[int]]) -> list[Link]:
-    """A circle of open links, receiver by receiver and sender by sender in turn."""
+    """A circle of open links, receiver by receiver and sender by sender in turn.
+
+    Or one link alone, the only open one of a server: as the server's sum is whole, that link is 0 or 1 but for what
+    rounding has left of its other links.
+    """
     links: list[Link] = []
     seen = {(0, start): 0}  # side and server, and how many links led there
     side, here, before = 0, start, -1
     while True:
         around = receivers[here] if side == 0 else senders[here]
-        there = next(other for other in around if other != before)
+        there = next((other for other in around if other != before), None)
+        if there is None:
+            return links[-1:]
         links.append((here, there) if side == 0 else (there, here))
         side, here, before = 1 - side, there, here
         if (side, here) in seen:

@@ -24,7 +24,7 @@ from hatdfed.session import RunResult
 from hatdfed.workers import Workers
 
 # Servers in one batch; a CPU gains little from more, and a stop loses the runs in play.
-SERVERS_AT_ONCE = {"cpu": 20, "cuda": 160}
+SERVERS_AT_ONCE = {"cpu": 20, "cuda": 110}
 GPU_PROCESSES = 6
 
 OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have

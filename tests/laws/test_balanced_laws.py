@@ -72,6 +72,26 @@ def test_links_are_drawn_with_their_probabilities(size, degree, draws):
     assert (np.abs(counts / draws - probability) <= 5 * error + 1e-9).all()
 
 
+def test_what_rounding_leaves_of_tiny_probabilities_leads_nowhere():
+    """Probabilities below what counts as open may add up to a link that is open, alone, and all but certain."""
+    tiny = 0.4e-9  # settled; three of them leave a link at 1 - 1.2e-9, which is open
+    probability = np.full((5, 5), tiny)
+    probability[np.arange(5), (np.arange(5) + 1) % 5] = 1 - 3 * tiny
+    np.fill_diagonal(probability, 0.0)
+    drawn = balanced_rounding(probability, np.random.default_rng(0))
+    assert drawn.tolist() == (probability > 0.5).tolist()
+
+
+@pytest.mark.parametrize("spread", [15.0, 25.0, 40.0])
+def test_steep_weights_can_be_drawn(spread):
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        probability = balance(-spread * rng.random((20, 20)), ~np.eye(20, dtype=bool), 1)
+        if probability is not None:
+            drawn = balanced_rounding(probability, rng)
+            assert drawn.sum(axis=0).tolist() == drawn.sum(axis=1).tolist() == [1] * 20
+
+
 def test_whole_probabilities_are_kept_as_they_are():
     ring = np.roll(np.eye(5), 1, axis=1)
     np.testing.assert_array_equal(balanced_rounding(ring, stream(0, "draw")), ring.astype(bool))

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hatdfed.paper.claims import Claims
-from hatdfed.paper.plans import BASELINES, EASY, HARD, Scale, Settings, point, settings_of_table_1
+from hatdfed.paper.places import EASY, HARD
+from hatdfed.paper.plans import BASELINES, Scale, Settings, point, settings_of_table_1
 from hatdfed.paper.results import Results
 from hatdfed.statistics import PairedDifference, paired_difference, paired_or_none
 

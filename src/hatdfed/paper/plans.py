@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import dataset_kind
 from hatdfed.paper.equal_footing import equal_footing, without_thrift
-from hatdfed.paper.plus_plans import CHOOSERS, REGIMES, WITHOUT, search_settings
+from hatdfed.paper.places import EASY, HARD
+from hatdfed.paper.plus_plans import CHOOSERS, REGIMES, SWEEPS, WITHOUT
 from hatdfed.resolve import merge_layers
 
 Settings = dict[str, Any]
@@ -28,8 +30,6 @@ QUALITY_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6)  # β, swept at three α
 PASSES = (1, 2, 4, 8)  # what D4 is chosen from
 MANY_SAMPLES = 240  # a round, the variant of D4
 
-HARD = {"label_concentration": 0.3, "device_online_probability": 0.5}  # the default setting
-EASY = {"label_concentration": 0.7, "device_online_probability": 0.9}
 _SHARES = {"link_share": 0.3, "gain_share": 0.6, "quality_share": 0.4}  # γ, α, β
 
 
@@ -152,9 +152,10 @@ def _plus_ablation(dataset: str, scale: Scale) -> Iterator[Settings]:
         yield point(dataset, "hat-dfed-plus", **without.settings)
 
 
-def _plus_search(dataset: str, scale: Scale) -> Iterator[Settings]:
-    for setting, changed in product((HARD, EASY), search_settings()):
-        yield point(dataset, "hat-dfed", **setting, **changed)
+def _sweep(name: str, dataset: str, scale: Scale) -> Iterator[Settings]:
+    sweep = SWEEPS[name]
+    for place, changed in product(sweep.places_for(dataset), sweep.settings()):
+        yield point(dataset, "hat-dfed", **place, **changed)
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,30 @@ _TABLE = (
     ),
     Experiment("readings", "What each reading of the paper is worth", _readings, "behind"),
     Experiment("released", "The authors' code as published, and the paper as printed", _released, "behind", 5),
-    Experiment("plus_search", "What hat-dfed-plus should be made of, on validation data", _plus_search, "plus", 3, 100),
+    Experiment(
+        "plus_search",
+        "What hat-dfed-plus should be made of, on validation data",
+        partial(_sweep, "plus_search"),
+        "plus",
+        seeds=3,
+        first_seed=100,
+    ),
+    Experiment(
+        "plus_search_again",
+        "Again, from what that chose",
+        partial(_sweep, "plus_search_again"),
+        "plus",
+        seeds=5,
+        first_seed=103,
+    ),
+    Experiment(
+        "plus_search_many",
+        "The same question with 20 and 50 servers",
+        partial(_sweep, "plus_search_many"),
+        "plus",
+        seeds=3,
+        first_seed=108,
+    ),
     Experiment("plus", "hat-dfed-plus against every method as it is", _plus, "plus"),
     Experiment("plus_large", "The same with 20 and 50 servers", _plus_large, "plus", 5),
     Experiment("plus_equal", "Every method with the same loss, finish, codec and link joules", _plus_equal, "plus"),

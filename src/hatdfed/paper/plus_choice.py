@@ -1,6 +1,6 @@
 """The recipe of `hat-dfed-plus`, chosen part by part on validation data.
 
-Every change of the first guess meets it in the same worlds: data sets × settings × seeds. A part that is there for
+Every change of a guess meets it in the same worlds: data sets × settings × seeds. A part that is there for
 accuracy is changed if a change is distinguishably more accurate; of several the best. A part that is there to save
 joules takes the value with the fewest link joules among those that are at most `TOLERATED` points, and not
 distinguishably, less accurate than the most accurate value. A value whose links cost more than `LINKS_AT_MOST` of what
@@ -14,8 +14,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hatdfed.paper.plans import BASELINES, EASY, HARD, Scale, point
-from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, Change
+from hatdfed.paper.places import EASY, HARD
+from hatdfed.paper.plans import BASELINES, Scale, point
+from hatdfed.paper.plus_plans import Change, Sweep
 from hatdfed.paper.results import Results
 from hatdfed.resolve import merge_layers
 from hatdfed.statistics import PairedDifference, paired_or_none
@@ -29,14 +30,14 @@ World = str
 class Tried(NamedTuple):
     """One value of a part."""
 
-    change: Change | None  # None: as in the first guess
+    change: Change | None  # None: as in the guess
     accuracy: Mapping[World, float]  # validation
     link_mj: float  # mean
 
 
-def tried(results: Results, scale: Scale) -> list[Tried]:
-    """The first guess, then every change that has been played."""
-    found = [_tried(results, scale, None), *(_tried(results, scale, change) for change in CHANGES)]
+def tried(results: Results, scale: Scale, sweep: Sweep) -> list[Tried]:
+    """The guess, then every change that has been played."""
+    found = [_tried(results, scale, sweep, change) for change in (None, *sweep.changes)]
     return [each for each in found if each.accuracy]
 
 
@@ -48,9 +49,9 @@ def allowed_link_mj(results: Results, scale: Scale) -> float:
     return LINKS_AT_MOST * sum(joules) / len(joules) if joules else math.inf
 
 
-def recipe(found: Sequence[Tried], allowed_mj: float = math.inf) -> dict[str, Any]:
-    """The first guess with the changes that the rule makes."""
-    settings: Mapping[str, Any] = FIRST_GUESS
+def recipe(sweep: Sweep, found: Sequence[Tried], allowed_mj: float = math.inf) -> dict[str, Any]:
+    """The guess with the changes that the rule makes."""
+    settings: Mapping[str, Any] = sweep.guess
     for change in chosen_changes(found, allowed_mj):
         settings = merge_layers(settings, change.settings)
     return dict(settings)
@@ -101,14 +102,14 @@ def _is_as_good(mine: Tried, top: Tried) -> bool:
     return mine is top or (difference.mean >= -TOLERATED and difference.high >= 0)
 
 
-def _tried(results: Results, scale: Scale, change: Change | None) -> Tried:
-    settings = FIRST_GUESS if change is None else merge_layers(FIRST_GUESS, change.settings)
+def _tried(results: Results, scale: Scale, sweep: Sweep, change: Change | None) -> Tried:
+    settings = sweep.guess if change is None else merge_layers(sweep.guess, change.settings)
     accuracy: dict[World, float] = {}
     joules: list[float] = []
     for dataset in scale.datasets:
-        for setting in (HARD, EASY):
-            at = point(dataset, "hat-dfed", **setting, **settings)
-            where = f"{dataset} {list(setting.values())}"
+        for place in sweep.places_for(dataset):
+            at = point(dataset, "hat-dfed", **place, **settings)
+            where = f"{dataset} {list(place.values())}"
             accuracy |= {f"{where} {seed}": value for seed, value in results.figures(at, _STEERS).items()}
             joules += results.figures(at, "link_energy_mj").values()
     return Tried(change, accuracy, sum(joules) / len(joules) if joules else 0.0)

@@ -1,6 +1,7 @@
-"""What `hat-dfed-plus` is made of is searched for on validation data: one part at a time is changed from a first guess.
+"""What `hat-dfed-plus` is made of is searched for on validation data: one part at a time is changed from a guess.
 
-The seeds of the search are worlds that no table uses.
+Three sweeps: every part from a first guess; again, from what the first sweep chose, those parts that may have come to
+depend on each other; and with many servers. Each has worlds of its own, that no table uses.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hatdfed.methods import method_named
+from hatdfed.paper.places import EASY, HARD
 from hatdfed.resolve import merge_layers
 
 # The first guess: cheap links that leave nobody out, in every fourth round and in eight bits, a local loss that knows
@@ -59,6 +61,58 @@ CHANGES = (
 )  # fmt: skip
 
 
+# What the first sweep chose.
+SECOND_GUESS: Mapping[str, Any] = merge_layers(FIRST_GUESS, {"policy": {"thrift": 8.0}, "learner": {"cool_down": 0.25}})
+
+# When steps become shorter at the end, models need not be pulled together so hard, and more of the joules may go to the
+# rounds before.
+CHANGES_AGAIN = (
+    Change("spending", "links in every third round", {"schedule": {"every": 3}}),
+    Change("spending", "every third, 2 rounds with all", {"schedule": {"every": 3, "finish_rounds": 2}}),
+    Change("spending", "every second, 1 round with all", {"schedule": {"every": 2, "finish_rounds": 1}}),
+    Change("spending", "two models in every eighth", {"policy": {"degree": 2}, "schedule": {"every": 8}}),
+    Change("cool-down", "steps become shorter over the last seventh", {"learner": {"cool_down": 0.15}}),
+    Change("cool-down", "steps become shorter over two fifths", {"learner": {"cool_down": 0.4}}),
+    Change("learning", "a bandit learns from accuracy", {"policy": {"learning_rate": None}, "gain_share": 1.0}),
+)
+
+CHANGES_FOR_MANY = (
+    Change("degree", "one more model for every doubling", {"policy": {"degree": None}}),
+    Change("finish", "2 rounds with all links", {"schedule": {"finish_rounds": 2}}, saves=True),
+    Change("degree", "one more for every doubling, 2 rounds with all",
+           {"policy": {"degree": None}, "schedule": {"finish_rounds": 2}}),
+)  # fmt: skip
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A guess, changes of it, and where they meet."""
+
+    guess: Settings
+    changes: tuple[Change, ...]
+    places: tuple[Settings, ...] = (HARD, EASY)
+    large_places: tuple[Settings, ...] = ()  # on top, but not with CIFAR-10, whose large fleets take very long
+
+    def places_for(self, dataset: str) -> tuple[Settings, ...]:
+        """Where its runs are played with this data set."""
+        return self.places if dataset == "cifar-10" else (*self.places, *self.large_places)
+
+    def settings(self) -> Iterator[dict[str, Any]]:
+        """The guess, then every change of it, as settings on top of `hat-dfed`."""
+        yield dict(self.guess)
+        for change in self.changes:
+            yield merge_layers(self.guess, change.settings)
+
+
+SWEEPS: Mapping[str, Sweep] = {
+    "plus_search": Sweep(FIRST_GUESS, CHANGES),
+    "plus_search_again": Sweep(SECOND_GUESS, CHANGES_AGAIN),
+    "plus_search_many": Sweep(SECOND_GUESS, CHANGES_FOR_MANY, ({"servers": 20},), ({"servers": 50},)),
+}
+
+
 def without_each_part(recipe: Mapping[str, Any]) -> tuple[Change, ...]:
     """What a recipe is without each part that it has."""
     policy = {name: value for name, value in recipe["policy"].items() if name != "degree"}
@@ -95,10 +149,3 @@ CHOOSERS: Mapping[str, Mapping[str, Any]] = {
     "random links": {"policy": {"thrift": 0.0}},
     "learned links": {"policy": {"learning_rate": None}, "gain_share": 1.0},
 }
-
-
-def search_settings() -> Iterator[dict[str, Any]]:
-    """The first guess, then every change of it, as settings on top of `hat-dfed`."""
-    yield dict(FIRST_GUESS)
-    for change in CHANGES:
-        yield merge_layers(FIRST_GUESS, change.settings)

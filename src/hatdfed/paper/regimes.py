@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from hatdfed.paper.expected_energy import expected_link_joules
-from hatdfed.paper.plans import BASELINES, HARD, Scale, point
+from hatdfed.paper.places import HARD
+from hatdfed.paper.plans import BASELINES, Scale, point
 from hatdfed.paper.results import Results
 from hatdfed.resolve import resolve
 from hatdfed.summary import mean_and_deviation

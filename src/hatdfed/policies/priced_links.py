@@ -8,6 +8,7 @@ Feed it the accuracy part of the utility alone (`gain_share: 1`): the rest is pr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,29 +67,35 @@ class BalancedLinks(PricedLinks):
 
     uses_budget = False
 
-    degree: int = 1
+    degree: int | None = 1  # None: 1 up to eight servers, and one more for every doubling
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.degree < 1:
+        if self.degree is not None and self.degree < 1:
             raise ConfigError(f"policy.degree is {self.degree}, but must be at least 1.")
 
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Draw by learned weight and price, among choices in which all degrees are equal."""
-        num_servers = len(context.active)
+        degree = self._degree(len(context.active))
+        log_weights, possible = self._log_weights(state, context), context.possible
+        here = np.flatnonzero(context.active)
+        inside = np.ix_(here, here)
+        probability = balance(log_weights[inside], possible[inside], degree)
+        if probability is None:
+            return free_draw(log_weights, possible, degree * len(here), rng)
+        links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+        links[inside], propensity[inside] = balanced_rounding(probability, rng), probability
+        return make_draw(links, propensity)
+
+    def _degree(self, num_servers: int) -> int:
+        """So many for N servers. Where all hear about log2 N others, what one knows is everywhere in a few rounds."""
+        if self.degree is None:
+            return max(1, math.ceil(math.log2(num_servers)) - 2)
         if self.degree >= num_servers:
             raise ConfigError(
                 f"policy.degree is {self.degree}, but {num_servers} servers have {num_servers - 1} others."
             )
-        log_weights, possible = self._log_weights(state, context), context.possible
-        here = np.flatnonzero(context.active)
-        inside = np.ix_(here, here)
-        probability = balance(log_weights[inside], possible[inside], self.degree)
-        if probability is None:
-            return free_draw(log_weights, possible, self.degree * len(here), rng)
-        links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
-        links[inside], propensity[inside] = balanced_rounding(probability, rng), probability
-        return make_draw(links, propensity)
+        return self.degree
 
 
 def free_draw(log_weights: FloatMatrix, possible: BoolMatrix, budget: int, rng: np.random.Generator) -> LinkDraw:

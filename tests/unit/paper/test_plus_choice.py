@@ -2,9 +2,10 @@
 
 from hatdfed.paper.plans import FULL, points, runs
 from hatdfed.paper.plus_choice import Tried, chosen_changes, recipe
-from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, without_each_part
+from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, SWEEPS, without_each_part
 from hatdfed.resolve import merge_layers
 
+SWEEP = SWEEPS["plus_search"]
 WOBBLE = (0.1, -0.1, 0.2, -0.2, 0.0)
 
 
@@ -22,14 +23,14 @@ def change(part, words):
 def test_what_is_not_better_changes_nothing():
     found = [values(50.0, 1.0), *(values(50.0, 1.0, each) for each in CHANGES if not each.saves)]
     assert chosen_changes(found) == []
-    assert recipe(found) == FIRST_GUESS
+    assert recipe(SWEEP, found) == FIRST_GUESS
 
 
 def test_a_part_for_accuracy_is_changed_if_it_is_distinguishably_better():
     better, noisy = change("finish", "10 rounds"), change("loss", "plain")
     found = [values(50.0, 1.0), values(51.0, 5.0, better), values(50.5, 1.0, noisy, noise=20.0)]
     assert chosen_changes(found) == [better]
-    assert recipe(found)["schedule"] == {"every": 4, "finish_rounds": 10}
+    assert recipe(SWEEP, found)["schedule"] == {"every": 4, "finish_rounds": 10}
 
 
 def test_of_several_the_best_is_taken():

@@ -72,5 +72,5 @@ def test_the_ablation_takes_one_part_away_at_a_time():
     plus = resolve({"method": "hat-dfed-plus"})
     for settings in points("plus_ablation", SMOKE)[1:]:
         config = resolve({**settings, "label_concentration": 0.3})
-        parts = ("loss", "codec", "schedule", "policy", "aggregator")
+        parts = ("loss", "learner", "codec", "schedule", "policy", "aggregator")
         assert sum(getattr(config, part) != getattr(plus, part) for part in parts) == 1
