@@ -23,6 +23,7 @@ from hatdfed.paper.plans import (
     points,
     settings_of_table_1,
 )
+from hatdfed.paper.plus_figure_data import front_panels, regime_panels
 from hatdfed.paper.results import Record, Results
 
 Data = dict[str, Any]
@@ -42,8 +43,12 @@ def figure_data(results: Results, claims: Claims, scale: Scale) -> dict[str, Dat
             "sensitivity": _sensitivity(results, claims, dataset, scale),
             "regret": _regret(results, dataset),
         }
-        for kind, draft in drafts.items():
-            panels = [{**panel, "lines": [line for line in panel["lines"] if _has_length(line)]} for panel in draft]
+        drawn = {
+            kind: [{**panel, "lines": [line for line in panel["lines"] if _has_length(line)]} for panel in draft]
+            for kind, draft in drafts.items()
+        }
+        drawn |= {"front": front_panels(results, dataset), "regimes": regime_panels(results, dataset, scale)}
+        for kind, panels in drawn.items():
             if any(panel["lines"] for panel in panels):
                 data = {"kind": kind, "dataset": dataset, "scale": scale.name, "panels": panels}
                 found[f"{kind}-{dataset}.png"] = _rounded(data)

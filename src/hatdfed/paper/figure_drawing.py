@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
@@ -16,11 +15,10 @@ import hatdfed.report as rp
 import hatdfed.report.style as st
 from hatdfed.paper import figure_words as words
 from hatdfed.paper.figure_data import OURS, Data, lines_of
+from hatdfed.paper.figure_panels import ACCURACY, COLOURS, ENERGY, GREY, WIDTH, four, legend_below, note, set_apart
+from hatdfed.paper.plus_figure_drawing import front, regimes
 from hatdfed.report import Vector
 
-_WIDTH = 9.2  # inches
-_GREY = "#8A929B"  # of what is a bound and no rival
-_COLOURS = {"rnd": "#56B4E9", "d-psgd": "#0072B2", "dac": "#009E73", "sgp": "#CC79A7", OURS: "#D55E00"}
 _DASHES: dict[str, Any] = {"full": (0, (5, 1.5)), "local": (0, (1.2, 1.2))}
 _LEVELS = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#882255", "D"))
 _BOUNDS = {"standard": "standard bound, in expectation", "printed": "printed bound, does not hold in general"}
@@ -32,7 +30,6 @@ _MEANING = {
 _ASIDE = 0.006  # in shares, between lines that would cover each other
 _MEANS = "Means over servers and seeds; numbers: last round."
 _WHISKERS = "Whiskers: ± 1 standard error over worlds, which are the same at every point."
-_ENERGY, _ACCURACY = "Total energy (MJ)", "Average test accuracy (%)"
 
 
 def draw(data: Data, path: Path) -> Path:
@@ -43,6 +40,8 @@ def draw(data: Data, path: Path) -> Path:
         "sparsity": _sparsity,
         "sensitivity": _sensitivity,
         "regret": _regret,
+        "front": front,
+        "regimes": regimes,
     }
     return st.save(pictures[data["kind"]](data), path)
 
@@ -51,9 +50,9 @@ def _learning_curves(data: Data) -> Figure:
     """Four panels of accuracy over rounds or energy, each with a legend in the order in which the lines end."""
     is_over_rounds = data["kind"] == "accuracy"
     notes = [_MEANS, words.SETTING] if is_over_rounds else [_MEANS, *_energy_notes(data), words.SETTING]
-    figure = st.page(_WIDTH, 6.6, words.title(data), words.subtitle(data, *notes))
+    figure = st.page(WIDTH, 6.6, words.title(data), words.subtitle(data, *notes))
     over = "Rounds played" if is_over_rounds else "Energy spent so far (MJ)"
-    panels = _four(figure, data, over, "Validation accuracy (%)")
+    panels = four(figure, data, over, "Validation accuracy (%)")
     for axes, panel in panels:
         ranked = sorted(panel["lines"], key=lambda line: -line["y"][-1])
         handles = [_curve(axes, line, has_end=not is_over_rounds) for line in ranked]
@@ -73,12 +72,12 @@ def _learning_curves(data: Data) -> Figure:
 def _curve(axes: Axes, line: Data, *, has_end: bool) -> Any:
     """A method's line, with a dot where its last round is; hat-dfed's is thick, with a hair line at what it spent."""
     name = line["name"]
-    (drawn,) = axes.plot(line["x"], line["y"], color=_COLOURS.get(name, _GREY), linestyle=_DASHES.get(name, "-"))
+    (drawn,) = axes.plot(line["x"], line["y"], color=COLOURS.get(name, GREY), linestyle=_DASHES.get(name, "-"))
     drawn.set(linewidth=2.4 if name == OURS else 1.3, zorder=3 if name == OURS else 2)
     if has_end:
         drawn.set(marker="o", markersize=5.5 if name == OURS else 4, markevery=[-1])
         if name == OURS:
-            axes.axvline(line["x"][-1], color=_COLOURS[OURS], linewidth=0.7, zorder=1)
+            axes.axvline(line["x"][-1], color=COLOURS[OURS], linewidth=0.7, zorder=1)
     return drawn
 
 
@@ -100,20 +99,20 @@ def _energy_notes(data: Data) -> list[str]:
 def _dearest_rival(data: Data) -> float:
     """Where the energy axis ends: with all methods but those that are bounds, as far as there are others."""
     lines = lines_of(data)
-    rivals = [line for line in lines if line["name"] in _COLOURS]
+    rivals = [line for line in lines if line["name"] in COLOURS]
     return float(max(line["x"][-1] for line in rivals or lines))
 
 
 def _regret(data: Data) -> Figure:
     """Four panels of regret over rounds, with the range over seeds and the two bounds."""
     meaning = "Regret against the best fixed links; line: mean, band: range over seeds."
-    figure = st.page(_WIDTH, 6.2, words.title(data), words.subtitle(data, meaning, words.SETTING))
-    panels = _four(figure, data, "Rounds played", "Regret (utility missed)")
+    figure = st.page(WIDTH, 6.2, words.title(data), words.subtitle(data, meaning, words.SETTING))
+    panels = four(figure, data, "Rounds played", "Regret (utility missed)")
     for axes, panel in panels:
         for line in panel["lines"]:
-            axes.fill_between(line["x"], line["least"], line["most"], color=_COLOURS[OURS], alpha=0.25, linewidth=0)
-            axes.plot(line["x"], line["y"], color=_COLOURS[OURS], linewidth=2)
-            _note(axes, f"{OURS}  {words.whole(line['y'][-1])}", (line["x"][-1], line["most"][-1]), ha="right")
+            axes.fill_between(line["x"], line["least"], line["most"], color=COLOURS[OURS], alpha=0.25, linewidth=0)
+            axes.plot(line["x"], line["y"], color=COLOURS[OURS], linewidth=2)
+            note(axes, f"{OURS}  {words.whole(line['y'][-1])}", (line["x"][-1], line["most"][-1]), ha="right")
             _bound(axes, line["x"], panel["standard"], "standard")
             if panel["printed"] is not None:
                 _bound(axes, line["x"], [panel["printed"]] * len(line["x"]), "printed")
@@ -128,7 +127,7 @@ def _regret(data: Data) -> Figure:
 def _bound(axes: Axes, rounds: list[float], value: list[float], kind: str) -> None:
     dashes: Any = (0, (6, 2)) if kind == "standard" else (0, (1, 1.8))
     axes.plot(rounds, value, color=st.INK, linestyle=dashes, linewidth=1.3)
-    _note(axes, f"{_BOUNDS[kind]}  {words.whole(value[-1])}", (rounds[-1], value[-1]), ha="right")
+    note(axes, f"{_BOUNDS[kind]}  {words.whole(value[-1])}", (rounds[-1], value[-1]), ha="right")
 
 
 def _sparsity(data: Data) -> Figure:
@@ -136,42 +135,42 @@ def _sparsity(data: Data) -> Figure:
     lines = lines_of(data)
     is_published = any(line["published_x"] for line in lines)
     notes = [_WHISKERS, "Hollow marks: published energy." if is_published else "", words.SETTING]
-    figure = st.page(_WIDTH, 4.9, words.title(data), words.subtitle(data, *filter(None, notes)))
+    figure = st.page(WIDTH, 4.9, words.title(data), words.subtitle(data, *filter(None, notes)))
     pair = figure.subplots(1, 2)
-    _set_apart(figure)
+    set_apart(figure)
     handles: list[Any] = []
-    for axes, name, meaning in zip(pair, ("accuracy", "energy"), (_ACCURACY, _ENERGY), strict=True):
+    for axes, name, meaning in zip(pair, ("accuracy", "energy"), (ACCURACY, ENERGY), strict=True):
         st.frame(axes)
         handles = _sweep(axes, lines, name)
         st.name_axes(axes, "γ, share of links drawn in a round", meaning)
     st.percent_axis(pair[0], _reach(lines, "accuracy"))
     _from_zero(pair[1], np.append(_reach(lines, "energy"), [y for line in lines for y in line["published_energy"]]))
-    _legend_below(figure, handles, [words.setting_name(line["setting"]) for line in lines])
+    legend_below(figure, handles, [words.setting_name(line["setting"]) for line in lines])
     return figure
 
 
 def _sensitivity(data: Data) -> Figure:
     """Accuracy above energy, over α on the left and over β on the right; the paper's best value is marked."""
-    note = words.subtitle(data, _WHISKERS, "Vertical line: the value that the paper calls best.")
-    figure = st.page(_WIDTH, 6.6, words.title(data), note)
+    under = words.subtitle(data, _WHISKERS, "Vertical line: the value that the paper calls best.")
+    figure = st.page(WIDTH, 6.6, words.title(data), under)
     grid = figure.subplots(2, 2, sharex="col", sharey="row")
     for column, panel in enumerate(data["panels"]):
         for axes, name in zip(grid[:, column], ("accuracy", "energy"), strict=True):
             st.frame(axes)
             handles = _sweep(axes, panel["lines"], name)
-            axes.axvline(panel["best"], color=_GREY, linewidth=0.9, zorder=1)
+            axes.axvline(panel["best"], color=GREY, linewidth=0.9, zorder=1)
         top, bottom = grid[:, column]
         names = [f"{_SYMBOLS[panel['fixed']]} = {line['level']:g}" for line in panel["lines"]]
         st.legend(top, handles, names, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
-        st.name_axes(top, "", _ACCURACY if column == 0 else "")
-        st.name_axes(bottom, _MEANING[panel["over"]], _ENERGY if column == 0 else "")
+        st.name_axes(top, "", ACCURACY if column == 0 else "")
+        st.name_axes(bottom, _MEANING[panel["over"]], ENERGY if column == 0 else "")
         text = f"paper: {_SYMBOLS[panel['over']]} = {panel['best']:g}"
-        _note(top, text, (panel["best"], 0.02), xycoords=("data", "axes fraction"))
+        note(top, text, (panel["best"], 0.02), xycoords=("data", "axes fraction"))
     st.percent_axis(grid[0, 0], _reach(lines_of(data), "accuracy"))
     energy = _reach(lines_of(data), "energy")
     grid[1, 0].set_ylim(*rp.limits(energy, least=0.1 * energy.max()))
     grid[1, 0].yaxis.set_major_locator(MaxNLocator(6, steps=st.STEPS))
-    _set_apart(figure)
+    set_apart(figure)
     return figure
 
 
@@ -203,35 +202,3 @@ def _reach(lines: list[Data], name: str) -> Vector:
 def _from_zero(axes: Axes, values: Vector) -> None:
     axes.set_ylim(0, 1.08 * values.max())
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=st.STEPS))
-
-
-def _four(figure: Figure, data: Data, x: str, y: str) -> list[tuple[Axes, Data]]:
-    """The panels of the four settings, on the same axes; λ grows downwards, ρ to the right."""
-    grid = figure.subplots(2, 2, sharex=True, sharey=True)
-    _set_apart(figure)
-    for axes, panel in zip(grid.flat, data["panels"], strict=True):
-        st.frame(axes)
-        axes.set_title(words.setting_name(panel["setting"]), loc="left", size=st.BODY, color=st.INK, family=st.FONT)
-        st.name_axes(axes, x if axes in grid[1] else "", y if axes in grid[:, 0] else "")
-        if not panel["lines"]:
-            st.notice(axes, "not run")
-    return list(zip(grid.flat, data["panels"], strict=True))
-
-
-def _set_apart(figure: Figure) -> None:
-    """More room between panels."""
-    engine = figure.get_layout_engine()
-    if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(hspace=0.06, wspace=0.03)
-
-
-def _legend_below(figure: Figure, handles: list[Any], names: list[str]) -> None:
-    """One legend for all panels, in a row at the foot."""
-    font = {"family": st.FONT, "size": st.SMALL}
-    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, prop=font, labelcolor=st.INK)
-
-
-def _note(axes: Axes, text: str, at: tuple[float, float], **place: Any) -> None:
-    """Words just above and beside a spot."""
-    note = axes.annotate(text, at, (-3 if place.get("ha") == "right" else 3, 3), textcoords="offset points", **place)
-    note.set(size=st.SMALL, family=st.FONT, color=st.INK, path_effects=st.HALO)

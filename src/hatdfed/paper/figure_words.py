@@ -8,6 +8,7 @@ import numpy as np
 
 from hatdfed.paper.figure_data import OURS, Data, lines_of
 from hatdfed.paper.plans import BASELINES, FULL
+from hatdfed.paper.plus_figure_data import AS_IT_IS, PLUS
 
 SETTING = "λ: the smaller, the more servers’ labels differ; ρ: chance of a device to be online."
 _NAMES = {"digits": "Digits", "fashion-mnist": "Fashion-MNIST", "cifar-10": "CIFAR-10"}
@@ -21,6 +22,8 @@ def title(data: Data) -> str:
         "sparsity": _sparsity,
         "sensitivity": _sensitivity,
         "regret": _regret,
+        "front": _front,
+        "regimes": _regimes,
     }
     return f"{_NAMES.get(data['dataset'], data['dataset'])}: {words[data['kind']](data)}"
 
@@ -111,3 +114,29 @@ def _regret(data: Data) -> str:
     rounds = max(panel["lines"][0]["x"][-1] for panel in panels)
     missed = f"{OURS} misses {span(ends, '.0f')} of utility in {rounds} rounds"
     return f"{missed}, {span(shares, '.0f')} % of the standard bound"
+
+
+def _front(data: Data) -> str:
+    """How far above the baselines as they are, and what share of their energy."""
+    ahead, share = [], []
+    for panel in data["panels"]:
+        ways = {line["name"]: line for line in panel["lines"]}
+        if PLUS in ways and AS_IT_IS in ways:
+            rivals = ways[AS_IT_IS]
+            places = [place for place, name in enumerate(rivals["methods"]) if name in BASELINES]
+            ahead += [ways[PLUS]["y"][0] - rivals["y"][place] for place in places]
+            share += [100 * ways[PLUS]["x"][0] / rivals["x"][place] for place in places]
+    if not ahead:
+        return "what accuracy costs"
+    return f"{PLUS} ends {_apart(ahead)} the baselines with {span(share, '.0f')} % of their energy"
+
+
+def _regimes(data: Data) -> str:
+    """At the paper's prices, which stand in the middle, and over the whole map."""
+    lines = lines_of(data)
+    middle = lines[len(lines) // 2]["saved"]
+    every = [value for line in lines for value in line["saved"]]
+    return (
+        f"{PLUS} saves {middle[len(middle) // 2]:.0f} % of the energy at the paper’s prices, "
+        f"{span(every, '.0f')} % at others"
+    )
