@@ -5,6 +5,7 @@ HatdfedError                  one sentence for the person at the keyboard; the c
 ├── DataError                 a data set that is missing, cut short or not what it claims to be
 ├── RunFolderError            a run folder that cannot be written, read or resumed
 ├── MissingDependencyError    an optional package that this command needs
+├── IdentityError             a certificate, key or join token that is missing, wrong or refused
 └── WireError                 bytes from another server that are not a message we accept
 
 A sentence says what is wrong, what was found, what was wanted and what to do about it.
@@ -34,6 +35,14 @@ class RunFolderError(HatdfedError):
 
 class MissingDependencyError(HatdfedError):
     """An optional package that is not installed."""
+
+
+class IdentityError(HatdfedError):
+    """A certificate, key or join token that is missing, wrong or refused; `reason` is one counted word."""
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
 
 
 class WireError(HatdfedError):

@@ -1,0 +1,48 @@
+"""An authority, identities of any kind, and one event loop for all: gRPC does not like several in one process."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from hatdfed.net.identity.authority import LIFETIME, create_authority
+from hatdfed.net.identity.files import IdentityFolder
+from hatdfed.net.identity.keys import csr, make_key
+from hatdfed.net.identity.names import COORDINATOR, edge
+
+EXPIRED = timedelta(seconds=-1)
+
+
+@pytest.fixture(scope="session")
+def play():
+    """Runs a coroutine to its end."""
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return create_authority(tmp_path / "ca")
+
+
+@pytest.fixture
+def identity(tmp_path, authority):
+    """Makes the identity folder of a node."""
+
+    def make(node, *, lifetime=LIFETIME, by=authority, trusts=None, folder=None):
+        key = make_key()
+        place = IdentityFolder(tmp_path / (folder or node.name))
+        place.save(key, by.sign(csr(key), node, lifetime), (trusts or by).pem)
+        return place
+
+    return make
+
+
+@pytest.fixture
+def coordinator(identity):
+    return identity(COORDINATOR)
+
+
+@pytest.fixture
+def expired_edge(identity):
+    return identity(edge("late"), lifetime=EXPIRED)
