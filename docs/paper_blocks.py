@@ -11,7 +11,8 @@ import numpy as np
 from hatdfed.paper.choices import calibration, chosen_passes, chosen_readings
 from hatdfed.paper.claims import Claims
 from hatdfed.paper.headline import measured_headline
-from hatdfed.paper.markdown import all_markdown, table
+from hatdfed.paper.markdown import all_markdown
+from hatdfed.paper.markdown_cells import table
 from hatdfed.paper.plans import EXPERIMENTS, FULL, THE_PAPER, point, settings_of_table_1
 from hatdfed.paper.results import Results, read_all, read_sessions
 from hatdfed.paper.tables import all_tables

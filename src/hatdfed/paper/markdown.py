@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hatdfed.paper.claims import Claims
+from hatdfed.paper.markdown_cells import KEYS, beside, key_words, table, with_ends
 from hatdfed.paper.plans import Scale
+from hatdfed.paper.plus_markdown import plus_markdown
 from hatdfed.paper.results import Results
 from hatdfed.paper.rows import Row
 from hatdfed.paper.tables import all_tables
@@ -19,17 +20,6 @@ _METRICS = {  # ours, published, heading
     "worst_accuracy": ("worst_accuracy", "worst server %"),
     "total_energy_mj": ("total_energy_mj", "total MJ"),
     "link_energy_mj": ("link_energy_mj", "link MJ"),
-}
-_KEYS = {
-    "dataset": "data set",
-    "label_concentration": "λ",
-    "device_online_probability": "ρ",
-    "method": "method",
-    "link_share": "γ",
-    "servers": "N",
-    "gain_share": "α",
-    "quality_share": "β",
-    "feedback": "feedback",
 }
 
 
@@ -48,63 +38,28 @@ def all_markdown(results: Results, claims: Claims, scale: Scale) -> dict[str, st
         "released": _released(tables["released"]),
         "bandit": _bandit(tables["bandit"]),
         "energy": _energy(tables["energy"]),
-        "plus": _plus(
-            tables["plus"], ("dataset", "servers", "label_concentration", "device_online_probability", "method")
-        ),
-        "plus_equal_footing": _plus(
-            tables["plus_equal_footing"],
-            ("dataset", "servers", "label_concentration", "device_online_probability", "method", "every"),
-        ),
-        "plus_dense": _plus(
-            tables["plus_dense"],
-            ("dataset", "servers", "label_concentration", "device_online_probability", "method"),
-        ),
-        "plus_regimes": _plus(tables["plus_regimes"], ("dataset", "servers", "regime", "links")),
-        "plus_ablation": _plus(tables["plus_ablation"], ("dataset", "words")),
+        **plus_markdown(tables),
         "headline": _headline(tables["headline"]),
         "claims": _claims(tables["claims"]),
     }
     return {name: text for name, text in found.items() if text}
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, padded; nothing without rows."""
-    if not rows:
-        return ""
-    widths = [max(len(line[column]) for line in (headings, *rows)) for column in range(len(headings))]
-    lines = [headings, ["-" * width for width in widths], *rows]
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
-
-
 def _metrics(rows: Sequence[Row], metrics: Sequence[str]) -> str:
     """Ours, and in brackets what is published; a column of keys for each that the rows have."""
     if not rows:
         return ""
-    keys = [key for key in rows[0] if key in _KEYS]
-    headings = [*(_KEYS[key] for key in keys), *(_METRICS[metric][1] for metric in metrics), "seeds"]
+    keys = [key for key in rows[0] if key in KEYS]
+    headings = [*(KEYS[key] for key in keys), *(_METRICS[metric][1] for metric in metrics), "seeds"]
     cells = []
     for row in rows:
         published = row["published"] or {}
         figures = [
-            _beside(row[metric], published.get(_METRICS[metric][0]), is_energy=metric.endswith("_mj"))
+            beside(row[metric], published.get(_METRICS[metric][0]), is_energy=metric.endswith("_mj"))
             for metric in metrics
         ]
-        cells.append([*(_key(row[key]) for key in keys), *figures, str(len(row["seeds"]))])
+        cells.append([*(key_words(row[key]) for key in keys), *figures, str(len(row["seeds"]))])
     return table(headings, cells)
-
-
-def _beside(ours: Sequence[float], published: Sequence[float] | None, *, is_energy: bool = False) -> str:
-    """Mean ± deviation (published); a small energy with three digits that count, a small deviation of accuracy as 0."""
-    digits = 1 if ours[0] >= 20 else 2
-    if is_energy and 0 < ours[0] < 0.1:
-        digits = 2 - math.floor(math.log10(ours[0]))
-    text = f"{ours[0]:.{digits}f} ± {ours[1]:.{digits}f}"
-    return text if published is None else f"{text} ({published[0]:g})"
-
-
-def _key(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _calibration(rows: Sequence[Row]) -> str:
@@ -128,9 +83,9 @@ def _readings(rows: Sequence[Row]) -> str:
             row["reading"],
             row["words"],
             row["dataset"],
-            _interval(row["validation_accuracy_difference"], 1) if row["validation_accuracy_difference"] else "–",
-            _interval(row["avg_accuracy_difference"], 1),
-            _interval(row["total_energy_mj_difference"], 2) + " MJ",
+            with_ends(row["validation_accuracy_difference"], 1) if row["validation_accuracy_difference"] else "–",
+            with_ends(row["avg_accuracy_difference"], 1),
+            with_ends(row["total_energy_mj_difference"], 2) + " MJ",
             str(row["avg_accuracy_difference"]["pairs"]),
         ]
         for row in rows
@@ -138,22 +93,17 @@ def _readings(rows: Sequence[Row]) -> str:
     return table(headings, cells)
 
 
-def _interval(difference: Mapping[str, Any], digits: int) -> str:
-    if difference["low"] is None:
-        return f"{difference['mean']:+.{digits}f}"
-    low, high = (f"{difference[end]:+.{digits}f}" for end in ("low", "high"))
-    return f"{difference['mean']:+.{digits}f} ({low} to {high})"
-
-
 def _released(rows: Sequence[Row]) -> str:
     headings = ["data set", "λ", "ρ", "method", "feedback", "last round %", "best round %", "published %", "seeds"]
     cells = []
     for row in rows:
-        keys = [_key(row[key]) for key in ("dataset", "label_concentration", "device_online_probability", "method")]
+        keys = [
+            key_words(row[key]) for key in ("dataset", "label_concentration", "device_online_probability", "method")
+        ]
         # The best round is one of those that the bandit learns from: on the test set where that is what it sees.
-        best = _beside(row["best_round_accuracy"], None) if row["feedback"] == "test" else "–"
+        best = beside(row["best_round_accuracy"], None) if row["feedback"] == "test" else "–"
         published = f"{row['published']['avg_accuracy'][0]:g}" if row["published"] else "–"
-        last = _beside(row["avg_accuracy"], None)
+        last = beside(row["avg_accuracy"], None)
         cells.append([*keys, row["feedback"], last, best, published, str(len(row["seeds"]))])
     return table(headings, cells)
 
@@ -163,14 +113,14 @@ def _bandit(rows: Sequence[Row]) -> str:
     headings += ["least p", "most p", "correlation of p and price", "accuracy against random links"]
     cells = []
     for row in rows:
-        keys = [_key(row[key]) for key in ("dataset", "label_concentration", "device_online_probability")]
+        keys = [key_words(row[key]) for key in ("dataset", "label_concentration", "device_online_probability")]
         printed = row["printed_bound"]
         bounds = ["–" if printed is None else f"{printed:.0f}", f"{row['standard_bound']:.0f}"]
         regret = [f"{row['regret_best_fixed'][0]:.0f} ± {row['regret_best_fixed'][1]:.0f}", *bounds]
         names = ("least", "most", "correlation_with_price")
         ends = [" ± ".join(f"{value:.2f}" for value in row[f"probability_{name}"]) or "–" for name in names]
         against = row["against_random_links"]
-        words = _interval(against["avg_accuracy"], 1) + " points" if against else "–"
+        words = with_ends(against["avg_accuracy"], 1) + " points" if against else "–"
         cells.append([*keys, *regret, f"{row['runs_above_printed_bound']} of {len(row['seeds'])}", *ends, words])
     return table(headings, cells)
 
@@ -187,22 +137,6 @@ def _energy(rows: Sequence[Row]) -> str:
         first = alike[0]
         figures = [f"{first[name]:.2f}" for name in ("links_per_round", "link_energy_mj", "expected_link_energy_mj")]
         cells.append([dataset, method, *figures, *(f"{value:+.1f} %" for value in worst)])
-    return table(headings, cells)
-
-
-def _plus(rows: Sequence[Row], keys: Sequence[str]) -> str:
-    """A method, and what hat-dfed-plus is ahead of it by; its own row holds it against the mean of the baselines."""
-    names = {**_KEYS, "every": "every", "words": "hat-dfed-plus …", "regime": "regime", "links": "links"}
-    headings = [*(names[key] for key in keys), "accuracy %", "worst %", "total MJ", "link MJ"]
-    headings += ["plus is ahead, points", "total energy saved %", "link energy saved %", "seeds"]
-    metrics = ("avg_accuracy", "worst_accuracy", "total_energy_mj", "link_energy_mj")
-    differences = ("avg_accuracy_points", "total_energy_percent", "link_energy_percent")
-    cells = []
-    for row in rows:
-        ahead = [row["plus_is_ahead_by"][name] for name in differences]
-        shown = [_interval(each, 1) if each is not None else "–" for each in ahead]
-        figures = [_beside(row[metric], None, is_energy=metric.endswith("_mj")) for metric in metrics]
-        cells.append([*(_key(row[key]) for key in keys), *figures, *shown, str(len(row["seeds"]))])
     return table(headings, cells)
 
 
@@ -231,6 +165,6 @@ def _headline_cells(name: str, ours: Any, ends: Any, published: Any) -> list[lis
     else:
         parts = [(name, ours, ends, published)]
     return [
-        [words, _interval({"mean": mean, "low": low, "high": high}, 1), "–" if theirs is None else f"{theirs:+.1f}"]
+        [words, with_ends({"mean": mean, "low": low, "high": high}, 1), "–" if theirs is None else f"{theirs:+.1f}"]
         for words, mean, (low, high), theirs in parts
     ]

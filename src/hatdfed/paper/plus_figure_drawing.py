@@ -18,6 +18,7 @@ import hatdfed.report.style as st
 from hatdfed.paper import figure_words as words
 from hatdfed.paper.figure_data import Data, lines_of
 from hatdfed.paper.figure_panels import ACCURACY, COLOURS, ENERGY, WIDTH, four, legend_below
+from hatdfed.paper.markdown_cells import price
 from hatdfed.paper.plus_figure_data import AS_IT_IS, DENSE, EQUAL, PLUS
 
 _MARKS = {AS_IT_IS: "o", EQUAL: "D", DENSE: "s", PLUS: "*"}
@@ -110,8 +111,8 @@ def regimes(data: Data) -> Figure:
     for row, line in enumerate(lines):
         for column, (percent, share) in enumerate(zip(line["saved"], line["share"], strict=True)):
             _field(axes, (column, row), percent, share)
-    axes.set_xticks(range(saved.shape[1]), [_price(x) for x in lines[0]["x"]])
-    axes.set_yticks(range(len(lines)), [_price(line["joules_per_sample"]) for line in lines])
+    axes.set_xticks(range(saved.shape[1]), [price(x) for x in lines[0]["x"]])
+    axes.set_yticks(range(len(lines)), [price(line["joules_per_sample"]) for line in lines])
     st.name_axes(axes, "Joules per sent model (float32, mean link)", "Joules per trained sample (mean server)")
     middle = ((saved.shape[1] - 1) / 2, (len(lines) - 1) / 2)  # prices are the paper's times the same factors both ways
     axes.add_patch(
@@ -128,12 +129,3 @@ def _field(axes: Axes, at: tuple[float, float], saved: float, share: float) -> N
     )
     small = axes.text(at[0], at[1] - 0.26, f"links {share:.0f}", ha="center", va="center", color=colour)
     small.set(size=st.SMALL - 1, family=st.FONT)
-
-
-def _price(joules: float) -> str:
-    """Three digits that count, thousands apart.
-
-    >>> _price(4129.3), _price(0.7031)
-    ('4,130', '0.703')
-    """
-    return f"{float(f'{joules:.3g}'):,g}"

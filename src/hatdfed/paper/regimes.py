@@ -42,6 +42,22 @@ def regime_map(results: Results, scale: Scale) -> list[Row]:
     return rows
 
 
+def energy_split(results: Results, scale: Scale) -> list[Row]:
+    """Joules by cause at the paper's prices, λ 0.3 and ρ 0.5: every baseline and `hat-dfed-plus`."""
+    rows = []
+    for dataset in scale.datasets:
+        for method in (*BASELINES, PLUS):
+            settings = point(dataset, method)
+            if spent := repriced(results, settings, 1.0, 1.0):
+                share = 100 * spent["link_energy_mj"] / sum(spent.values())
+                row = {name: round(value, 4) for name, value in spent.items()}
+                where = {"dataset": dataset, "method": method}
+                rows.append(
+                    {**where, **row, "link_share_percent": round(share, 2), "seeds": list(results.at(settings))}
+                )
+    return rows
+
+
 def repriced(results: Results, settings: dict[str, Any], link: float, training: float) -> dict[str, float] | None:
     """Mean joules by cause at these prices, in MJ; None where the runs are not there."""
     causes = {"link_energy_mj": link, "training_energy_mj": training, "upload_energy_mj": 1.0}

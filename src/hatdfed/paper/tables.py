@@ -14,10 +14,12 @@ from hatdfed.paper.claims import Claims
 from hatdfed.paper.expected_energy import expected_energy
 from hatdfed.paper.headline import headline
 from hatdfed.paper.plans import FULL, Scale, Settings, point, points, settings_of_table_1
+from hatdfed.paper.plus_summary import plus_summary
 from hatdfed.paper.plus_tables import plus_tables
-from hatdfed.paper.regimes import regime_map
+from hatdfed.paper.regimes import energy_split, regime_map
 from hatdfed.paper.results import Record, Results
 from hatdfed.paper.rows import Row, interval, pair, row_of
+from hatdfed.paper.search_table import search_table
 from hatdfed.paper.verdicts import verdicts
 from hatdfed.paper.worth import worth_of_readings
 from hatdfed.resolve import resolve
@@ -50,6 +52,9 @@ def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list
         "bandit": _bandit(results, scale),
         "energy": expected_energy(results, scale),
         **plus_tables(results, scale),
+        "plus_summary": plus_summary(results, scale),
+        "plus_search": search_table(results, scale),
+        "plus_energy_split": energy_split(results, scale),
         "regimes": regime_map(results, scale),
     }
     return {name: [{"published": None, **row} for row in rows] for name, rows in found.items()}

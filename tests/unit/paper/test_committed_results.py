@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from hatdfed.methods import method_named
 from hatdfed.paper.choices import calibration, chosen_passes, chosen_readings
 from hatdfed.paper.claims import METRICS, Claims
 from hatdfed.paper.figures import figure_digests
 from hatdfed.paper.plans import BASELINES, EXPERIMENTS, FULL, points
+from hatdfed.paper.plus_choice import allowed_link_mj, recipe, tried
+from hatdfed.paper.plus_plans import SECOND_GUESS, SWEEPS
 from hatdfed.paper.results import Results, read_all
 from hatdfed.paper.tables import all_tables
 from hatdfed.paper.todo import run_key
@@ -80,6 +83,15 @@ def test_the_defaults_are_what_the_rules_choose(results, claims):
     for dataset in FULL.datasets:
         assert chosen_passes(calibration(results, claims, dataset)) == resolve({"dataset": dataset}).local_passes
     assert chosen_readings(results, FULL.datasets) == {}  # what `hat-dfed` reads stays
+
+
+def test_the_first_sweep_chose_what_the_others_start_from(results):
+    sweeps = {name: tried(results, FULL, sweep) for name, sweep in SWEEPS.items()}
+    first = next(iter(SWEEPS))
+    chosen = recipe(SWEEPS[first], sweeps[first], allowed_link_mj(results, FULL))
+    assert chosen == SECOND_GUESS
+    if not any(found for name, found in sweeps.items() if name != first):
+        assert method_named("hat-dfed-plus").settings == chosen
 
 
 def test_every_baseline_gets_worse_with_more_skew(tables):

@@ -6,7 +6,7 @@ import pytest
 
 import hatdfed
 from hatdfed.paper.plans import EXPERIMENTS, FULL, point
-from hatdfed.paper.regimes import FACTORS, regime_map, repriced
+from hatdfed.paper.regimes import FACTORS, energy_split, regime_map, repriced
 from hatdfed.paper.results import ResultFile, Results, keep, read_all
 
 PAPER = Path(__file__).resolve().parents[3] / "paper"
@@ -40,6 +40,14 @@ def test_sums_are_scaled_by_cause():
     found = repriced(Results(files), settings, link=0.25, training=10.0)
     assert found == {"link_energy_mj": 2.0, "training_energy_mj": 10.0, "upload_energy_mj": 0.5}
     assert repriced(Results(files), point("cifar-10", "sgp"), 1.0, 1.0) is None
+
+
+def test_the_split_has_a_row_for_everything_that_was_played():
+    files = {"by hand": ResultFile(None, "full")}
+    figures = {"link_energy_mj": 8.0, "training_energy_mj": 1.5, "upload_energy_mj": 0.5}
+    keep(files, "by hand", {"key": "", "settings": {**point("cifar-10", "rnd"), "seed": 0}, "figures": figures})
+    (row,) = energy_split(Results(files), FULL)
+    assert (row["dataset"], row["method"], row["link_share_percent"]) == ("cifar-10", "rnd", 80.0)
 
 
 def test_the_map_covers_prices_far_around_the_papers():

@@ -1,0 +1,41 @@
+"""Rows of the search for `hat-dfed-plus`: every value that was tried, what it brought and cost, and what was chosen."""
+
+from __future__ import annotations
+
+import math
+
+from hatdfed.paper.plans import Scale
+from hatdfed.paper.plus_choice import allowed_link_mj, chosen_changes, gain, tried
+from hatdfed.paper.plus_plans import SWEEPS, Sweep
+from hatdfed.paper.results import Results
+from hatdfed.paper.rows import Row, interval
+
+
+def search_table(results: Results, scale: Scale) -> list[Row]:
+    """Sweep by sweep, the guess first; a sweep that has not been played has no rows."""
+    rows = []
+    for name, sweep in SWEEPS.items():
+        found = tried(results, scale, sweep)
+        allowed = link_mj_allowed_in(results, scale, sweep)
+        chosen = chosen_changes(found, allowed)
+        for each in found:
+            difference = gain(each, found[0]) if each.change else None
+            rows.append(
+                {
+                    "sweep": name,
+                    "part": each.change.part if each.change else "",
+                    "words": each.change.words if each.change else "the guess",
+                    "validation_points": None if difference is None else interval(difference),
+                    "link_energy_mj": round(each.link_mj, 4),
+                    "is_allowed": each.link_mj <= allowed,
+                    "is_chosen": each.change in chosen,
+                    "seeds": sorted(each.accuracy),
+                }
+            )
+    return rows
+
+
+def link_mj_allowed_in(results: Results, scale: Scale, sweep: Sweep) -> float:
+    """The limit of the rule is known for five servers; fleets of another size have none."""
+    sizes = {place.get("servers", 5) for dataset in scale.datasets for place in sweep.places_for(dataset)}
+    return allowed_link_mj(results, scale) if sizes == {5} else math.inf
