@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow paper-smoke bench readme-figures clean
+.PHONY: help setup run test lint format test-slow paper-smoke bench protocol cluster readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,7 +18,7 @@ setup: $(READY)  ## Make the environment in .venv (run and test do it by themsel
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sim,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sim,deploy,dev]'
 	touch $@
 
 run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
@@ -48,6 +48,13 @@ paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at 
 bench: $(READY)  ## Time the fleets against a loop and the machine's own limit; wants a quiet machine
 	$(BIN)/hatdfed bench --device cpu --out benchmarks/results/bench-cpu.json
 	$(BIN)/hatdfed bench --device cpu --workload cifar-10 --servers 5,20 --out benchmarks/results/bench-cpu-cifar.json
+
+# Generated code may be older than the runtime, never newer; this generator suits protobuf 6.31 and everything after it.
+protocol:  ## Make the network code anew from hatdfed.proto
+	test -x build/protocol/bin/python || $(PYTHON) -m venv build/protocol
+	build/protocol/bin/pip install --quiet grpcio-tools==1.76.0
+	build/protocol/bin/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \
+		src/hatdfed/net/protocol/hatdfed.proto
 
 # What README shows of `make run`: the same command, its table and pictures kept under docs/.
 readme-figures: $(READY)  ## Draw the README's pictures anew from a fresh `make run`

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hatdfed.energy.ledger import Cause
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, silence
-from hatdfed.presence import present
+from hatdfed.presence import Presence, present
 from hatdfed.randomness import stream
 from hatdfed.round import Regret, RoundPlan, RoundRecord, RoundReport
 from hatdfed.topology import FloatMatrix, all_links
@@ -55,18 +55,27 @@ class Coordinator:
         nothing = np.zeros((num_servers, num_servers))
         return CoordinatorState(0, self.policy.init(num_servers), np.asarray(accuracy, float), nothing, 0.0, 0.0)
 
-    def plan(self, state: CoordinatorState) -> RoundPlan:
-        """Phase I: draw the links of round `state.t`."""
-        rng, context = stream(self.seed, "topology", state.t), self._context(state.t)
+    def grow(self, state: CoordinatorState, accuracy: Vector) -> CoordinatorState:
+        """The state after servers joined at the end of the numbering; `accuracy` is that of their models."""
+        num_servers, more = self.prices.num_servers, self.prices.num_servers - len(state.accuracy)
+        return state._replace(
+            policy=self.policy.grow(state.policy, num_servers),
+            accuracy=np.concatenate([state.accuracy, np.asarray(accuracy, float)]),
+            utility_sum=np.pad(state.utility_sum, (0, more)),
+        )
+
+    def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
+        """Phase I: draw the links of round `state.t`; `presence` is what real machines show of themselves."""
+        rng, context = stream(self.seed, "topology", state.t), self._context(state.t, presence)
         if not context.possible.any():
-            return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing))
-        return RoundPlan(state.t, self.policy.propose(state.policy, context, rng))
+            return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence)
+        return RoundPlan(state.t, self.policy.propose(state.policy, context, rng), presence)
 
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[CoordinatorState, RoundRecord]:
         """Turn the round's reports into utilities and let the policy learn from them."""
-        context = self._context(plan.t)
+        context = self._context(plan.t, plan.presence)
         utility = self.utility(self._facts(state, plan, report, context))
         lost = np.flatnonzero(plan.draw.topology.links & ~report.delivered)
         utility.put(lost[report.reported[lost // len(utility)]], 0.0)  # sent, never arrived
@@ -80,15 +89,17 @@ class Coordinator:
         new_state = CoordinatorState(plan.t + 1, policy_state, accuracy, utility_sum, utility_drawn, utility_best)
         return new_state, RoundRecord(plan.t, plan.draw, report, utility, regret)
 
-    def _context(self, t: int) -> PolicyContext:
+    def _context(self, t: int, presence: Presence | None) -> PolicyContext:
         num_servers = self.prices.num_servers
+        if presence is None:
+            presence = Presence(present(self.seed, t, num_servers, self.churn), all_links(num_servers))
         return PolicyContext(
             t=t,
             horizon=self.horizon,
             budget=self.budget,
             prices=self.prices.link_joules,
-            active=present(self.seed, t, num_servers, self.churn),
-            reachable=all_links(num_servers),
+            active=presence.active,
+            reachable=presence.reachable,
         )
 
     def _facts(

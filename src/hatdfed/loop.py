@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hatdfed.coordinator import Coordinator, CoordinatorState
 from hatdfed.fleets.base import Fleet
 from hatdfed.round import RoundPlan, RoundRecord, RoundReport
@@ -12,8 +15,23 @@ from hatdfed.round import RoundPlan, RoundRecord, RoundReport
 Sink = Callable[[CoordinatorState, RoundRecord], None]
 
 
+class Plans(Protocol):
+    """What the loop asks of a coordinator; one that can be killed wraps `Coordinator` and has the same verbs."""
+
+    def start(self, accuracy: NDArray[np.float64]) -> CoordinatorState:
+        """The state before round 0."""
+
+    def plan(self, state: CoordinatorState) -> RoundPlan:
+        """Draw a round's links."""
+
+    def learn(
+        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
+    ) -> tuple[CoordinatorState, RoundRecord]:
+        """What the round taught."""
+
+
 def run(
-    coordinator: Coordinator,
+    coordinator: Plans,
     fleet: Fleet,
     *,
     rounds: int,

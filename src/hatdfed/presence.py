@@ -1,11 +1,24 @@
-"""Servers that come and go: who is there in a round, a function of seed, round and server alone."""
+"""Servers that come and go: who is there in a round, and who can reach whom.
+
+In a simulation that is a function of seed, round and server alone; on real machines it is what the network shows.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.randomness import stream
+from hatdfed.topology import BoolMatrix
+
+class Presence(NamedTuple):
+    """What is known of the servers before a round's links are drawn."""
+
+    active: NDArray[np.bool_]  # [N] who takes part
+    reachable: BoolMatrix  # [N, N] links that the network can carry; row receives
+
 
 STRETCH = 10  # rounds that a server is there or away at a time
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.energy.ledger import EnergyRow
+from hatdfed.presence import Presence
 from hatdfed.topology import BoolMatrix, FloatMatrix, Scalar, Topology
 
 Row = NDArray[np.float64]  # [N], nan where nothing was received
@@ -30,6 +31,7 @@ class RoundPlan(NamedTuple):
 
     t: int
     draw: LinkDraw
+    presence: Presence | None = None  # on real machines: who was there when it was drawn
 
 
 class ServerReport(NamedTuple):

@@ -5,7 +5,7 @@ Prices are drawn once for a seed, so every method with that seed meets the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -58,6 +58,27 @@ class EnergyPrices:
         return EnergyRow(
             t, Cause.LINK, sender, receiver, bits, bits * float(self.link_joules_per_bit[receiver, sender])
         )
+
+
+def grow_prices(
+    prices: EnergyPrices,
+    seed: int,
+    num_servers: int,
+    *,
+    weak_joules_per_sample: float,
+    strong_joules_per_sample: float,
+    link_kbit_per_joule: tuple[float, float],
+) -> EnergyPrices:
+    """The same world after servers joined: nobody's price changes, and those of the new ones depend on nothing else."""
+    known = prices.num_servers
+    compute, joules_per_bit = np.zeros(num_servers), np.zeros((num_servers, num_servers))
+    compute[:known], joules_per_bit[:known, :known] = prices.compute_joules, prices.link_joules_per_bit
+    for new in range(known, num_servers):
+        weak = stream(seed, "machines", new).random() < 0.5
+        compute[new] = weak_joules_per_sample if weak else strong_joules_per_sample
+        efficiency = stream(seed, "link-efficiency", new).uniform(*link_kbit_per_joule, size=(2, new))
+        joules_per_bit[new, :new], joules_per_bit[:new, new] = 1 / (1000 * efficiency)
+    return replace(prices, compute_joules=compute, link_joules_per_bit=joules_per_bit)
 
 
 def draw_prices(

@@ -20,7 +20,8 @@ from hatdfed.edge_server import EdgeProgram, Offer, ServerState
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import WireError
 from hatdfed.fleets.base import Snapshot
-from hatdfed.fleets.post import Postmark, Received, accept, energy_spent, inbox_of, packed, server_report
+from hatdfed.fleets.post import Postmark, Received, accept, inbox_of, packed, server_report
+from hatdfed.fleets.spending import energy_spent
 from hatdfed.learning.optimisers import OptimiserState
 from hatdfed.learning.work import Batch, DataSource, Work
 from hatdfed.round import RoundPlan, RoundReport

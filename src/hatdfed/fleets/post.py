@@ -1,6 +1,6 @@
 """One server's post: offers become bytes, bytes become an inbox, a verdict becomes a report.
 
-Shared by every fleet that moves messages, in one process or between machines; the ledger's rule by all of them.
+Shared by every fleet that moves messages, in one process or between machines.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from hatdfed.aggregation import Inbox
 from hatdfed.codecs import Codec
 from hatdfed.edge_server import Offer, ServerState, Verdict
 from hatdfed.energy.ledger import EnergyRow
-from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import WireError
-from hatdfed.learning.work import Work, WorkPlan
+from hatdfed.learning.work import Work
 from hatdfed.link_codecs import LinkCodec
 from hatdfed.net.wire import Message, message_overhead, pack, unpack
-from hatdfed.round import RoundPlan, ServerReport
+from hatdfed.round import ServerReport
 
 
 class Received(NamedTuple):
@@ -108,25 +107,4 @@ def server_report(
         delivered=delivered,
         energy=energy,
         scores={name: row(score) for name, score in verdict.scores.items()},
-    )
-
-
-def energy_spent(
-    prices: EnergyPrices,
-    plan: RoundPlan,
-    work: Work | WorkPlan,
-    *,
-    server: int,
-    compression: float | Mapping[int, float],
-) -> tuple[EnergyRow, ...]:
-    """Uploads to the server, its training, and every model it sent, whether or not it was accepted.
-
-    `compression` is the share of a float32 model that was sent, to all receivers or to each.
-    """
-    receivers = plan.draw.topology.receivers(server)
-    shares = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, compression)
-    return (
-        prices.upload(plan.t, server, work.devices_online),
-        prices.training(plan.t, server, work.num_samples),
-        *(prices.link(plan.t, receiver, server, compression=shares[receiver]) for receiver in receivers),
     )

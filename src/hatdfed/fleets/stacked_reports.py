@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.energy.prices import EnergyPrices
-from hatdfed.fleets.post import energy_spent
+from hatdfed.fleets.spending import energy_spent
 from hatdfed.learning.work import WorkPlan
 from hatdfed.round import RoundPlan, RoundReport, ServerReport
 

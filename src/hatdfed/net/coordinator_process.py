@@ -1,0 +1,235 @@
+"""A coordinator from start to end: folder, journal, services, the main loop, results. Numpy is all it computes with."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.config import Config
+from hatdfed.errors import RunFolderError
+from hatdfed.fleets.remote import RemoteFleet
+from hatdfed.loop import run
+from hatdfed.net.durable import DurableCoordinator
+from hatdfed.net.ends import Ends
+from hatdfed.net.failpoints import failpoint
+from hatdfed.net.identity.authority import Authority
+from hatdfed.net.identity.deny import DenyList
+from hatdfed.net.journal import Journal
+from hatdfed.net.protocol.hatdfed_pb2_grpc import (
+    add_CoordinationServicer_to_server,
+    add_OperationServicer_to_server,
+)
+from hatdfed.net.services import CoordinationService, Door, OperationService
+from hatdfed.net.settings import DeploySettings
+from hatdfed.net.station import Station
+from hatdfed.net.status import Progress, status_of
+from hatdfed.records.database import RunDatabase
+from hatdfed.records.folder import RunFolder
+from hatdfed.round import RoundPlan, RoundRecord, RoundReport
+from hatdfed.summary import summarise
+
+_log = logging.getLogger("hatdfed.net.coordinator")
+_FINAL_SECONDS = 60.0
+T = TypeVar("T")
+
+
+class StopAskedError(Exception):
+    """Somebody wants the coordinator to end; the run can go on later."""
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """Where and as whom the coordinator runs."""
+
+    folder: Path  # run folder and journal
+    listen: str  # host:port
+    ends: Ends
+    authority: Authority | None = None  # renews certificates
+    denied: DenyList | None = None
+
+
+class CoordinatorProcess:
+    """One coordinator; `serve` plays the run."""
+
+    def __init__(self, config: Config, settings: DeploySettings, hosting: Hosting) -> None:
+        self._config = config
+        self._settings = settings
+        self._hosting = hosting
+        self.folder = _run_folder(hosting.folder, config)
+        self._journal = Journal(hosting.folder / "journal.sqlite")
+        try:
+            run_id, epoch = _opened(self._journal, config)
+        except BaseException:
+            self._journal.close()
+            raise
+        self.station = Station(self._journal, settings, config.servers, epoch, self._journal.next_round())
+        self.progress = Progress(run_id, config.rounds)
+        self.port = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands."""
+        return status_of(self.station, self.progress)
+
+    async def serve(self) -> dict[str, Any] | None:
+        """Take calls and play all rounds; the summary, or None if it was stopped before."""
+        self._loop = asyncio.get_running_loop()
+        server = self._hosting.ends.server()
+        door = Door(self._hosting.ends, self._hosting.denied)
+        lifetime = timedelta(hours=self._settings.certificate_hours)
+        text = json.dumps(self._config.model_dump(mode="json"))
+        service = CoordinationService(self.station, door, self.progress.run, text, self._hosting.authority, lifetime)
+        add_CoordinationServicer_to_server(service, server)
+        add_OperationServicer_to_server(OperationService(self.station, door, self.status), server)
+        self.port = self._hosting.ends.listen(server, self._hosting.listen)
+        await server.start()
+        _log.info("run %s, start %d, listens at port %d", self.progress.run, self.station.epoch, self.port)
+        try:
+            return await asyncio.to_thread(self._play)
+        except StopAskedError:
+            self.progress.state = "stopped"
+            _log.info("stopped before round %d; start the coordinator again to go on", self.station.next_round)
+            return None
+        finally:
+            await self.station.dismiss()
+            await server.stop(grace=1.0)
+            self._journal.close()
+
+    def _play(self) -> dict[str, Any]:
+        """The main loop, in a thread of its own: the services go on meanwhile."""
+        database = RunDatabase(self.folder.database)
+        try:
+            self._wait_for(self.station.assembled(self._min_servers))
+            manifest = self.station.manifest
+            if manifest is None:
+                raise RuntimeError("servers are ready without having said what their models are")
+            keeper = _Keeper(database, self.progress)
+            durable = DurableCoordinator(self._config, manifest, self._journal, self._assembled, keeper.keep)
+            state = durable.restored()
+            database.forget_from(0 if state is None else state.t)
+            self.progress.take_over(database.records("rounds"))
+            self.progress.state = "running"
+            fleet = RemoteFleet(lambda plan: self._played(plan, durable, keeper), self._accuracies)
+            run(durable, fleet, rounds=self._config.rounds, state=state)
+            self.progress.state = "finishing"
+            self._wait_for(self.station.finish(_FINAL_SECONDS))
+            return self._results(database)
+        finally:
+            database.close()
+
+    @property
+    def _min_servers(self) -> int:
+        return min(self._settings.min_servers or self._config.servers, self._config.servers)
+
+    def _assembled(self) -> Any:
+        return self._wait_for(self.station.assembled(self._min_servers))
+
+    def _played(self, plan: RoundPlan, durable: DurableCoordinator, keeper: _Keeper) -> RoundReport:
+        failpoint("before-announce")
+        keeper.announced()
+        prices = durable.for_servers(plan.draw.topology.num_servers).prices
+        report = self._wait_for(self.station.play(plan, prices))
+        keeper.closed()
+        failpoint("after-reports")
+        return report
+
+    def _accuracies(self) -> NDArray[np.float64]:
+        """[N] of the models that the servers came with; where nobody has come yet, their mean."""
+        known = {member.index: member.accuracy for member in self.station.membership.members}
+        mean = float(np.mean(list(known.values()))) if known else 0.0
+        places = self.station.membership.num_places
+        if self._config.first_gain_from == "zero":
+            return np.zeros(places)
+        return np.array([known.get(index, mean) for index in range(places)])
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the event loop brings, or `StopAskedError`."""
+        if self._loop is None:
+            raise RuntimeError("the coordinator does not serve")
+        return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self._loop).result()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.station.stop_asked.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            stop.cancel()
+            return task.result()
+        task.cancel()
+        raise StopAskedError
+
+    def _results(self, database: RunDatabase) -> dict[str, Any]:
+        figures = [self.station.final[index] for index in sorted(self.station.final)]
+        if not figures:
+            raise RunFolderError("No server told its final figures, so there are no results. Start it again to ask anew.")
+        has_test = all(each.has_test for each in figures)
+        accuracy = np.array([each.accuracy if has_test else each.validation_accuracy for each in figures])
+        personal = np.array([each.personal_accuracy if has_test else each.validation_accuracy for each in figures])
+        summary = summarise(self._config, accuracy, personal, database.records("rounds"))
+        summary["accuracy_from"] = "test" if has_test else "validation"
+        summary["notes"] = [] if not self.progress.undelivered else [f"{self.progress.undelivered} models did not arrive."]
+        summary["run_folder"] = str(self.folder.path)
+        self.folder.write_json("results.json", {**summary, "config": self._config.model_dump(mode="json")})
+        self.progress.state = "done"
+        return summary
+
+
+class _Keeper:
+    """Writes records, and measures how long the coordinator itself worked on a round."""
+
+    def __init__(self, database: RunDatabase, progress: Progress) -> None:
+        self._database = database
+        self._progress = progress
+        self._began = self._since = time.perf_counter()
+        self._own = 0.0
+
+    def announced(self) -> None:
+        """The plan is drawn and committed; now the servers work."""
+        self._own = time.perf_counter() - self._since
+
+    def closed(self) -> None:
+        """All reports are there."""
+        self._since = time.perf_counter()
+
+    def keep(self, record: RoundRecord) -> None:
+        """One more round on the disk."""
+        now = time.perf_counter()
+        self._database.write(record, now - self._began)
+        self._database.flush()
+        self._progress.coordinator_seconds = self._own + (time.perf_counter() - self._since)
+        self._progress.count(record)
+        self._began = self._since = time.perf_counter()
+
+
+def _run_folder(path: Path, config: Config) -> RunFolder:
+    """A new folder, or the one that an earlier start has made."""
+    if (path / "journal.sqlite").exists():
+        return RunFolder(path)
+    return RunFolder.create(path, config)
+
+
+def _opened(journal: Journal, config: Config) -> tuple[str, int]:
+    """The run's name and which start of it this is; other settings than those of the first start are refused."""
+    settings = config.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"})
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    known = journal.fact("settings")
+    if known not in (None, digest):
+        raise RunFolderError(
+            f"{journal.path.parent} holds a run with other settings. Give back the old ones, or choose another --state."
+        )
+    run_id = journal.fact("run") or secrets.token_hex(8)
+    epoch = (journal.fact("epoch") or 0) + 1
+    for name, value in (("settings", digest), ("run", run_id), ("epoch", epoch)):
+        journal.state_fact(name, value)
+    return run_id, epoch

@@ -1,0 +1,87 @@
+"""Both ends of a gRPC connection, with the settings that keep a silent partition from hanging a run.
+
+With an identity every connection is mutual TLS, and a node's name comes from its certificate alone. Without one all is
+plain text and names are believed, which a user has to ask for by `--insecure`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from hatdfed.errors import ConfigError
+from hatdfed.net.identity.files import IdentityFolder
+from hatdfed.net.identity.names import Node
+from hatdfed.net.identity.tls import channel_credentials, options_for, peer_of, server_credentials
+
+_MESSAGE_BYTES = 4 * 1024 * 1024  # models travel in chunks far below this
+_COMMON = [
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MESSAGE_BYTES),
+]
+# gRPC pings nobody unless told to: without these a cut line is noticed after many minutes.
+_CLIENT = [
+    *_COMMON,
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),  # edges speak to each other, not to a proxy of the office
+]
+_SERVER = [
+    *_COMMON,
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", 256),
+    ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake, not a helper
+]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How this process speaks to others."""
+
+    identity: IdentityFolder | None  # None: plain text
+
+    def server(self) -> grpc.aio.Server:
+        """Not yet listening."""
+        return grpc.aio.server(options=_SERVER)
+
+    def listen(self, server: grpc.aio.Server, address: str) -> int:
+        """Open a port; returns its number, which is new where `address` ends in :0."""
+        try:
+            if self.identity is None:
+                return int(server.add_insecure_port(address))
+            return int(server.add_secure_port(address, server_credentials(self.identity)))
+        except RuntimeError:
+            raise ConfigError(f"Nobody can listen at {address}: the port is taken or not ours. Choose another.") from None
+
+    def channel(self, address: str, node: Node) -> grpc.aio.Channel:
+        """To `node`, wherever it is; somebody else at that address is refused."""
+        if self.identity is None:
+            return grpc.aio.insecure_channel(address, options=_CLIENT)
+        options = [*_CLIENT, *options_for(node)]
+        return grpc.aio.secure_channel(address, channel_credentials(self.identity), options=options)
+
+    def caller(self, context: Any, claimed: Node) -> Node:
+        """Who calls: by certificate, or where there are none as claimed."""
+        return claimed if self.identity is None else peer_of(context)
+
+
+def refuse_open_plain_text(address: str, *, forced: bool) -> None:
+    """Plain text stays on this machine, unless somebody insists."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    if not is_local and not forced:
+        raise ConfigError(
+            f"--insecure would send models in plain text through {address or 'an unnamed address'}, which is not this "
+            "machine alone. Use certificates (`hatdfed ca init`), or add --insecure-anywhere if the network is yours."
+        )

@@ -1,0 +1,23 @@
+"""Named points at which a process can be told to die, so that tests can see what it leaves behind.
+
+`HATDFED_FAILPOINT=after-plan-commit` ends the process there at once, as a power cut would; `name:3` at the third time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+_VARIABLE = "HATDFED_FAILPOINT"
+_reached: Counter[str] = Counter()
+
+
+def failpoint(name: str) -> None:
+    """Die here if this point was named."""
+    wanted = os.environ.get(_VARIABLE)
+    if wanted is None:
+        return
+    point, _, count = wanted.partition(":")
+    _reached[name] += point == name
+    if point == name and _reached[name] >= int(count or 1):
+        os._exit(137)

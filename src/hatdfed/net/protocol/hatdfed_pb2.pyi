@@ -1,0 +1,277 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Nothing(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "version", "node", "address", "run")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    node: str
+    address: str
+    run: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("run", "epoch", "index", "config", "beat_seconds", "idle_seconds", "round", "copy_from")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    BEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    COPY_FROM_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    epoch: int
+    index: int
+    config: str
+    beat_seconds: float
+    idle_seconds: float
+    round: int
+    copy_from: _containers.RepeatedCompositeFieldContainer[Neighbour]
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., config: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., idle_seconds: _Optional[float] = ..., round: _Optional[int] = ..., copy_from: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("epoch", "num_params", "bits_per_sample", "layout", "message_share", "accuracy", "round")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    BITS_PER_SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    num_params: int
+    bits_per_sample: int
+    layout: str
+    message_share: float
+    accuracy: float
+    round: int
+    def __init__(self, epoch: _Optional[int] = ..., num_params: _Optional[int] = ..., bits_per_sample: _Optional[int] = ..., layout: _Optional[str] = ..., message_share: _Optional[float] = ..., accuracy: _Optional[float] = ..., round: _Optional[int] = ...) -> None: ...
+
+class Watching(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class Neighbour(_message.Message):
+    __slots__ = ("index", "name", "address", "dial", "mixing")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DIAL_FIELD_NUMBER: _ClassVar[int]
+    MIXING_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    name: str
+    address: str
+    dial: bool
+    mixing: float
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., dial: bool = ..., mixing: _Optional[float] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("epoch", "round", "probe", "finish", "stop", "leave")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    round: RoundOrder
+    probe: ProbeOrder
+    finish: Nothing
+    stop: Nothing
+    leave: str
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[_Union[RoundOrder, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ..., finish: _Optional[_Union[Nothing, _Mapping]] = ..., stop: _Optional[_Union[Nothing, _Mapping]] = ..., leave: _Optional[str] = ...) -> None: ...
+
+class RoundOrder(_message.Message):
+    __slots__ = ("round", "seconds", "receivers", "senders", "own_mixing")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVERS_FIELD_NUMBER: _ClassVar[int]
+    SENDERS_FIELD_NUMBER: _ClassVar[int]
+    OWN_MIXING_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    seconds: float
+    receivers: _containers.RepeatedCompositeFieldContainer[Neighbour]
+    senders: _containers.RepeatedCompositeFieldContainer[Neighbour]
+    own_mixing: float
+    def __init__(self, round: _Optional[int] = ..., seconds: _Optional[float] = ..., receivers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., senders: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., own_mixing: _Optional[float] = ...) -> None: ...
+
+class ProbeOrder(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[Neighbour]
+    def __init__(self, peers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+
+class Reachable(_message.Message):
+    __slots__ = ("epoch", "yes", "no")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    YES_FIELD_NUMBER: _ClassVar[int]
+    NO_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    yes: _containers.RepeatedScalarFieldContainer[int]
+    no: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., yes: _Optional[_Iterable[int]] = ..., no: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Slot(_message.Message):
+    __slots__ = ("server", "importance", "scores")
+    class ScoresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    server: int
+    importance: float
+    scores: _containers.ScalarMap[str, float]
+    def __init__(self, server: _Optional[int] = ..., importance: _Optional[float] = ..., scores: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Sent(_message.Message):
+    __slots__ = ("receiver", "share", "delivered")
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    receiver: int
+    share: float
+    delivered: bool
+    def __init__(self, receiver: _Optional[int] = ..., share: _Optional[float] = ..., delivered: bool = ...) -> None: ...
+
+class Outcome(_message.Message):
+    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused")
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_ONLINE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    round: int
+    accuracy: float
+    num_samples: int
+    devices_online: int
+    slots: _containers.RepeatedCompositeFieldContainer[Slot]
+    sent: _containers.RepeatedCompositeFieldContainer[Sent]
+    refused: _containers.ScalarMap[str, int]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Received(_message.Message):
+    __slots__ = ("accepted", "reason")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    reason: str
+    def __init__(self, accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FinalFigures(_message.Message):
+    __slots__ = ("epoch", "has_test", "accuracy", "personal_accuracy", "validation_accuracy")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HAS_TEST_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    PERSONAL_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    has_test: bool
+    accuracy: float
+    personal_accuracy: float
+    validation_accuracy: float
+    def __init__(self, epoch: _Optional[int] = ..., has_test: bool = ..., accuracy: _Optional[float] = ..., personal_accuracy: _Optional[float] = ..., validation_accuracy: _Optional[float] = ...) -> None: ...
+
+class Pulse(_message.Message):
+    __slots__ = ("epoch", "round", "doing")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DOING_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    round: int
+    doing: str
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., doing: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class SigningRequest(_message.Message):
+    __slots__ = ("csr",)
+    CSR_FIELD_NUMBER: _ClassVar[int]
+    csr: bytes
+    def __init__(self, csr: _Optional[bytes] = ...) -> None: ...
+
+class Certificate(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
+
+class StatusText(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class NodeName(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class Frame(_message.Message):
+    __slots__ = ("parcel", "chunk")
+    PARCEL_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    parcel: Parcel
+    chunk: bytes
+    def __init__(self, parcel: _Optional[_Union[Parcel, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class Parcel(_message.Message):
+    __slots__ = ("run", "round", "sender", "size", "node")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    sender: int
+    size: int
+    node: str
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., sender: _Optional[int] = ..., size: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+
+class Wanted(_message.Message):
+    __slots__ = ("run", "round", "node")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    node: str
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
