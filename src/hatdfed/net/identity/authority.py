@@ -61,13 +61,17 @@ class Authority:
         )
         return to_pem(signed)
 
-    def verdict(self, cert_pem: bytes, now: datetime) -> str | None:
-        """Why a certificate is refused, in a sentence, or None if it is good."""
+    def refusal(self, cert_pem: bytes, now: datetime) -> IdentityError | None:
+        """Why a certificate is refused, or None if it is good."""
         try:
             certificate = certificate_from_pem(cert_pem, "What was sent")
         except IdentityError as error:
-            return str(error)
-        refused = refusal(certificate, self.certificate, now)
+            return error
+        return refusal(certificate, self.certificate, now)
+
+    def verdict(self, cert_pem: bytes, now: datetime) -> str | None:
+        """Why a certificate is refused, in a sentence, or None if it is good."""
+        refused = self.refusal(cert_pem, now)
         return None if refused is None else str(refused)
 
 

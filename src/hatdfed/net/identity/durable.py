@@ -25,6 +25,17 @@ def make_private_folder(path: Path) -> None:
         ) from None
 
 
+def check_writable(path: Path) -> None:
+    """Make the folder and try it, before something that works only once is spent."""
+    make_private_folder(path)
+    try:
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise IdentityError(
+            "disk", f"Nothing can be written to {path} ({error.strerror}). Make room or choose another folder."
+        ) from None
+
+
 def write_durably(path: Path, content: bytes, mode: int) -> None:
     """Write, flush to the disk, then rename: readers see the old content or the new one, never with another mode."""
     partial: Path | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from cryptography import x509
 
 from hatdfed.errors import IdentityError
-from hatdfed.net.identity.certificates import certificate_from_pem, issued_at, moment, node_of, refusal, to_pem
+from hatdfed.net.identity.certificates import certificate_from_pem, issued_at, node_of, refusal, to_pem
 from hatdfed.net.identity.durable import (
     PRIVATE,
     PUBLIC,
@@ -87,6 +87,15 @@ class IdentityFolder:
         return self.path / "ca.pem"
 
     @property
+    def stamp(self) -> tuple[int, int]:
+        """Changes when the certificate does; zeros where there is none."""
+        try:
+            status = self.cert_file.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_mtime_ns, status.st_ino
+
+    @property
     def expires(self) -> datetime:
         """When the certificate ends, be it over or not."""
         return self.read().expires
@@ -140,10 +149,6 @@ class IdentityFolder:
             raise refused
         if node_of(new) != old.node:
             raise IdentityError("mismatch", f"The renewed certificate is for {node_of(new)}, but this is {old.node}.")
-        if new.not_valid_after_utc < old.expires:
-            raise IdentityError(
-                "outdated", f"The renewed certificate ends before the present one, which ends {moment(old.expires)}."
-            )
         write_durably(self.cert_file, to_pem(new), PUBLIC)
         return self.read()
 

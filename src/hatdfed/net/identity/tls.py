@@ -32,12 +32,12 @@ class _Rotation:
 
     def __init__(self, folder: IdentityFolder) -> None:
         self._folder = folder
-        self._seen = self._stamp()
+        self._seen = self._folder.stamp
         self.first = _server_configuration(folder)
 
     def __call__(self) -> grpc.ServerCertificateConfiguration | None:
         try:
-            stamp = self._stamp()
+            stamp = self._folder.stamp
             if stamp == self._seen:
                 return None
             configuration = _server_configuration(self._folder)
@@ -47,13 +47,6 @@ class _Rotation:
             return None
         self._seen = stamp
         return configuration
-
-    def _stamp(self) -> tuple[int, int]:
-        try:
-            status = self._folder.cert_file.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return status.st_mtime_ns, status.st_ino
 
 
 def server_credentials(folder: IdentityFolder) -> grpc.ServerCredentials:

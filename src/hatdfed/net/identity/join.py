@@ -1,0 +1,94 @@
+"""How a new edge gets its certificate, and how one that is shut out learns why.
+
+The edge is given two things by its operator: a token, and the pin of the authority. First it asks the front desk for
+the authority, believing nothing, and holds that against the pin. Then it connects again, now believing that authority
+alone, and sends the token and a signing request. The private key is made here and stays here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from datetime import UTC, datetime
+
+from cryptography import x509
+
+from hatdfed.errors import IdentityError
+from hatdfed.net.identity.certificates import certificate_from_pem, moment, node_of, pin_of, refusal, to_pem
+from hatdfed.net.identity.durable import check_writable
+from hatdfed.net.identity.exchange import ask_desk, text_of, unverified, verified_by
+from hatdfed.net.identity.files import Identity, IdentityFolder
+from hatdfed.net.identity.keys import csr, make_key, same_key
+from hatdfed.net.identity.names import EDGE_ROLE
+
+_PIN = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+async def join(host: str, port: int, token: str, pin: str, folder: IdentityFolder) -> Identity:
+    """Become a node of the deployment; what proves it is then in `folder`."""
+    wanted = _checked_pin(pin)
+    _refuse_if_taken(folder)
+    check_writable(folder.path)  # before the token is spent
+    authority = await _pinned_authority(host, port, wanted)
+    ca_pem, key = to_pem(authority), make_key()
+    request = {"ask": "enroll", "token": token, "csr": csr(key).decode("ascii")}
+    answer = _accepted(await ask_desk(host, port, verified_by(ca_pem), request))
+    cert_pem = text_of(answer, "cert").encode()
+    certificate = certificate_from_pem(cert_pem, "The coordinator's answer")
+    refused = refusal(certificate, authority, datetime.now(UTC))
+    if refused is not None:
+        raise refused
+    if not same_key(certificate.public_key(), key.public_key()) or node_of(certificate).role != EDGE_ROLE:
+        raise IdentityError(
+            "mismatch", "The coordinator sent a certificate that is not for this edge. Ask its operator."
+        )
+    return folder.save(key, to_pem(certificate), ca_pem)
+
+
+async def explain(host: str, port: int, folder: IdentityFolder) -> str | None:
+    """Why the coordinator refuses this node's certificate, or None if it does not. The coordinator notes it, too."""
+    identity = folder.read()
+    request = {"ask": "explain", "cert": identity.cert_pem.decode("ascii")}
+    answer = _accepted(await ask_desk(host, port, verified_by(identity.ca_pem), request))
+    return None if answer.get("reason") is None else text_of(answer, "reason")
+
+
+async def _pinned_authority(host: str, port: int, pin: str) -> x509.Certificate:
+    answer = await ask_desk(host, port, unverified(), {"ask": "authority"})
+    # Only the one certificate that is compared is used, whatever else the text holds.
+    authority = certificate_from_pem(text_of(answer, "ca").encode(), "The front desk's answer")
+    if not hmac.compare_digest(pin_of(authority), pin):
+        raise IdentityError(
+            "wrong-pin",
+            f"The authority at {host}:{port} is not the one of the pin {pin}. The token was not sent. "
+            "Check address and pin; if both are right, somebody is in between.",
+        )
+    return authority
+
+
+def _checked_pin(pin: str) -> str:
+    lowered = pin.strip().lower()
+    if not _PIN.fullmatch(lowered):
+        raise IdentityError(
+            "bad-pin", f"The pin is {pin!r:.80}, but must be sha256: and 64 hex digits, as `token create` prints it."
+        )
+    return lowered
+
+
+def _refuse_if_taken(folder: IdentityFolder) -> None:
+    try:
+        present = folder.load()
+    except IdentityError:
+        return  # nothing there, or nothing that still works
+    raise IdentityError(
+        "exists",
+        f"{folder.path} already holds the identity of {present.node}, valid until {moment(present.expires)}. "
+        "Start the edge with it, or choose another folder.",
+    )
+
+
+def _accepted(answer: dict[str, object]) -> dict[str, object]:
+    if "error" in answer:
+        sentence, word = answer["error"], answer.get("word")
+        raise IdentityError(str(word or "refused"), f"The coordinator refused: {sentence}")
+    return answer
