@@ -71,10 +71,12 @@ class FrontDesk:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = {self._accepting, *self._tasks}
-        for task in tasks:
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        await asyncio.sleep(0)  # a caller just taken in gets a transport, which closes the connection when cancelled
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
 
     async def _accept(self) -> None:
@@ -113,8 +115,6 @@ class FrontDesk:
         except OSError as error:
             # Port scanners and edges that found a wrong pin: no request was made, so none is refused.
             _log.debug("A caller from %s left early (%s).", caller, type(error).__name__)
-        finally:
-            connection.close()
 
     async def _shake_hands(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()

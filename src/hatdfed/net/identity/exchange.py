@@ -78,14 +78,14 @@ async def ask_desk(host: str, port: int, context: ssl.SSLContext, request: Mappi
             f"{where} did not prove that it is the coordinator ({error.verify_message}). Nothing was sent. "
             "Check the address and this machine's clock.",
         ) from None
+    except IdentityError as error:
+        raise IdentityError(error.reason, f"{where} did not answer like one. {error} Check the port.") from None
     except TimeoutError:
         raise IdentityError(
             "unreachable", f"{where} did not answer within {TIMEOUT_SECONDS:g} s. Check address, port and firewall."
         ) from None
     except ssl.SSLError as error:
-        raise IdentityError(
-            "unreachable", f"{where} does not speak TLS 1.3 ({error.reason}). Check the port."
-        ) from None
+        raise IdentityError("not-a-desk", f"{where} does not talk like one ({error.reason}). Check the port.") from None
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise IdentityError("unreachable", f"{where} cannot be reached ({reason}). Check address and port.") from None

@@ -56,7 +56,7 @@ async def explain(host: str, port: int, folder: IdentityFolder) -> str | None:
 async def _pinned_authority(host: str, port: int, pin: str) -> x509.Certificate:
     answer = await ask_desk(host, port, unverified(), {"ask": "authority"})
     # Only the one certificate that is compared is used, whatever else the text holds.
-    authority = certificate_from_pem(text_of(answer, "ca").encode(), "The front desk's answer")
+    authority = certificate_from_pem(str(answer.get("ca")).encode("utf-8", "replace"), f"The answer of {host}:{port}")
     if not hmac.compare_digest(pin_of(authority), pin):
         raise IdentityError(
             "wrong-pin",

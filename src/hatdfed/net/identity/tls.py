@@ -6,8 +6,8 @@ gRPC speaks TLS 1.2 and 1.3 only, with ciphers that keep past traffic secret; no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, cast
 
 import grpc
 
@@ -22,7 +22,7 @@ _URI_START = b"spiffe://"
 class CallContext(Protocol):
     """The part of a gRPC servicer context that is read here."""
 
-    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
         """What the TLS handshake found out about the caller."""
         ...
 
@@ -52,7 +52,9 @@ class _Rotation:
 def server_credentials(folder: IdentityFolder) -> grpc.ServerCredentials:
     """Credentials that ask every client for a certificate, and that pick up a renewed one of our own by themselves."""
     rotation = _Rotation(folder)
-    return grpc.dynamic_ssl_server_credentials(rotation.first, rotation, require_client_authentication=True)
+    # gRPC takes None for "no change"; its types do not say so.
+    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], rotation)
+    return grpc.dynamic_ssl_server_credentials(rotation.first, fetch, require_client_authentication=True)
 
 
 def channel_credentials(folder: IdentityFolder) -> grpc.ChannelCredentials:
