@@ -1,0 +1,1 @@
+"""A server's own images: how they are read, kept and made into a round's work."""
