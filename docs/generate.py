@@ -5,6 +5,7 @@ benchmarks/README.md   what is in benchmarks/results
 settings.md            every setting, from the config's own definition
 paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
+hat-dfed-plus.md       what goes beyond the paper, from the same
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bench_tables import (
     table,
 )
 from paper_blocks import Reproduction
+from plus_blocks import plus_blocks
 from pydantic import BaseModel
 
 from hatdfed.cli.tables import COLUMNS, cell
@@ -101,10 +103,12 @@ def generated() -> dict[Path, str]:
     numbers = ("D3", "D4", "D7", "D8", "D9", "D12", "D15", "D16", "D17", "D18")
     worth = {f"worth-{number}": paper.worth(number) for number in numbers}
     readings = {"calibration": paper.calibration(), "readings": paper.readings()}
-    readme["paper-short"] = paper.short()
+    beyond = plus_blocks(paper)
+    readme |= {"paper-short": paper.short(), "plus-short": beyond["plus-short"]}
     return {
         ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {"paper-repeat": paper.repeat()}),
         ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
+        ROOT / "docs/hat-dfed-plus.md": _filled(ROOT / "docs/hat-dfed-plus.md", beyond, {}),
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/settings.md": settings_page(),

@@ -1,0 +1,204 @@
+"""What there is to say about `hat-dfed-plus`, as Markdown, from `paper/results`; `generate.py` puts it in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paper_blocks import PAPER, Reproduction
+
+from hatdfed.methods import method_named
+from hatdfed.paper.figure_words import span
+from hatdfed.paper.markdown_cells import table, with_ends
+from hatdfed.paper.plans import EXPERIMENTS, FULL
+from hatdfed.paper.plus_choice import LINKS_AT_MOST, TOLERATED
+from hatdfed.paper.plus_markdown import searches
+from hatdfed.paper.plus_plans import SWEEPS
+from hatdfed.paper.todo import todo
+
+Row = dict[str, Any]
+PLUS = "hat-dfed-plus"
+# Tables that fill a screen, and how they are called where they are folded away.
+_FOLDED = {
+    "plus": "Every method as it is",
+    "plus_equal_footing": "Every method on equal footing",
+    "plus_dense": "The baselines with its loss, pace and finish, whole models in every round",
+    "plus_ablation": "Without each part",
+    "plus_regimes": "Recipe, random links and learned links in each regime",
+    "regimes": "What is saved at each pair of prices, in brackets the links' share of the baselines' energy",
+}
+
+
+def plus_blocks(paper: Reproduction) -> dict[str, str]:
+    """For docs/hat-dfed-plus.md."""
+    folded = {f"table-{name}": _folded(words, paper.markdown.get(name, "")) for name, words in _FOLDED.items()}
+    return folded | {
+        "plus-short": short(paper),
+        "plus-recipe": recipe_table(method_named(PLUS).settings),
+        "plus-search": search(paper),
+        "plus-summary": paper.markdown.get("plus_summary", "Not played yet."),
+        "plus-energy-split": paper.markdown.get("plus_energy_split", "Not played yet."),
+        "plus-which": which_links(paper),
+        "plus-missing": missing(paper),
+    }
+
+
+def short(paper: Reproduction) -> str:
+    """The result in a few lines, what speaks against it included."""
+    rows: Sequence[Row] = paper.tables["plus_summary"]
+    lines = [
+        f"- {_place(row)}: {_with(row['avg_accuracy_points'])} points against the mean of the four, "
+        f"{row['total_energy_percent']['mean']:.1f} % less energy ({row['link_energy_percent']['mean']:.1f} % less on "
+        f"links); at least as accurate as the best of them in {row['as_accurate_as_the_best']} of {row['settings']} "
+        f"settings, its worst server at least as good as the best server of each in "
+        f"{row['worst_over_best']} of {row['settings']}."
+        for row in rows
+        if row["avg_accuracy_points"]
+    ]
+    return (
+        "\n".join([*lines, *_equal_footing(rows), *_dense(rows), *_behind(paper.tables["plus"])]) or "Not played yet."
+    )
+
+
+def _equal_footing(rows: Sequence[Row]) -> list[str]:
+    known = [row for row in rows if row["equal_footing"]]
+    if not known:
+        return []
+    good, every = (sum(row["equal_footing"][name] for row in known) for name in ("not_below", "settings"))
+    points = "; ".join(
+        f"{_with(row['equal_footing']['against_mean'])} points on {_place(row)}"
+        for row in known
+        if row["equal_footing"]["against_mean"]
+    )
+    return [
+        "- On equal footing (its loss, pace, finish and codec for all, and links in so few rounds that they cost no "
+        f"more) it is not distinguishably below the best of the four in {good} of {every} settings. Against their mean: "
+        f"{points}."
+    ]
+
+
+def _dense(rows: Sequence[Row]) -> list[str]:
+    parts = []
+    for row in (row for row in rows if row["dense"] and row["dense"]["mean"]):
+        gap = row["dense"]["largest_gap"]
+        parts.append(
+            f"{_with(row['dense']['mean'])} points on {_place(row)}, at worst {_with(gap)} "
+            f"(`{gap['method']}`, {gap['setting']})"
+        )
+    if not parts:
+        return []
+    return [f"- Against the best of the four with its loss and finish and float32 in every round: {'; '.join(parts)}."]
+
+
+def _behind(rows: Sequence[Row]) -> list[str]:
+    """Methods as they are that are distinguishably more accurate, and how much more they spend."""
+    found = []
+    for row in rows:
+        points, saved = (row["plus_is_ahead_by"][name] for name in ("avg_accuracy_points", "total_energy_percent"))
+        if points and points["high"] is not None and points["high"] < 0:
+            times = 1 / (1 - saved["mean"] / 100)
+            found.append(f"`{row['method']}` on {_place(row)}, {_with(points)} points for {times:.0f} × its energy")
+    if not rows:
+        return []
+    words = "; ".join(found) or "none"
+    return [f"- Methods that are, as they are, distinguishably more accurate than it: {words}."]
+
+
+def which_links(paper: Reproduction) -> str:
+    """What it brings to choose links by price, or to learn them, at the same number of links."""
+    rows: Sequence[Row] = paper.tables["plus_regimes"]
+    lines = []
+    for row in paper.tables["plus_ablation"]:
+        if row["part"] == "thrift":
+            ahead = row["plus_is_ahead_by"]
+            lines.append(
+                f"- {row['dataset']}, 5 servers, against links drawn at random: "
+                f"{_with(ahead['avg_accuracy_points'])} points, {_with(ahead['total_energy_percent'])} % of the energy "
+                "saved."
+            )
+    for name, words in (("random links", "links drawn at random"), ("learned links", "links that a bandit learns")):
+        known = [row["plus_is_ahead_by"] for row in rows if row["links"] == name and row["plus_is_ahead_by"]]
+        points = [each["avg_accuracy_points"] for each in known if each["avg_accuracy_points"]]
+        if not points:
+            continue
+        saved = [each["total_energy_percent"]["mean"] for each in known if each["total_energy_percent"]]
+        sure = [each for each in points if each["low"] is not None]
+        above, below = sum(each["low"] > 0 for each in sure), sum(each["high"] < 0 for each in sure)
+        lines.append(
+            f"- {len(points)} regimes with larger fleets, against {words}: {_span([e['mean'] for e in points])} "
+            f"points, {_span(saved)} % of the energy saved, {span([each['pairs'] for each in points], '.0f')} seeds. "
+            f"Of the {len(sure)} with more than one seed it is distinguishably more accurate in {above}, less "
+            f"in {below}."
+        )
+    return "\n".join(lines) or "Not played yet."
+
+
+def search(paper: Reproduction) -> str:
+    """Every sweep that has been played, what its rule chose, and which ones are still to come."""
+    rows: Sequence[Row] = paper.tables["plus_search"]
+    played = searches(rows)
+    parts = [
+        f"Tolerated for a part that saves: {TOLERATED:g} points. Links may cost {100 * LINKS_AT_MOST:g} % of those of "
+        "the four baselines on average."
+    ]
+    for name, text in played.items():
+        chosen = [row["words"] for row in rows if row["sweep"] == name and row["is_chosen"]]
+        what = f"Chosen: {'; '.join(chosen)}." if chosen else "The rule changes nothing."
+        parts += [_folded(f"{name}: {EXPERIMENTS[name].question}", text), f"`{name}`. {what}"]
+    absent = [f"`{name}`" for name in SWEEPS if name not in played]
+    return "\n\n".join([*parts, *([f"Not played yet: {', '.join(absent)}."] if absent else [])])
+
+
+def missing(paper: Reproduction) -> str:
+    """What has been planned about it and not been played."""
+    cells = []
+    for name in (name for name, experiment in EXPERIMENTS.items() if experiment.group == "plus"):
+        for dataset in FULL.datasets:
+            what = todo([name], FULL, PAPER / "results", dataset, files=paper.files)
+            if what.missing:
+                cells.append([name, dataset, f"{len(what.missing)} of {len(what.missing) + what.known}"])
+    if not cells:
+        return "Nothing is missing: every planned run is in the committed results."
+    return "Not played yet, and so in no table or figure:\n\n" + table(
+        ("experiment", "data set", "runs missing"), cells
+    )
+
+
+def recipe_table(recipe: Any) -> str:
+    """The parts with their settings of today."""
+    policy, schedule, learner = recipe["policy"], recipe["schedule"], recipe.get("learner", {})
+    lines = [
+        ("label-prior loss", f"loss: {{name: {recipe['loss']['name']}}}", "knows the server's label shares",
+         "label shares must be known"),
+        ("cool-down", f"learner: {{cool_down: {learner.get('cool_down', 0):g}}}", "steps become shorter over this "
+         "share of the run, at its end", "nothing"),
+        ("silence", f"schedule: {{every: {schedule['every']}}}", "links in every so many rounds; servers train in all",
+         "accuracy"),
+        ("finish", f"schedule: {{finish_rounds: {schedule['finish_rounds']}}}", "every link in so many last rounds",
+         "joules"),
+        ("codec", f"codec: {recipe['codec']}", "fewer bits a number, with error feedback", "almost nothing"),
+        ("balanced links", f"policy: {{name: {policy['name']}, degree: {policy['degree']}}}", "everybody receives so "
+         "many models and is heard by as many", "work of the coordinator"),
+        ("known prices", f"policy: {{thrift: {policy['thrift']:g}}}", "how strongly cheap links are preferred; nobody "
+         "has to learn prices", "almost nothing"),
+        ("merge", f"aggregator: {{name: {recipe['aggregator']['name']}}}", "what arrives is averaged", "nothing"),
+    ]  # fmt: skip
+    cells = [[part, f"`{setting}`", does, costs] for part, setting, does, costs in lines]
+    return table(("part", "setting", "what it does", "what it costs"), cells)
+
+
+def _folded(words: str, text: str) -> str:
+    return f"<details><summary>{words}</summary>\n\n{text or 'Not played yet.'}\n\n</details>"
+
+
+def _place(row: Row) -> str:
+    return f"{row['dataset']}, {row['servers']} servers"
+
+
+def _with(difference: Row) -> str:
+    return with_ends(difference, 1)
+
+
+def _span(values: Sequence[float]) -> str:
+    """From the least to the greatest, with signs."""
+    return " to ".join(dict.fromkeys(f"{end:+.1f}" for end in (min(values), max(values))))

@@ -1,0 +1,62 @@
+"""The page about hat-dfed-plus: its generated parts cope with runs that are missing, and all of them are used."""
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import plus_blocks
+
+    yield plus_blocks
+    for name in ("plus_blocks", "paper_blocks"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def nothing_played():
+    names = ("plus_summary", "plus", "plus_regimes", "plus_ablation", "plus_search")
+    return SimpleNamespace(tables={name: [] for name in names}, markdown={}, files={})
+
+
+def difference(mean, half=None, pairs=5):
+    ends = {"low": None, "high": None} if half is None else {"low": mean - half, "high": mean + half}
+    return {"mean": mean, **ends, "pairs": pairs}
+
+
+def test_without_results_every_part_says_so(blocks, nothing_played):
+    assert blocks.short(nothing_played) == "Not played yet."
+    assert blocks.which_links(nothing_played) == "Not played yet."
+    assert "`plus_search`, `plus_search_again`, `plus_search_many`" in blocks.search(nothing_played)
+
+
+def test_a_method_that_is_more_accurate_is_named_with_its_price(blocks, nothing_played):
+    ahead = {"avg_accuracy_points": difference(-4.0, 1.0), "total_energy_percent": difference(95.0, 1.0)}
+    row = {"dataset": "digits", "servers": 50, "method": "rnd", "plus_is_ahead_by": ahead}
+    nothing_played.tables["plus"] = [row]
+    assert "`rnd` on digits, 50 servers, -4.0 (-5.0 to -3.0) points for 20 × its energy" in blocks.short(nothing_played)
+
+
+def test_regimes_of_one_seed_are_not_judged(blocks, nothing_played):
+    found = [
+        {"avg_accuracy_points": each, "total_energy_percent": difference(2.0)}
+        for each in (difference(0.5, pairs=1), difference(-0.2, 0.1), difference(0.0, 0.3))
+    ]
+    nothing_played.tables["plus_regimes"] = [{"links": "random links", "plus_is_ahead_by": each} for each in found]
+    text = blocks.which_links(nothing_played)
+    assert text.startswith("- 3 regimes with larger fleets, against links drawn at random: -0.2 to +0.5 points")
+    assert "Of the 2 with more than one seed it is distinguishably more accurate in 0, less in 1." in text
+
+
+def test_every_generated_part_has_its_place(blocks):
+    from paper_blocks import Reproduction
+
+    page = (ROOT / "docs" / "hat-dfed-plus.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"<!-- ([\w-]+) -->", page)) == set(blocks.plus_blocks(Reproduction()))
