@@ -72,8 +72,8 @@ def _equal_footing(rows: Sequence[Row]) -> list[str]:
     )
     return [
         "- On equal footing (its loss, pace, finish and codec for all, and links in so few rounds that they cost no "
-        f"more) it is not distinguishably below the best of the four in {good} of {every} settings. Against their mean: "
-        f"{points}."
+        f"more) it is not distinguishably below the best of the four in {good} of {every} settings. "
+        f"Against their mean: {points}."
     ]
 
 
