@@ -9,6 +9,7 @@ from hatdfed.net.identity.authority import LIFETIME, create_authority
 from hatdfed.net.identity.files import IdentityFolder
 from hatdfed.net.identity.keys import csr, make_key
 from hatdfed.net.identity.names import COORDINATOR, edge
+from hatdfed.net.identity.office import create_office
 
 EXPIRED = timedelta(seconds=-1)
 
@@ -46,3 +47,13 @@ def coordinator(identity):
 @pytest.fixture
 def expired_edge(identity):
     return identity(edge("late"), lifetime=EXPIRED)
+
+
+@pytest.fixture
+def office(tmp_path):
+    return create_office(tmp_path / "office")
+
+
+@pytest.fixture
+def new_edge(tmp_path):
+    return IdentityFolder(tmp_path / "edge-7")
