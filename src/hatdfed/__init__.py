@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hatdfed.version import __version__
+
 if TYPE_CHECKING:
     from hatdfed.comparison import Comparison, compare
     from hatdfed.config import Config
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from hatdfed.methods import METHODS
     from hatdfed.resolve import resolve
     from hatdfed.session import RunResult
-
-__version__ = "0.1.0"
 
 __all__ = ["METHODS", "Comparison", "Config", "RunResult", "__version__", "compare", "resolve", "resume", "run"]
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hatdfed.randomness import stream
 from hatdfed.topology import BoolMatrix
 
+
 class Presence(NamedTuple):
     """What is known of the servers before a round's links are drawn."""
 

@@ -50,7 +50,8 @@ def test_the_equations_of_both_phases_are_cited_where_they_are_computed():
 
 
 def test_no_source_file_is_longer_than_300_lines():
-    assert [path.name for path in SOURCES if len(path.read_text().splitlines()) > 300] == []
+    written = [path for path in SOURCES if "_pb2" not in path.name]  # not those that a generator makes
+    assert [path.name for path in written if len(path.read_text().splitlines()) > 300] == []
 
 
 def test_nothing_that_runs_code_from_data_is_reachable():

@@ -48,7 +48,18 @@ def make_world(config: Config, dataset: Dataset, pools: Pools) -> World:
     """Each server's devices, with the shard of the training pool that they share out among themselves."""
     shards = _shards(config, dataset)
     validation = _validation(config, pools)
-    work = LocalWork(
+    work = local_work(config)
+    sources = [
+        SimulatedDevices(pools.train, shard, validation, work, config.seed, server)
+        for server, shard in enumerate(shards)
+    ]
+    counts = np.stack([np.bincount(dataset.train.labels[shard], minlength=dataset.num_classes) for shard in shards])
+    return World(sources, counts / counts.sum(axis=1, keepdims=True))
+
+
+def local_work(config: Config) -> LocalWork:
+    """How a server works on a round's data."""
+    return LocalWork(
         num_devices=config.devices,
         samples_per_round=config.samples_per_round,
         online_probability=config.device_online_probability,
@@ -58,12 +69,6 @@ def make_world(config: Config, dataset: Dataset, pools: Pools) -> World:
         probe_top_up=config.probe_top_up,
         churn=config.churn,
     )
-    sources = [
-        SimulatedDevices(pools.train, shard, validation, work, config.seed, server)
-        for server, shard in enumerate(shards)
-    ]
-    counts = np.stack([np.bincount(dataset.train.labels[shard], minlength=dataset.num_classes) for shard in shards])
-    return World(sources, counts / counts.sum(axis=1, keepdims=True))
 
 
 def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:

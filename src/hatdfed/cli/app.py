@@ -11,8 +11,12 @@ from hatdfed import __version__
 from hatdfed.cli.bench import bench_command
 from hatdfed.cli.compare import compare_command
 from hatdfed.cli.console import complain
+from hatdfed.cli.coordinator import coordinator_command
 from hatdfed.cli.doctor import doctor_command
+from hatdfed.cli.edge import edge_app
+from hatdfed.cli.identity import ca_app, token_app
 from hatdfed.cli.listing import datasets_command, methods_command
+from hatdfed.cli.operate import drain_command, status_command, stop_command
 from hatdfed.cli.paper import app as paper_app
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
@@ -34,6 +38,13 @@ app.command("show")(show_command)
 app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 app.add_typer(paper_app, name="paper")
+app.command("coordinator")(coordinator_command)
+app.add_typer(edge_app, name="edge")
+app.add_typer(ca_app, name="ca")
+app.add_typer(token_app, name="token")
+app.command("status")(status_command)
+app.command("drain")(drain_command)
+app.command("stop")(stop_command)
 
 
 @app.callback(invoke_without_command=True)

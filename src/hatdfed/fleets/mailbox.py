@@ -21,8 +21,8 @@ from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import WireError
 from hatdfed.fleets.base import Snapshot
 from hatdfed.fleets.post import Postmark, Received, accept, inbox_of, packed, server_report
+from hatdfed.fleets.server_arrays import server_arrays, server_from
 from hatdfed.fleets.spending import energy_spent
-from hatdfed.learning.optimisers import OptimiserState
 from hatdfed.learning.work import Batch, DataSource, Work
 from hatdfed.round import RoundPlan, RoundReport
 
@@ -117,19 +117,13 @@ class MailboxFleet:
         """Models, optimisers, codec memories and masses of all servers."""
         arrays: dict[str, NDArray[Any]] = {}
         for i, server in enumerate(self._servers):
-            arrays[f"{i}.params"] = server.params.numpy()
-            arrays[f"{i}.first"] = server.optimiser.first.numpy()
-            arrays[f"{i}.second"] = server.optimiser.second.numpy()
-            arrays[f"{i}.codec_memory"] = server.codec_memory.numpy()
-            arrays[f"{i}.scalars"] = np.array([server.optimiser.step, server.mass])
-            for what, known in (("known_by", server.known_by), ("known_of", server.known_of)):
-                arrays |= {f"{i}.{what}.{peer}": model.numpy() for peer, model in known.items()}
+            arrays |= {f"{i}.{name}": array for name, array in server_arrays(server).items()}
         return arrays
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to what `snapshot` remembers."""
         self._before = None
-        self._servers = [_server_from(snapshot, i) for i in range(self.num_servers)]
+        self._servers = [server_from(_part(snapshot, f"{i}.")) for i in range(self.num_servers)]
 
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))
@@ -179,18 +173,5 @@ def _remembered(server: ServerState, i: int, exchange: _Exchange) -> ServerState
     return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})
 
 
-def _server_from(snapshot: Snapshot, i: int) -> ServerState:
-    step, mass = snapshot[f"{i}.scalars"]
-    first, second = torch.tensor(snapshot[f"{i}.first"]), torch.tensor(snapshot[f"{i}.second"])
-    return ServerState(
-        params=torch.tensor(snapshot[f"{i}.params"]),
-        optimiser=OptimiserState(int(step), first, second),
-        codec_memory=torch.tensor(snapshot[f"{i}.codec_memory"]),
-        mass=float(mass),
-        known_by=_known(snapshot, f"{i}.known_by."),
-        known_of=_known(snapshot, f"{i}.known_of."),
-    )
-
-
-def _known(snapshot: Snapshot, prefix: str) -> dict[int, Tensor]:
-    return {int(name[len(prefix) :]): torch.tensor(a) for name, a in snapshot.items() if name.startswith(prefix)}
+def _part(snapshot: Snapshot, prefix: str) -> Snapshot:
+    return {name[len(prefix) :]: array for name, array in snapshot.items() if name.startswith(prefix)}

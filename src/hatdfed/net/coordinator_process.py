@@ -8,9 +8,9 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,12 +21,13 @@ from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
 from hatdfed.fleets.remote import RemoteFleet
 from hatdfed.loop import run
+from hatdfed.net.desk import FrontDesk
 from hatdfed.net.durable import DurableCoordinator
 from hatdfed.net.ends import Ends
 from hatdfed.net.failpoints import failpoint
-from hatdfed.net.identity.authority import Authority
-from hatdfed.net.identity.deny import DenyList
+from hatdfed.net.identity.office import Office
 from hatdfed.net.journal import Journal
+from hatdfed.net.metrics import serve_metrics
 from hatdfed.net.protocol.hatdfed_pb2_grpc import (
     add_CoordinationServicer_to_server,
     add_OperationServicer_to_server,
@@ -56,8 +57,9 @@ class Hosting:
     folder: Path  # run folder and journal
     listen: str  # host:port
     ends: Ends
-    authority: Authority | None = None  # renews certificates
-    denied: DenyList | None = None
+    office: Office | None = None  # renews certificates and knows who is locked out; None: plain text
+    desk: tuple[str, int] | None = None  # host and port where new edges join; None: nowhere
+    metrics: tuple[str, int] | None = None  # host and port for Prometheus
 
 
 class CoordinatorProcess:
@@ -87,17 +89,18 @@ class CoordinatorProcess:
         """Take calls and play all rounds; the summary, or None if it was stopped before."""
         self._loop = asyncio.get_running_loop()
         server = self._hosting.ends.server()
-        door = Door(self._hosting.ends, self._hosting.denied)
-        lifetime = timedelta(hours=self._settings.certificate_hours)
+        office = self._hosting.office
+        door = Door(self._hosting.ends, None if office is None else office.denied)
         text = json.dumps(self._config.model_dump(mode="json"))
-        service = CoordinationService(self.station, door, self.progress.run, text, self._hosting.authority, lifetime)
+        service = CoordinationService(self.station, door, self.progress.run, text, office)
         add_CoordinationServicer_to_server(service, server)
         add_OperationServicer_to_server(OperationService(self.station, door, self.status), server)
         self.port = self._hosting.ends.listen(server, self._hosting.listen)
         await server.start()
         _log.info("run %s, start %d, listens at port %d", self.progress.run, self.station.epoch, self.port)
         try:
-            return await asyncio.to_thread(self._play)
+            async with self._around():
+                return await asyncio.to_thread(self._play)
         except StopAskedError:
             self.progress.state = "stopped"
             _log.info("stopped before round %d; start the coordinator again to go on", self.station.next_round)
@@ -106,6 +109,21 @@ class CoordinatorProcess:
             await self.station.dismiss()
             await server.stop(grace=1.0)
             self._journal.close()
+
+    @asynccontextmanager
+    async def _around(self) -> AsyncIterator[None]:
+        """The front desk, the coordinator's own certificate and the metrics, while the run is played."""
+        async with AsyncExitStack() as stack:
+            if self._hosting.office is not None:
+                refreshing = asyncio.ensure_future(_keep_fresh(self._hosting.office))
+                stack.callback(refreshing.cancel)
+                if self._hosting.desk is not None:
+                    host, port = self._hosting.desk
+                    desk = await stack.enter_async_context(FrontDesk(self._hosting.office, host=host, port=port))
+                    _log.info("new edges join at port %d", desk.port)
+            if self._hosting.metrics is not None:
+                stack.callback(serve_metrics(self.status, *self._hosting.metrics))
+            yield
 
     def _play(self) -> dict[str, Any]:
         """The main loop, in a thread of its own: the services go on meanwhile."""
@@ -172,17 +190,28 @@ class CoordinatorProcess:
     def _results(self, database: RunDatabase) -> dict[str, Any]:
         figures = [self.station.final[index] for index in sorted(self.station.final)]
         if not figures:
-            raise RunFolderError("No server told its final figures, so there are no results. Start it again to ask anew.")
+            raise RunFolderError(
+                "No server told its final figures, so there are no results. Start it again to ask anew."
+            )
         has_test = all(each.has_test for each in figures)
         accuracy = np.array([each.accuracy if has_test else each.validation_accuracy for each in figures])
         personal = np.array([each.personal_accuracy if has_test else each.validation_accuracy for each in figures])
         summary = summarise(self._config, accuracy, personal, database.records("rounds"))
         summary["accuracy_from"] = "test" if has_test else "validation"
-        summary["notes"] = [] if not self.progress.undelivered else [f"{self.progress.undelivered} models did not arrive."]
+        summary["notes"] = (
+            [] if not self.progress.undelivered else [f"{self.progress.undelivered} models did not arrive."]
+        )
         summary["run_folder"] = str(self.folder.path)
         self.folder.write_json("results.json", {**summary, "config": self._config.model_dump(mode="json")})
         self.progress.state = "done"
         return summary
+
+
+async def _keep_fresh(office: Office) -> None:
+    """The coordinator signs its own certificate anew, long before it ends."""
+    while True:
+        await asyncio.to_thread(office.refresh)
+        await asyncio.sleep(min(600.0, office.lifetime.total_seconds() / 10))
 
 
 class _Keeper:

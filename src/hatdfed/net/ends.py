@@ -12,11 +12,12 @@ from typing import Any
 
 import grpc
 
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, IdentityError
 from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.names import Node
+from hatdfed.net.identity.names import COORDINATOR, Node
 from hatdfed.net.identity.tls import channel_credentials, options_for, peer_of, server_credentials
 
+_CLAIM = "hatdfed-node/"
 _MESSAGE_BYTES = 4 * 1024 * 1024  # models travel in chunks far below this
 _COMMON = [
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
@@ -47,6 +48,7 @@ class Ends:
     """How this process speaks to others."""
 
     identity: IdentityFolder | None  # None: plain text
+    claims: Node = COORDINATOR  # who this is, where nobody can prove it
 
     def server(self) -> grpc.aio.Server:
         """Not yet listening."""
@@ -59,18 +61,30 @@ class Ends:
                 return int(server.add_insecure_port(address))
             return int(server.add_secure_port(address, server_credentials(self.identity)))
         except RuntimeError:
-            raise ConfigError(f"Nobody can listen at {address}: the port is taken or not ours. Choose another.") from None
+            raise ConfigError(
+                f"Nobody can listen at {address}: the port is taken or not ours. Choose another."
+            ) from None
 
     def channel(self, address: str, node: Node) -> grpc.aio.Channel:
         """To `node`, wherever it is; somebody else at that address is refused."""
         if self.identity is None:
-            return grpc.aio.insecure_channel(address, options=_CLIENT)
+            who = f"{_CLAIM}{self.claims.role}/{self.claims.name}"
+            return grpc.aio.insecure_channel(address, options=[*_CLIENT, ("grpc.primary_user_agent", who)])
         options = [*_CLIENT, *options_for(node)]
         return grpc.aio.secure_channel(address, channel_credentials(self.identity), options=options)
 
-    def caller(self, context: Any, claimed: Node) -> Node:
+    def caller(self, context: Any) -> Node:
         """Who calls: by certificate, or where there are none as claimed."""
-        return claimed if self.identity is None else peer_of(context)
+        return _claimed(context) if self.identity is None else peer_of(context)
+
+
+def _claimed(context: Any) -> Node:
+    """Who somebody in plain text says to be."""
+    agent = str(dict(context.invocation_metadata()).get("user-agent", ""))
+    role, _, name = agent.removeprefix(_CLAIM).partition(" ")[0].partition("/")
+    if not agent.startswith(_CLAIM):
+        raise IdentityError("no-node-name", "A caller did not say who it is.")
+    return Node(role, name)
 
 
 def refuse_open_plain_text(address: str, *, forced: bool) -> None:

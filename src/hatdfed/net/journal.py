@@ -171,7 +171,7 @@ def _plan_text(plan: RoundPlan) -> dict[str, Any]:
 
 
 def _plan_from(t: int, text: dict[str, Any]) -> RoundPlan:
-    array = np.zeros(0)
-    read = {name: None if data is None else from_jsonable(data, array) for name, data in text.items()}
+    array: Any = np.zeros(0)
+    read: dict[str, Any] = {name: None if data is None else from_jsonable(data, array) for name, data in text.items()}
     draw = make_draw(read["links"], read["propensity"], read["mixing"])
     return RoundPlan(t, draw, Presence(read["active"], read["reachable"]) if "active" in read else None)

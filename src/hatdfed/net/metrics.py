@@ -1,4 +1,7 @@
-"""The figures of `hatdfed status` for Prometheus, collected when it asks. No labels by pair of servers: those grow with N²."""
+"""The figures of `hatdfed status` for Prometheus, collected when it asks.
+
+No labels by pair of servers: those would grow with N².
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,9 @@ def serve_metrics(status: Callable[[], dict[str, Any]], host: str, port: int) ->
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        raise ConfigError(f"Metrics cannot be served at {host}:{port} ({error.strerror}). Choose another port.") from None
+        raise ConfigError(
+            f"Metrics cannot be served at {host}:{port} ({error.strerror}). Choose another port."
+        ) from None
 
     def end() -> None:
         server.shutdown()

@@ -43,7 +43,9 @@ def _order(plan: RoundPlan, membership: Membership, member: Member, seconds: flo
         # A sender dials its receiver if it can; else the receiver dials.
         receivers=[neighbour(o, dial=membership.can_dial(member, o)) for o in receivers if o],
         senders=[
-            neighbour(o, dial=not membership.can_dial(o, member), mixing=math.nan if mixing is None else mixing[o.index])
+            neighbour(
+                o, dial=not membership.can_dial(o, member), mixing=math.nan if mixing is None else mixing[o.index]
+            )
             for o in senders
             if o
         ],

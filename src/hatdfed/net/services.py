@@ -10,22 +10,21 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, NoReturn
 
 import grpc
 
-from hatdfed import __version__
 from hatdfed.errors import HatdfedError, IdentityError
 from hatdfed.net.ends import Ends
-from hatdfed.net.identity.authority import Authority
 from hatdfed.net.identity.deny import DenyList
 from hatdfed.net.identity.names import COORDINATOR_ROLE, EDGE_ROLE, Node
+from hatdfed.net.identity.office import Office
 from hatdfed.net.membership import Member
 from hatdfed.net.orders import neighbour
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.protocol.hatdfed_pb2_grpc import CoordinationServicer, OperationServicer
 from hatdfed.net.station import Station
+from hatdfed.version import __version__
 
 PROTOCOL = 1  # grows whenever an older edge or coordinator would misunderstand
 _log = logging.getLogger("hatdfed.net.coordinator")
@@ -38,21 +37,23 @@ class Door:
     ends: Ends
     denied: DenyList | None = None
 
-    async def edge(self, context: Any, claimed: str = "") -> str:
+    async def edge(self, context: Any) -> str:
         """The name of the edge that calls."""
-        return (await self._caller(context, EDGE_ROLE, claimed)).name
+        return (await self._caller(context, EDGE_ROLE)).name
 
     async def operator(self, context: Any) -> None:
         """Whoever runs the coordinator has its certificate."""
-        await self._caller(context, COORDINATOR_ROLE, "coordinator")
+        await self._caller(context, COORDINATOR_ROLE)
 
-    async def _caller(self, context: Any, role: str, claimed: str) -> Node:
+    async def _caller(self, context: Any, role: str) -> Node:
         try:
-            node = self.ends.caller(context, Node(role, claimed or "nobody"))
+            node = self.ends.caller(context)
         except IdentityError as error:
             await refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         if node.role != role:
-            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{node} is no {role}, so it may not ask for this.")
+            await refuse(
+                context, grpc.StatusCode.PERMISSION_DENIED, f"{node} is no {role}, so it may not ask for this."
+            )
         if self.denied is not None and node.name in self.denied:
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{node.name} is on the deny-list.")
         return node
@@ -65,30 +66,25 @@ async def refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn
     raise AssertionError("abort does not return")
 
 
-class CoordinationService(CoordinationServicer):  # type: ignore[misc]
+class CoordinationService(CoordinationServicer):
     """What edges may ask for."""
 
-    def __init__(
-        self, station: Station, door: Door, run: str, config: str, authority: Authority | None, lifetime: timedelta
-    ) -> None:
+    def __init__(self, station: Station, door: Door, run: str, config: str, office: Office | None) -> None:
         self._station = station
         self._door = door
         self._run = run
         self._config = config
-        self._authority = authority
-        self._lifetime = lifetime
-        self._names: dict[str, str] = {}  # by connection, where there are no certificates
+        self._office = office
 
     async def Join(self, request: pb.Hello, context: Any) -> pb.Welcome:
         """A place in the run."""
-        name = await self._door.edge(context, request.node)
-        self._names[context.peer()] = name
+        name = await self._door.edge(context)
         if request.protocol != PROTOCOL:
             await refuse(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"{name} runs hatdfed {request.version} with protocol {request.protocol}, the coordinator {__version__} "
-                f"with protocol {PROTOCOL}. Install the same version on both.",
+                f"{name} runs hatdfed {request.version} with protocol {request.protocol}, the coordinator "
+                f"{__version__} with protocol {PROTOCOL}. Install the same version on both.",
             )
         station = self._station
         known = station.membership.named(name)
@@ -117,6 +113,7 @@ class CoordinationService(CoordinationServicer):  # type: ignore[misc]
         """Orders, as they come."""
         member = await self._member(context, request.epoch)
         orders = self._station.orders_for(member.index)
+        await context.send_initial_metadata(())  # now the edge may say that it is ready: no order will be missed
         try:
             while (order := await orders.get()).epoch == self._station.epoch:
                 yield order
@@ -155,7 +152,7 @@ class CoordinationService(CoordinationServicer):  # type: ignore[misc]
 
     async def Leave(self, request: pb.Goodbye, context: Any) -> pb.Nothing:
         """The edge goes of its own will."""
-        name = await self._door.edge(context, self._names.get(context.peer(), ""))
+        name = await self._door.edge(context)
         if (member := self._station.membership.named(name)) is not None:
             self._station.left(member, request.why[:80] or "it said goodbye")
         return pb.Nothing()
@@ -163,17 +160,17 @@ class CoordinationService(CoordinationServicer):  # type: ignore[misc]
     async def Renew(self, request: pb.SigningRequest, context: Any) -> pb.Certificate:
         """A new certificate for the same node."""
         name = await self._door.edge(context)
-        if self._authority is None:
+        if self._office is None:
             await refuse(context, grpc.StatusCode.UNIMPLEMENTED, "This coordinator has no authority to sign with.")
         try:
-            signed = self._authority.sign(request.csr, Node(EDGE_ROLE, name), self._lifetime)
+            signed = self._office.renew(Node(EDGE_ROLE, name), request.csr)
         except HatdfedError as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         _log.info("renewed the certificate of %s", name)
         return pb.Certificate(certificate=signed)
 
     async def _member(self, context: Any, epoch: int) -> Member:
-        name = await self._door.edge(context, self._names.get(context.peer(), ""))
+        name = await self._door.edge(context)
         member = self._station.membership.named(name)
         if epoch != self._station.epoch or member is None:
             await refuse(context, grpc.StatusCode.ABORTED, f"{name} speaks of an earlier start; it has to join again.")
@@ -187,7 +184,7 @@ class CoordinationService(CoordinationServicer):  # type: ignore[misc]
         return [neighbour(other, dial=True) for other in others if other is not member][:8]
 
 
-class OperationService(OperationServicer):  # type: ignore[misc]
+class OperationService(OperationServicer):
     """What whoever runs the coordinator may ask for."""
 
     def __init__(self, station: Station, door: Door, status: Callable[[], dict[str, Any]]) -> None:
@@ -214,4 +211,3 @@ class OperationService(OperationServicer):  # type: ignore[misc]
         await self._door.operator(context)
         self._station.stop_asked.set()
         return pb.Nothing()
-

@@ -53,6 +53,7 @@ class Station:
         self._queues: dict[int, asyncio.Queue[pb.Order]] = {}
         self._last_order: pb.Order | None = None  # for those who come back: finish or stop
         self._news = asyncio.Event()
+        self._told_missing: set[int] = set()
         for name, accuracy in journal.members():
             self.membership.restore(name, accuracy)
 
@@ -149,11 +150,14 @@ class Station:
         expected = {i for i in range(prices.num_servers) if plan.presence is None or plan.presence.active[i]}
         seconds = self.settings.round_seconds
         self.next_round, self.closes_at = plan.t, time.monotonic() + seconds
+        self._told_missing = set()
         self.hall.open(plan, expected, prices)
         self._order_round(plan)
         while (missing := self.hall.waiting_for) and time.monotonic() < self.closes_at:
-            if not any(self._is_worth_waiting(index) for index in missing):
+            gone = [index for index in missing if not self._is_worth_waiting(index)]
+            if len(gone) == len(missing):
                 break
+            self._tell_missing(plan.t, gone)
             names = [member.name for index in missing if (member := self.membership.at(index))]
             self.waits_for = "reports of " + ", ".join(names)
             await self.hall.changed(min(1.0, max(0.0, self.closes_at - time.monotonic())))
@@ -194,6 +198,12 @@ class Station:
         for index in self._queues:
             self.tell(index, order)
 
+    def _tell_missing(self, t: int, gone: list[int]) -> None:
+        """Whoever waits for a model of theirs need not."""
+        if gone and set(gone) != self._told_missing:
+            self._told_missing = set(gone)
+            self._tell_all(pb.Order(epoch=self.epoch, missing=pb.Missing(round=t, servers=gone)))
+
     def _is_worth_waiting(self, index: int) -> bool:
         """A server that is away may be back before the round closes, but nobody waits for that."""
         member = self.membership.at(index)
@@ -203,7 +213,9 @@ class Station:
 
     def _without_final(self) -> list[str]:
         now = time.monotonic()
-        return [m.name for m in self.membership.members if self.membership.is_active(m, now) and m.index not in self.final]
+        return [
+            m.name for m in self.membership.members if self.membership.is_active(m, now) and m.index not in self.final
+        ]
 
     def _ask_for_probes(self) -> None:
         for index, others in self.membership.unknown_pairs().items():

@@ -11,18 +11,16 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "version", "node", "address", "run")
+    __slots__ = ("protocol", "version", "address", "run")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
-    node: str
     address: str
     run: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("run", "epoch", "index", "config", "beat_seconds", "idle_seconds", "round", "copy_from")
@@ -83,20 +81,22 @@ class Neighbour(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., dial: bool = ..., mixing: _Optional[float] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "round", "probe", "finish", "stop", "leave")
+    __slots__ = ("epoch", "round", "probe", "finish", "stop", "leave", "missing")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: RoundOrder
     probe: ProbeOrder
     finish: Nothing
     stop: Nothing
     leave: str
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[_Union[RoundOrder, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ..., finish: _Optional[_Union[Nothing, _Mapping]] = ..., stop: _Optional[_Union[Nothing, _Mapping]] = ..., leave: _Optional[str] = ...) -> None: ...
+    missing: Missing
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[_Union[RoundOrder, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ..., finish: _Optional[_Union[Nothing, _Mapping]] = ..., stop: _Optional[_Union[Nothing, _Mapping]] = ..., leave: _Optional[str] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ...) -> None: ...
 
 class RoundOrder(_message.Message):
     __slots__ = ("round", "seconds", "receivers", "senders", "own_mixing")
@@ -111,6 +111,14 @@ class RoundOrder(_message.Message):
     senders: _containers.RepeatedCompositeFieldContainer[Neighbour]
     own_mixing: float
     def __init__(self, round: _Optional[int] = ..., seconds: _Optional[float] = ..., receivers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., senders: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., own_mixing: _Optional[float] = ...) -> None: ...
+
+class Missing(_message.Message):
+    __slots__ = ("round", "servers")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    servers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., servers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ProbeOrder(_message.Message):
     __slots__ = ("peers",)
@@ -253,25 +261,21 @@ class Frame(_message.Message):
     def __init__(self, parcel: _Optional[_Union[Parcel, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class Parcel(_message.Message):
-    __slots__ = ("run", "round", "sender", "size", "node")
+    __slots__ = ("run", "round", "sender", "size")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
-    NODE_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     sender: int
     size: int
-    node: str
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., sender: _Optional[int] = ..., size: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., sender: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Wanted(_message.Message):
-    __slots__ = ("run", "round", "node")
+    __slots__ = ("run", "round")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
-    NODE_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
-    node: str
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...

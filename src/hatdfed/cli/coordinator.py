@@ -1,0 +1,111 @@
+"""hatdfed coordinator: play a run on real machines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hatdfed.cli.console import note, out
+from hatdfed.cli.identity import needs_deploy
+from hatdfed.cli.options import Assignments, Json, user_layer
+from hatdfed.cli.tables import run_title, summary_table
+from hatdfed.config import Config
+from hatdfed.errors import ConfigError
+from hatdfed.resolve import notes, resolve
+
+LogJson = Annotated[
+    bool | None, typer.Option("--log-json/--log-text", help="Log as JSON lines; by default unless at a terminal.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certificates; on this machine only.")]
+InsecureAnywhere = Annotated[
+    bool, typer.Option("--insecure-anywhere", help="With --insecure: plain text through any network.")
+]
+COORDINATOR_PORT = 7444
+_PLAIN = "Everything is sent in plain text, and every name is believed (--insecure)."
+
+
+def coordinator_command(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="Settings of the run, with a section deploy.")],
+    state: Annotated[
+        Path, typer.Option("--state", metavar="FOLDER", help="Journal and records; a restart goes on from it.")
+    ],
+    ca: Annotated[
+        Path | None, typer.Option("--ca", envvar="HATDFED_CA", help="Folder made by `hatdfed ca init`.")
+    ] = None,
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT")] = f"127.0.0.1:{COORDINATOR_PORT}",
+    desk: Annotated[
+        str | None, typer.Option("--desk", metavar="HOST:PORT", help="Where new edges join; the next lower port.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus here.")
+    ] = None,
+    assignments: Assignments = None,
+    insecure: Insecure = False,
+    insecure_anywhere: InsecureAnywhere = False,
+    log_json: LogJson = None,
+    as_json: Json = False,
+) -> None:
+    """Wait for edges, play the run with them, and keep it in a folder that survives a restart."""
+    with needs_deploy():
+        from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
+        from hatdfed.net.ends import Ends, refuse_open_plain_text
+        from hatdfed.net.identity.office import open_office
+        from hatdfed.net.logs import log_to_stderr
+        from hatdfed.net.settings import split_layer
+    layer, settings = split_layer(user_layer(config, assignments))
+    resolved = resolve(layer)
+    for sentence in notes(resolved):
+        note(sentence)
+    log_to_stderr(as_json=log_json)
+    host, port = split_listen(listen, "--listen")
+    if insecure:
+        refuse_open_plain_text(listen, forced=insecure_anywhere)
+        note(_PLAIN)
+        hosting = Hosting(state, listen, Ends(None), metrics=_pair(metrics))
+    else:
+        if ca is None:
+            raise ConfigError(
+                "A coordinator needs certificates. Make them with `hatdfed ca init FOLDER` and give --ca FOLDER, or "
+                "type --insecure to try things out on this machine."
+            )
+        office = open_office(ca, timedelta(hours=settings.certificate_hours))
+        door = split_listen(desk, "--desk") if desk else (host, max(port - 1, 0))
+        hosting = Hosting(state, listen, Ends(office.refresh()), office, door, _pair(metrics))
+    summary = asyncio.run(_serve(CoordinatorProcess(resolved, settings, hosting)))
+    _show(summary, resolved, as_json=as_json)
+
+
+async def _serve(process: Any) -> dict[str, Any] | None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, process.station.stop_asked.set)
+    summary: dict[str, Any] | None = await process.serve()
+    return summary
+
+
+def _show(summary: dict[str, Any] | None, config: Config, *, as_json: bool) -> None:
+    if summary is None:
+        note("Stopped. The same command goes on with the run.")
+    elif as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        out.print(summary_table([summary], title=run_title(config)))
+        out.print(f"Run folder: {summary['run_folder']}", soft_wrap=True)
+
+
+def split_listen(text: str, option: str) -> tuple[str, int]:
+    """Host and port to listen at; port 0 is any."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{option} is {text!r}, but must be HOST:PORT, as in 0.0.0.0:{COORDINATOR_PORT}.")
+    return host.strip("[]"), int(port)
+
+
+def _pair(text: str | None) -> tuple[str, int] | None:
+    return None if text is None else split_listen(text, "--metrics")

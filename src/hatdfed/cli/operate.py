@@ -1,0 +1,123 @@
+"""hatdfed status, drain, stop: look after a deployment that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hatdfed.cli.console import joules_text, out
+from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere
+from hatdfed.cli.identity import needs_deploy
+from hatdfed.cli.options import Json
+from hatdfed.errors import ConfigError, HatdfedError
+
+Where = Annotated[str, typer.Option("--coordinator", metavar="HOST:PORT")]
+Ca = Annotated[
+    Path | None,
+    typer.Option("--ca", envvar="HATDFED_CA", help="The coordinator's folder of certificates, on its machine."),
+]
+_HERE = f"127.0.0.1:{COORDINATOR_PORT}"
+_SECONDS = 10.0
+
+
+def status_command(
+    coordinator: Where = _HERE,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    insecure_anywhere: InsecureAnywhere = False,
+    as_json: Json = False,
+) -> None:
+    """Show where a deployment stands."""
+    status = _asked(coordinator, ca, insecure, insecure_anywhere, _status)
+    if as_json:
+        typer.echo(json.dumps(status))
+    else:
+        _show(status)
+
+
+def drain_command(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The edge to let go.")],
+    coordinator: Where = _HERE,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    insecure_anywhere: InsecureAnywhere = False,
+) -> None:
+    """Let one edge go; the run goes on without it."""
+
+    async def drain(stub: Any, pb: Any) -> Any:
+        return await stub.Drain(pb.NodeName(name=node), timeout=_SECONDS)
+
+    _asked(coordinator, ca, insecure, insecure_anywhere, drain)
+    out.print(f"{node} takes part no more.")
+
+
+def stop_command(
+    coordinator: Where = _HERE, ca: Ca = None, insecure: Insecure = False, insecure_anywhere: InsecureAnywhere = False
+) -> None:
+    """End coordinator and edges; starting the coordinator again goes on with the run."""
+
+    async def stop(stub: Any, pb: Any) -> Any:
+        return await stub.Stop(pb.Nothing(), timeout=_SECONDS)
+
+    _asked(coordinator, ca, insecure, insecure_anywhere, stop)
+    out.print("The coordinator ends now, and with it the edges.")
+
+
+async def _status(stub: Any, pb: Any) -> dict[str, Any]:
+    answer = await stub.Status(pb.Nothing(), timeout=_SECONDS)
+    status: dict[str, Any] = json.loads(answer.json)
+    return status
+
+
+def _asked(
+    coordinator: str, ca: Path | None, insecure: bool, forced: bool, ask: Callable[[Any, Any], Awaitable[Any]]
+) -> Any:
+    with needs_deploy():
+        from hatdfed.net.ends import Ends, refuse_open_plain_text
+        from hatdfed.net.identity.office import open_office
+    if insecure:
+        refuse_open_plain_text(coordinator, forced=forced)
+        return asyncio.run(_call(Ends(None), coordinator, ask))
+    if ca is None:
+        raise ConfigError("Whoever runs the coordinator proves it by its certificates: --ca FOLDER, or --insecure.")
+    return asyncio.run(_call(Ends(open_office(ca).refresh()), coordinator, ask))
+
+
+async def _call(ends: Any, coordinator: str, ask: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    import grpc
+
+    from hatdfed.net.identity.names import COORDINATOR
+    from hatdfed.net.protocol import hatdfed_pb2 as pb
+    from hatdfed.net.protocol.hatdfed_pb2_grpc import OperationStub
+
+    async with ends.channel(coordinator, COORDINATOR) as channel:
+        try:
+            return await ask(OperationStub(channel), pb)
+        except grpc.aio.AioRpcError as error:
+            raise HatdfedError(f"The coordinator at {coordinator} does not answer: {error.details()}") from None
+
+
+def _show(status: dict[str, Any]) -> None:
+    total = sum(status["joules"].values())
+    accuracy = "–" if status["accuracy_percent"] is None else f"{status['accuracy_percent']:.1f} %"
+    out.print(
+        f"run {status['run']}  {status['state']}  round {status['round']} of {status['rounds']}  "
+        f"accuracy {accuracy} (validation)  {status['links']} links  {joules_text(total)}"
+    )
+    if status["waits_for"]:
+        until = "" if status["waits_seconds"] is None else f", for at most {status['waits_seconds']:g} s"
+        out.print(f"waits for {status['waits_for']}{until}")
+    if status["refused"]:
+        out.print("refused: " + ", ".join(f"{count} {reason}" for reason, count in sorted(status["refused"].items())))
+    table = Table("server", "name", "here", "seen", "next round", "doing", box=None)
+    for server in status["servers"]:
+        seen = "–" if server["seen_seconds_ago"] is None else f"{server['seen_seconds_ago']:g} s ago"
+        here = "drained" if server["drained"] else "yes" if server["active"] else "no"
+        table.add_row(str(server["index"]), server["name"], here, seen, str(server["round"]), server["doing"])
+    out.print(table)

@@ -1,0 +1,166 @@
+"""One round's post at one edge: what is expected, what has come, what was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.codecs import payload_bits
+from hatdfed.edge_server import EdgeProgram, Offer, ServerState
+from hatdfed.errors import WireError
+from hatdfed.fleets.post import Postmark, Received, packed
+from hatdfed.link_codecs import LinkCodec
+from hatdfed.net.protocol import hatdfed_pb2 as pb
+
+
+class Exchange:
+    """The round that this edge is in. Pushes and pulls of other rounds are refused, or wait for theirs to begin."""
+
+    def __init__(self, run: str, codec: str, index: int, program: EdgeProgram) -> None:
+        self.run = run
+        self.index = index
+        self.program = program
+        self.mark = Postmark(run, codec)
+        self.order: pb.RoundOrder | None = None
+        self.server: ServerState | None = None  # as of the last merge, and then as of this round's training
+        self.refused: Counter[str] = Counter()
+        self.mailbox: dict[int, Received] = {}
+        self.sent: dict[int, pb.Sent] = {}
+        self._known: dict[int, Tensor | None] = {}  # what receivers have of us, once they say so; for codecs by link
+        self._offer: Offer | None = None
+        self._packed: dict[int, bytes] = {}
+        self._excused: set[int] = set()
+        self._changed = asyncio.Condition()
+        self._is_closed = True
+
+    async def begin(self, order: pb.RoundOrder, server: ServerState) -> None:
+        """A new round: from now on its models are taken."""
+        async with self._changed:
+            self.order, self.server, self._is_closed = order, server, False
+            self.mailbox, self.sent, self._known, self._excused = {}, {}, {}, set()
+            self._offer, self._packed = None, {}
+            self._changed.notify_all()
+
+    async def offer(self, server: ServerState, offer: Offer) -> None:
+        """The own model is trained: from now on it can be had."""
+        async with self._changed:
+            self.server, self._offer = server, offer
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        """Nothing more is taken for this round; who waits for it need not."""
+        async with self._changed:
+            self._is_closed, self._packed = True, {}
+            self._changed.notify_all()
+
+    async def excuse(self, t: int, senders: Iterable[int]) -> None:
+        """These have gone: nobody waits for their models."""
+        async with self._changed:
+            if self.order is not None and self.order.round == t:
+                self._excused |= set(senders)
+                self._changed.notify_all()
+
+    async def complete(self, until: float) -> None:
+        """Wait for all models that are expected, and for all that others are to fetch."""
+        await self._wait(lambda: self._is_closed or self._is_complete(), until)
+
+    async def round_begun(self, t: int, until: float) -> pb.RoundOrder:
+        """The order of round t, as soon as this edge has it; others may be faster than the coordinator's word."""
+        await self._wait(lambda: self.order is not None and self.order.round >= t, until)
+        if self.order is None or self.order.round < t:
+            raise WireError("foreign", f"Round {t} is not known here.")
+        if self.order.round > t or self._is_closed:
+            raise WireError("late", f"Round {t} is over here.")
+        return self.order
+
+    async def message_for(self, receiver: int, t: int, until: float) -> bytes:
+        """The bytes for one receiver, once the model is trained."""
+        await self._wait(lambda: self._is_closed or self._offer is not None, until)
+        if self._is_closed or self._offer is None or self.order is None or self.order.round != t or self.server is None:
+            raise WireError("late", f"The model of round {t} is not to be had any more.")
+        addressed, known = self.program.address(self.server, self._offer, receiver)
+        key = -1 if addressed is self._offer else receiver  # most codecs send the same to everybody
+        if key not in self._packed:
+            self._packed[key] = await asyncio.to_thread(packed, addressed, self.mark, t=t, sender=self.index)
+        self._known[receiver] = known
+        self._count(receiver, payload_bits(addressed.payload) / (32 * self.program.learner.num_params))
+        return self._packed[key]
+
+    def sender_named(self, name: str) -> int:
+        """Which of this round's senders that is."""
+        for neighbour in self.order.senders if self.order is not None else ():
+            if neighbour.name == name:
+                return int(neighbour.index)
+        raise WireError("not-a-neighbour", f"{name} is not to send to this edge in this round.")
+
+    def receiver_named(self, name: str) -> int:
+        """Which of this round's receivers that is."""
+        for neighbour in self.order.receivers if self.order is not None else ():
+            if neighbour.name == name:
+                return int(neighbour.index)
+        raise WireError("not-a-neighbour", f"{name} is not to receive from this edge in this round.")
+
+    async def deliver(self, t: int, sender: int, received: Received) -> None:
+        """A model has come and is good."""
+        async with self._changed:
+            if self.order is None or self.order.round != t or self._is_closed:
+                raise WireError("late", f"Round {t} is over here.")
+            if sender in self.mailbox:
+                raise WireError("duplicate", "This model is already here.")
+            self.mailbox[sender] = received
+            self._changed.notify_all()
+
+    async def arrived(self, receiver: int) -> None:
+        """The receiver has said that it took the model."""
+        async with self._changed:
+            if receiver in self.sent:
+                self.sent[receiver].delivered = True
+            self._changed.notify_all()
+
+    def remembered(self, server: ServerState) -> ServerState:
+        """Both ends of a link remember what has arrived, for codecs that send differences."""
+        by = {r: known for r, known in self._known.items() if known is not None and self.sent[r].delivered}
+        by_link = isinstance(self.program.codec, LinkCodec)
+        of = {s: mail.model for s, mail in self.mailbox.items()} if by_link else {}
+        return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})
+
+    def mixing(self) -> NDArray[np.float64] | None:
+        """The plan's weights as a row, if it has any."""
+        order = self.order
+        if order is None or np.isnan(order.own_mixing):
+            return None
+        weights = {self.index: order.own_mixing, **{other.index: other.mixing for other in order.senders}}
+        row = np.zeros(max(weights) + 1)
+        row[list(weights)] = list(weights.values())
+        return row
+
+    @property
+    def failed_sends(self) -> int:
+        """Receivers that did not get the model."""
+        receivers = self.order.receivers if self.order is not None else []
+        return sum(not (r.index in self.sent and self.sent[r.index].delivered) for r in receivers)
+
+    def _count(self, receiver: int, share: float) -> None:
+        sent = self.sent.setdefault(receiver, pb.Sent(receiver=receiver))
+        sent.share += share
+
+    def _is_complete(self) -> bool:
+        if self.order is None or self._offer is None:
+            return False
+        awaited = {s.index for s in self.order.senders} - self._excused
+        fetched = {r.index for r in self.order.receivers if not r.dial} - self._excused
+        done = {receiver for receiver, sent in self.sent.items() if sent.delivered}
+        return awaited <= self.mailbox.keys() and fetched <= done
+
+    async def _wait(self, is_so: Callable[[], bool], until: float) -> None:
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait_for(is_so), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                return

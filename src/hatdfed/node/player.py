@@ -1,0 +1,125 @@
+"""An edge plays rounds: train, exchange, merge, commit, report. Everything that computes runs off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from hatdfed.edge_server import EdgeProgram, ServerState, Verdict
+from hatdfed.errors import RunFolderError
+from hatdfed.fleets.post import inbox_of
+from hatdfed.learning.work import DataSource, Work
+from hatdfed.net.failpoints import failpoint
+from hatdfed.net.protocol import hatdfed_pb2 as pb
+from hatdfed.node.exchange import Exchange
+from hatdfed.node.peers import Peers
+from hatdfed.node.store import EdgeStore, Kept
+
+_log = logging.getLogger("hatdfed.node")
+_EXCHANGE_SHARE = 0.9  # of a round's time; the rest is for merging and reporting
+T = TypeVar("T")
+
+
+class Player:
+    """One edge's rounds, one after the other."""
+
+    def __init__(
+        self, program: EdgeProgram, source: DataSource, exchange: Exchange, peers: Peers, store: EdgeStore, kept: Kept
+    ) -> None:
+        self._program = program
+        self._source = source
+        self._exchange = exchange
+        self._peers = peers
+        self._store = store
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self.server = kept.server
+        self.next_round = kept.round
+        self.last_outcome = pb.Outcome.FromString(kept.outcome) if kept.outcome else None
+        self.doing = "waiting for a round"
+
+    async def play(self, order: pb.RoundOrder) -> pb.Outcome:
+        """One round; the outcome is committed before it is told."""
+        t, until = order.round, time.monotonic() + _EXCHANGE_SHARE * order.seconds
+        exchange, program = self._exchange, self._program
+        await exchange.begin(order, self.server)
+        self.doing = f"training for round {t}"
+        work: Work = await self.off_loop(self._source.work, t)
+        trained = await self.off_loop(program.train, self.server, work, t)
+        failpoint("trained")
+        server, offer = await self.off_loop(program.offer, trained, work, len(order.receivers))
+        await exchange.offer(server, offer)
+        self.doing = f"exchanging models of round {t}"
+        await self._exchange_models(order, until)
+        self.doing = f"merging round {t}"
+        server = exchange.remembered(program.take_back(server, offer, exchange.failed_sends))
+        inbox = inbox_of(server, offer, exchange.mailbox, exchange.mixing(), exchange.index)
+        merged, verdict = await self.off_loop(program.merge, server, inbox, work)
+        outcome = self._outcome(t, work, verdict)
+        await self._commit(merged, t + 1, outcome)
+        self.doing = "waiting for a round"
+        return outcome
+
+    async def accuracy(self) -> float:
+        """Of the model as it is, on validation data."""
+        return await self.off_loop(self._program.learner.accuracy, self.server.params, self._source.validation)
+
+    def close(self) -> None:
+        """Let the worker go."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _exchange_models(self, order: pb.RoundOrder, until: float) -> None:
+        t = order.round
+        calls = [self._peers.push(receiver, t, until) for receiver in order.receivers if receiver.dial]
+        calls += [self._peers.pull(sender, t, until) for sender in order.senders if sender.dial]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        try:
+            await self._exchange.complete(until)
+            if tasks:
+                await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+        finally:
+            await self._exchange.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _outcome(self, t: int, work: Work, verdict: Verdict) -> pb.Outcome:
+        exchange = self._exchange
+        servers = [exchange.index, *sorted(exchange.mailbox)]
+        importance = verdict.importance.tolist()
+        scores = {name: values.tolist() for name, values in verdict.scores.items()}
+        refused, exchange.refused = dict(exchange.refused), type(exchange.refused)()
+        return pb.Outcome(
+            round=t,
+            accuracy=verdict.accuracy,
+            num_samples=work.num_samples,
+            devices_online=work.devices_online,
+            slots=[
+                pb.Slot(
+                    server=server,
+                    importance=importance[slot],
+                    scores={name: values[slot] for name, values in scores.items()},
+                )
+                for slot, server in enumerate(servers)
+            ],
+            sent=exchange.sent.values(),
+            refused=refused,
+        )
+
+    async def _commit(self, server: ServerState, next_round: int, outcome: pb.Outcome) -> None:
+        """On the disk first. A disk that is full costs the file, not the round: the last good one stays."""
+        kept = Kept(self._exchange.run, next_round, server, outcome.SerializeToString())
+        failpoint("before-edge-commit")
+        try:
+            await self.off_loop(self._store.save, kept)
+        except RunFolderError as error:
+            _log.error("%s", error)
+        failpoint("after-edge-commit")
+        self.server, self.next_round, self.last_outcome = server, next_round, outcome
+
+    async def off_loop(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Compute where it does not hold up the network."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)

@@ -1,0 +1,106 @@
+"""What an edge keeps on its disk: its state after every round, replaced in one step, and the models before it.
+
+A file that cannot be read is never taken for a fresh start: the one before it is tried, and then somebody is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from hatdfed.edge_server import ServerState
+from hatdfed.errors import RunFolderError
+from hatdfed.fleets.server_arrays import server_arrays, server_from
+from hatdfed.records.checkpoint import write_atomically
+
+_log = logging.getLogger("hatdfed.node")
+_PATTERN = "round-*.safetensors"
+
+
+class Kept(NamedTuple):
+    """A state that was committed."""
+
+    run: str
+    round: int  # the next one to play
+    server: ServerState
+    outcome: bytes  # the report of the round before, to be said again if asked
+
+
+@dataclass(frozen=True)
+class EdgeStore:
+    """One edge's folder."""
+
+    folder: Path
+    most_files: int = 2
+    most_bytes: int = 1 << 33
+
+    def save(self, kept: Kept) -> None:
+        """Commit a state, then let go of what is more than enough; the newest always stays."""
+        self._make()
+        arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(kept.server).items()}
+        about = {"run": kept.run, "round": str(kept.round), "outcome": kept.outcome.hex()}
+        write_atomically(self._path(kept.round), save(arrays, metadata=about))
+        self._prune()
+
+    def load(self, run: str | None = None) -> Kept | None:
+        """The newest state (of `run`) that can be read; None if there is none at all."""
+        files = self._files()
+        for path in files:
+            try:
+                kept = _read(path)
+            except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+                _log.error("%s cannot be read (%s); the state before it is tried", path, error)
+                continue
+            if run in (None, kept.run):
+                return kept
+            return None  # of another run
+        if files:
+            raise RunFolderError(
+                f"None of the {len(files)} states in {self.folder} can be read. Put a good one back, or move them away "
+                "to begin with a fresh model."
+            )
+        return None
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob(_PATTERN), reverse=True)
+
+    def _path(self, next_round: int) -> Path:
+        return self.folder / f"round-{next_round:08d}.safetensors"
+
+    def _make(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"The folder {self.folder} cannot be made ({error.strerror}). Choose another."
+            ) from None
+
+    def _prune(self) -> None:
+        total = 0
+        for number, path in enumerate(self._files()):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+                if number and (number >= self.most_files or total > self.most_bytes):
+                    path.unlink()
+
+
+def _read(path: Path) -> Kept:
+    with safe_open(path, framework="numpy") as file:
+        about: dict[str, Any] = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return Kept(about["run"], int(about["round"]), server_from(arrays), bytes.fromhex(about["outcome"]))
+
+
+def clear_other_runs(store: EdgeStore, run: str) -> None:
+    """States of another run are in the way of this one's numbering."""
+    for path in store.folder.glob(_PATTERN):
+        with contextlib.suppress(SafetensorError, OSError, KeyError, TypeError, ValueError):
+            if _read(path).run != run:
+                path.unlink()
