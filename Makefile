@@ -45,6 +45,9 @@ paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at 
 	$(BIN)/hatdfed paper tables --scale smoke
 	$(BIN)/hatdfed paper figures --scale smoke
 
+cluster: $(READY)  ## A coordinator and five edges on this machine, with certificates: trains on digits, prints the table
+	$(BIN)/python examples/three_machines/cluster.py examples/three_machines/run.yaml --edges 5
+
 bench: $(READY)  ## Time the fleets against a loop and the machine's own limit; wants a quiet machine
 	$(BIN)/hatdfed bench --device cpu --out benchmarks/results/bench-cpu.json
 	$(BIN)/hatdfed bench --device cpu --workload cifar-10 --servers 5,20 --out benchmarks/results/bench-cpu-cifar.json

@@ -1,0 +1,5 @@
+"""`python -m hatdfed` is the command `hatdfed`."""
+
+from hatdfed.cli.app import main
+
+main()
