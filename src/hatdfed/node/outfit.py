@@ -56,7 +56,7 @@ def simulated_outfit(
 
     With `own_data` the data set says only what images look like; what is trained on comes from there.
     """
-    dataset = load_dataset(config.dataset, data_dir=data_dir, **config.dataset_options)
+    dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
     pools = make_pools(dataset)
     program, seed = make_program(config, dataset), initial_seed(config, index)
     if own_data is not None:

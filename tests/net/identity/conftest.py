@@ -1,6 +1,5 @@
-"""An authority, identities of any kind, and one event loop for all: gRPC does not like several in one process."""
+"""An authority and identities of any kind."""
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -12,13 +11,6 @@ from hatdfed.net.identity.names import COORDINATOR, edge
 from hatdfed.net.identity.office import create_office
 
 EXPIRED = timedelta(seconds=-1)
-
-
-@pytest.fixture(scope="session")
-def play():
-    """Runs a coroutine to its end."""
-    with asyncio.Runner() as runner:
-        yield runner.run
 
 
 @pytest.fixture

@@ -1,0 +1,98 @@
+"""A deployment inside one test: a coordinator and edges on loopback, with real certificates."""
+
+import asyncio
+import contextlib
+
+from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
+from hatdfed.net.ends import Ends
+from hatdfed.net.identity.files import IdentityFolder
+from hatdfed.net.identity.keys import csr, make_key
+from hatdfed.net.identity.names import edge
+from hatdfed.net.identity.office import create_office
+from hatdfed.net.settings import DeploySettings
+from hatdfed.node.edge import Edge, Place
+from hatdfed.node.outfit import simulated_outfit
+from hatdfed.node.store import EdgeStore
+from hatdfed.resolve import resolve
+
+QUICK = DeploySettings(beat_seconds=0.2, away_seconds=2.0, idle_seconds=2.0, round_seconds=20.0)
+
+
+def settings(method="hat-dfed", **more):
+    few = {"train": 300, "validation": 60, "test": 60}
+    fixed = {"dataset": "synthetic", "dataset_options": few, "servers": 3, "rounds": 4, "validation_images": 40}
+    return resolve({"method": method, "network": "small-cnn", "images_per_server": 80, **fixed, **more})
+
+
+class Deployment:
+    """Use as `async with Deployment(folder, config) as deployment`."""
+
+    def __init__(self, folder, config, quick=QUICK, *, secure=True):
+        self.folder, self.config, self.quick = folder, config, quick
+        self.office = create_office(folder / "ca") if secure else None
+        self.edges = {}
+        self.tasks = {}
+
+    async def __aenter__(self):
+        await self.start_coordinator()
+        return self
+
+    async def __aexit__(self, *error):
+        for edge_task in self.tasks.values():
+            edge_task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await self.stop_coordinator()
+
+    async def start_coordinator(self, port=0):
+        ends = Ends(None) if self.office is None else Ends(self.office.identity)
+        hosting = Hosting(self.folder / "run", f"127.0.0.1:{port}", ends, self.office)
+        self.process = CoordinatorProcess(self.config, self.quick, hosting)
+        self.run = asyncio.ensure_future(self.process.serve())
+        while not self.process.port and not self.run.done():
+            await asyncio.sleep(0.01)
+        self.port = self.process.port
+
+    async def stop_coordinator(self):
+        self.process.station.stop_asked.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.run
+
+    def ends(self, name):
+        """The network ends of an edge, with an identity of its own."""
+        if self.office is None:
+            return Ends(None, edge(name))
+        folder = IdentityFolder(self.folder / "identities" / name)
+        if not folder.cert_file.exists():
+            key = make_key()
+            (self.folder / "identities").mkdir(exist_ok=True)
+            folder.save(key, self.office.authority.sign(csr(key), edge(name)), self.office.authority.pem)
+        return Ends(folder, edge(name))
+
+    def start_edge(self, name, *, outfit=simulated_outfit, listen="127.0.0.1:0"):
+        place = Place(f"127.0.0.1:{self.port}", listen, patience=20.0)
+        self.edges[name] = Edge(place, self.ends(name), EdgeStore(self.folder / "stores" / name), outfit)
+        self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
+        return self.edges[name]
+
+    async def start_edges(self, count, **more):
+        """One after the other: torch has one random state a process, and first models are drawn from it."""
+        edges = []
+        for number in range(count):
+            edges.append(self.start_edge(f"edge-{number}", **more))
+            await self.until(lambda edge=edges[-1]: edge._duty is not None)
+        return edges
+
+    async def kill_edge(self, name):
+        """Without a word, as far as that can be in one process."""
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+
+    async def until(self, is_so, seconds=20.0):
+        """Wait until something is so."""
+        async with asyncio.timeout(seconds):
+            while not is_so():
+                await asyncio.sleep(0.02)
+
+    @property
+    def status(self):
+        return self.process.status()
