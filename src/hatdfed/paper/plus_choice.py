@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hatdfed.paper.places import EASY, HARD
 from hatdfed.paper.plans import BASELINES, Scale, point
 from hatdfed.paper.plus_plans import Change, Sweep
 from hatdfed.paper.results import Results
@@ -41,12 +40,17 @@ def tried(results: Results, scale: Scale, sweep: Sweep) -> list[Tried]:
     return [each for each in found if each.accuracy]
 
 
-def allowed_link_mj(results: Results, scale: Scale) -> float:
-    """What the links of a recipe may cost."""
-    places = [(dataset, setting) for dataset in scale.datasets for setting in (HARD, EASY)]
-    points = [point(dataset, method, **setting) for dataset, setting in places for method in BASELINES]
-    joules = [value for at in points for value in results.figures(at, "link_energy_mj").values()]
-    return LINKS_AT_MOST * sum(joules) / len(joules) if joules else math.inf
+def allowed_link_mj(results: Results, scale: Scale, sweep: Sweep) -> float:
+    """What links may cost on average over the places of a sweep; no limit while baselines are missing there."""
+    places = [(dataset, place) for dataset in scale.datasets for place in sweep.places_for(dataset)]
+    spent = [_baselines_mj(results, dataset, place) for dataset, place in places]
+    return math.inf if None in spent else LINKS_AT_MOST * sum(each or 0.0 for each in spent) / len(spent)
+
+
+def _baselines_mj(results: Results, dataset: str, place: Mapping[str, Any]) -> float | None:
+    """Mean link joules of the four at one place; None where one of them was not played."""
+    means = [results.figures(point(dataset, method, **place), "link_energy_mj").values() for method in BASELINES]
+    return sum(sum(each) / len(each) for each in means) / len(means) if all(means) else None
 
 
 def recipe(sweep: Sweep, found: Sequence[Tried], allowed_mj: float = math.inf) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from hatdfed.paper.plans import Scale
 from hatdfed.paper.plus_choice import allowed_link_mj, chosen_changes, gain, tried
-from hatdfed.paper.plus_plans import SWEEPS, Sweep
+from hatdfed.paper.plus_plans import SWEEPS
 from hatdfed.paper.results import Results
 from hatdfed.paper.rows import Row, interval
 
@@ -16,7 +14,7 @@ def search_table(results: Results, scale: Scale) -> list[Row]:
     rows = []
     for name, sweep in SWEEPS.items():
         found = tried(results, scale, sweep)
-        allowed = link_mj_allowed_in(results, scale, sweep)
+        allowed = allowed_link_mj(results, scale, sweep)
         chosen = chosen_changes(found, allowed)
         for each in found:
             difference = gain(each, found[0]) if each.change else None
@@ -33,9 +31,3 @@ def search_table(results: Results, scale: Scale) -> list[Row]:
                 }
             )
     return rows
-
-
-def link_mj_allowed_in(results: Results, scale: Scale, sweep: Sweep) -> float:
-    """The limit of the rule is known for five servers; fleets of another size have none."""
-    sizes = {place.get("servers", 5) for dataset in scale.datasets for place in sweep.places_for(dataset)}
-    return allowed_link_mj(results, scale) if sizes == {5} else math.inf

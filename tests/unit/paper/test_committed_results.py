@@ -88,7 +88,7 @@ def test_the_defaults_are_what_the_rules_choose(results, claims):
 def test_the_first_sweep_chose_what_the_others_start_from(results):
     sweeps = {name: tried(results, FULL, sweep) for name, sweep in SWEEPS.items()}
     first = next(iter(SWEEPS))
-    chosen = recipe(SWEEPS[first], sweeps[first], allowed_link_mj(results, FULL))
+    chosen = recipe(SWEEPS[first], sweeps[first], allowed_link_mj(results, FULL, SWEEPS[first]))
     assert chosen == SECOND_GUESS
     if not any(found for name, found in sweeps.items() if name != first):
         assert method_named("hat-dfed-plus").settings == chosen
