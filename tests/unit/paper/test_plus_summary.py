@@ -4,13 +4,14 @@ import pytest
 
 from hatdfed.paper.equal_footing import equal_footing, without_thrift
 from hatdfed.paper.plans import BASELINES, SMOKE, Scale, point, points, settings_of_table_1
+from hatdfed.paper.plus_choice import LINKS_AT_MOST, allowed_link_mj
 from hatdfed.paper.plus_figure_data import PLUS
 from hatdfed.paper.plus_markdown import plus_markdown, searches, summary
 from hatdfed.paper.plus_plans import SWEEPS
 from hatdfed.paper.plus_summary import plus_summary
 from hatdfed.paper.plus_tables import plus_tables
 from hatdfed.paper.results import ResultFile, Results, keep
-from hatdfed.paper.search_table import link_mj_allowed_in, search_table
+from hatdfed.paper.search_table import search_table
 
 ONE = Scale("smoke", ("digits",), seeds=2, servers=(5,))
 
@@ -107,11 +108,19 @@ def test_the_search_says_what_was_tried_chosen_and_too_dear():
     assert "**chosen**" in searches(rows)["plus_search"]
 
 
-def test_only_sweeps_of_five_servers_have_a_limit():
-    baselines = [(point("digits", name), {"link_energy_mj": 5.0}) for name in BASELINES]
-    limits = {name: link_mj_allowed_in(results_of(baselines), SMOKE, sweep) for name, sweep in SWEEPS.items()}
-    assert limits["plus_search"] < 1.0
-    assert limits["plus_search_many"] == float("inf")
+def test_a_sweep_has_a_limit_where_all_baselines_were_played():
+    places = [*settings_of_table_1(), {"servers": 20}, {"servers": 50}]
+    baselines = [
+        (point("digits", name, **place), {"link_energy_mj": 5.0 * place.get("servers", 5)})
+        for name in BASELINES
+        for place in places
+    ]
+    everywhere, not_everywhere = results_of(baselines), results_of(baselines[:-1])
+    five, many = SWEEPS["plus_search"], SWEEPS["plus_search_many"]
+    assert allowed_link_mj(everywhere, SMOKE, five) == pytest.approx(LINKS_AT_MOST * 25)
+    assert allowed_link_mj(everywhere, SMOKE, many) == pytest.approx(LINKS_AT_MOST * 175)
+    assert allowed_link_mj(not_everywhere, SMOKE, five) == pytest.approx(LINKS_AT_MOST * 25)
+    assert allowed_link_mj(not_everywhere, SMOKE, many) == float("inf")
 
 
 def test_without_rows_there_is_no_table():
