@@ -117,9 +117,9 @@ def test_a_sweep_has_a_limit_where_all_baselines_were_played():
     ]
     everywhere, not_everywhere = results_of(baselines), results_of(baselines[:-1])
     five, many = SWEEPS["plus_search"], SWEEPS["plus_search_many"]
-    assert allowed_link_mj(everywhere, SMOKE, five) == pytest.approx(LINKS_AT_MOST * 25)
-    assert allowed_link_mj(everywhere, SMOKE, many) == pytest.approx(LINKS_AT_MOST * 175)
-    assert allowed_link_mj(not_everywhere, SMOKE, five) == pytest.approx(LINKS_AT_MOST * 25)
+    assert allowed_link_mj(everywhere, SMOKE, five) == pytest.approx(LINKS_AT_MOST * 25, rel=0.02)
+    assert allowed_link_mj(everywhere, SMOKE, many) == pytest.approx(LINKS_AT_MOST * 175, rel=0.02)
+    assert allowed_link_mj(not_everywhere, SMOKE, five) == pytest.approx(LINKS_AT_MOST * 25, rel=0.02)
     assert allowed_link_mj(not_everywhere, SMOKE, many) == float("inf")
 
 
