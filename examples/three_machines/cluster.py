@@ -53,7 +53,10 @@ def main() -> int:
             )
             for number in range(arguments.edges)
         ]
-        return watch(coordinator, edges, folder, arguments.seconds)
+        code = watch(coordinator, edges, folder, arguments.seconds)
+        if arguments.keep is None:
+            say("All of it was in a temporary folder; --keep FOLDER keeps it, with run, models, logs and certificates.")
+        return code
 
 
 def join(name: str, ca: Path, desk: int, folder: Path) -> None:

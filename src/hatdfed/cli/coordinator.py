@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import signal
 from datetime import timedelta
 from pathlib import Path
@@ -11,12 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import note, out
+from hatdfed.cli.console import out
 from hatdfed.cli.identity import needs_deploy
 from hatdfed.cli.options import Assignments, Json, user_layer
 from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError
+from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import notes, resolve
 
 LogJson = Annotated[
@@ -27,7 +30,8 @@ InsecureAnywhere = Annotated[
     bool, typer.Option("--insecure-anywhere", help="With --insecure: plain text through any network.")
 ]
 COORDINATOR_PORT = 7444
-_PLAIN = "Everything is sent in plain text, and every name is believed (--insecure)."
+PLAIN_TEXT = "INSECURE: everything is sent in plain text, and every name is believed. Use certificates for real work."
+_log = logging.getLogger("hatdfed.cli")
 
 
 def coordinator_command(
@@ -38,9 +42,12 @@ def coordinator_command(
     ca: Annotated[
         Path | None, typer.Option("--ca", envvar="HATDFED_CA", help="Folder made by `hatdfed ca init`.")
     ] = None,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT")] = f"127.0.0.1:{COORDINATOR_PORT}",
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where edges dial in; 0.0.0.0:7444 for all networks.")
+    ] = f"127.0.0.1:{COORDINATOR_PORT}",
     desk: Annotated[
-        str | None, typer.Option("--desk", metavar="HOST:PORT", help="Where new edges join; the next lower port.")
+        str | None,
+        typer.Option("--desk", metavar="HOST:PORT", help="Where new edges join; by default one port below --listen."),
     ] = None,
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus here.")
@@ -52,6 +59,7 @@ def coordinator_command(
     as_json: Json = False,
 ) -> None:
     """Wait for edges, play the run with them, and keep it in a folder that survives a restart."""
+    quiet_grpc()
     with needs_deploy():
         from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
         from hatdfed.net.ends import Ends, refuse_open_plain_text
@@ -60,13 +68,17 @@ def coordinator_command(
         from hatdfed.net.settings import split_layer
     layer, settings = split_layer(user_layer(config, assignments))
     resolved = resolve(layer)
-    for sentence in notes(resolved):
-        note(sentence)
     log_to_stderr(as_json=log_json)
+    for sentence in notes(resolved):
+        _log.info("%s", sentence)
+    if (known := _results(state, resolved)) is not None:
+        _log.info("This run has all its rounds already. Set more rounds to go on, or choose another --state.")
+        _show(known, resolved, as_json=as_json)
+        return
     host, port = split_listen(listen, "--listen")
     if insecure:
         refuse_open_plain_text(listen, forced=insecure_anywhere)
-        note(_PLAIN)
+        _log.warning(PLAIN_TEXT)
         hosting = Hosting(state, listen, Ends(None), metrics=_pair(metrics))
     else:
         if ca is None:
@@ -89,14 +101,26 @@ async def _serve(process: Any) -> dict[str, Any] | None:
     return summary
 
 
+def _results(state: Path, config: Config) -> dict[str, Any] | None:
+    """The results of a run of these settings that is complete; its edges are not asked again."""
+    results = RunFolder(state).read_results()
+    is_same = results is not None and results.get("config") == config.model_dump(mode="json")
+    return results if is_same else None
+
+
 def _show(summary: dict[str, Any] | None, config: Config, *, as_json: bool) -> None:
     if summary is None:
-        note("Stopped. The same command goes on with the run.")
+        _log.info("Stopped. The same command goes on with the run.")
     elif as_json:
         typer.echo(json.dumps(summary))
     else:
         out.print(summary_table([summary], title=run_title(config)))
         out.print(f"Run folder: {summary['run_folder']}", soft_wrap=True)
+
+
+def quiet_grpc() -> None:
+    """What goes wrong is said in a sentence of ours; gRPC's own lines before it say the same in its own words."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def split_listen(text: str, option: str) -> tuple[str, int]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import logging
 import signal
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import note, require_torch
-from hatdfed.cli.coordinator import Insecure, InsecureAnywhere, LogJson
+from hatdfed.cli.console import require_torch
+from hatdfed.cli.coordinator import PLAIN_TEXT, Insecure, InsecureAnywhere, LogJson, quiet_grpc, split_listen
 from hatdfed.cli.identity import edge_join, needs_deploy, split_address
 from hatdfed.cli.options import DataDir
 from hatdfed.errors import ConfigError
 
 edge_app = typer.Typer(help="One edge server of a deployment: run it, or let it join.", invoke_without_command=True)
 edge_app.command("join")(edge_join)
+_log = logging.getLogger("hatdfed.cli")
+_GOODBYE_SECONDS = 5.0
 
 
 @edge_app.callback()
@@ -31,10 +36,16 @@ def edge_command(
         Path | None, typer.Option("--store", metavar="FOLDER", help="Where its models are kept; edge-NAME.")
     ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where other edges reach it; '' for nowhere.")
-    ] = "127.0.0.1:0",
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where other edges reach it; '' for nowhere. By default the address that faces the coordinator, "
+            "any port.",
+        ),
+    ] = None,
     advertise: Annotated[
-        str, typer.Option("--advertise", metavar="HOST:PORT", help="What others dial, if not as listened.")
+        str, typer.Option("--advertise", metavar="HOST:PORT", help="What others dial, if not what is listened at.")
     ] = "",
     data: Annotated[
         str | None,
@@ -48,7 +59,8 @@ def edge_command(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="For training; all cores by default.")] = None,
     patience: Annotated[float, typer.Option("--patience", help="Seconds that a coordinator may be away.")] = 600.0,
     desk: Annotated[
-        str | None, typer.Option("--desk", metavar="HOST:PORT", help="The front desk; the next lower port.")
+        str | None,
+        typer.Option("--desk", metavar="HOST:PORT", help="The front desk; by default one port below --coordinator."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="With --insecure: who this is.")] = None,
     data_dir: DataDir = None,
@@ -61,7 +73,10 @@ def edge_command(
         return
     if coordinator is None:
         raise ConfigError("An edge needs to know whom to serve: --coordinator HOST:PORT.")
+    if not 0 < work_share <= 1:
+        raise ConfigError(f"--work-share is {work_share}, but must lie above 0 and not above 1; 1 is all of the work.")
     require_torch()
+    quiet_grpc()
     with needs_deploy():
         from hatdfed.net.logs import log_to_stderr
         from hatdfed.node.edge import Edge, Place
@@ -72,24 +87,72 @@ def edge_command(
     torch.set_num_threads(threads or torch.get_num_threads())
     log_to_stderr(as_json=log_json)
     host, port = split_address(coordinator)
-    ends = _ends(identity, name, coordinator, insecure=insecure, forced=insecure_anywhere)
+    listen, advertise = _reached_at(listen, advertise, host, port)
+    ends = _ends(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
     asked = split_address(desk) if desk else (host, port - 1)
     place = Place(coordinator, listen, advertise, patience, None if insecure else asked)
     keeps = EdgeStore(store or Path(f"edge-{_name(ends)}"), keep_models, keep_mb << 20)
     outfit = partial(simulated_outfit, data_dir=data_dir, own_data=data, work_share=work_share)
     why = asyncio.run(_serve(partial(Edge, place, ends, keeps, outfit)))
-    note(f"This edge is done: {why}.")
+    _log.info("This edge is done: %s.", why)
 
 
-def _ends(identity: Path | None, name: str | None, coordinator: str, *, insecure: bool, forced: bool) -> Any:
+def _reached_at(listen: str | None, advertise: str, host: str, port: int) -> tuple[str, str]:
+    """Where this edge listens, and what the others are told; 0.0.0.0 is no address that anybody can dial."""
+    if listen is None:
+        return f"{_bracketed(_facing(host, port))}:0", advertise
+    if not listen or advertise:
+        return listen, advertise
+    own, own_port = split_listen(listen, "--listen")
+    try:
+        is_any = ipaddress.ip_address(own).is_unspecified
+    except ValueError:
+        is_any = False
+    if not is_any:
+        return listen, advertise
+    if own_port == 0:
+        raise ConfigError(f"--listen is {listen}, but others must know what to dial. Name a port or an address.")
+    return listen, f"{_bracketed(_facing(host, port))}:{own_port}"
+
+
+def _facing(host: str, port: int) -> str:
+    """The address of this machine on the way to the coordinator; nothing is sent to find it."""
+    why = ""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind, protocol) as probe:
+                try:
+                    probe.connect(address)
+                except OSError as error:  # a name may have addresses of a kind that this machine does not speak
+                    why = str(error.strerror)
+                    continue
+                return str(probe.getsockname()[0])
+    except OSError as error:
+        why = str(error.strerror)
+    raise ConfigError(
+        f"There is no way to {host} from here ({why}). Check the name and the network, or say with --listen HOST:PORT "
+        "where other edges reach this one."
+    )
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _ends(
+    identity: Path | None, name: str | None, coordinator: str, listen: str, *, insecure: bool, forced: bool
+) -> Any:
     from hatdfed.net.ends import Ends, refuse_open_plain_text
     from hatdfed.net.identity.files import IdentityFolder
     from hatdfed.net.identity.names import edge
 
     if insecure:
-        refuse_open_plain_text(coordinator, forced=forced)
-        note("Everything is sent in plain text, and every name is believed (--insecure).")
-        return Ends(None, edge(name or ""))
+        if name is None:
+            raise ConfigError("Without certificates an edge has to say who it is: --insecure --name edge-1.")
+        for address in filter(None, (coordinator, listen)):
+            refuse_open_plain_text(address, forced=forced)
+        _log.warning(PLAIN_TEXT)
+        return Ends(None, edge(name))
     if identity is None:
         raise ConfigError(
             "An edge needs an identity: --identity FOLDER, made by `hatdfed edge join`. To try things out on this "
@@ -108,5 +171,15 @@ async def _serve(make_edge: Any) -> str:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, edge.leave_asked.set)
-    why: str = await edge.serve()
+    serving, asked = asyncio.ensure_future(edge.serve()), asyncio.ensure_future(edge.leave_asked.wait())
+    await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if asked.done():
+        # An edge that takes part says goodbye by itself; one that waits for its coordinator would wait on.
+        await asyncio.wait({serving}, timeout=_GOODBYE_SECONDS)
+        if not serving.done():
+            serving.cancel()
+            await asyncio.wait({serving})
+            return "asked to leave"
+    asked.cancel()
+    why: str = await serving
     return why

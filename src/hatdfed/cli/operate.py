@@ -12,16 +12,17 @@ import typer
 from rich.table import Table
 
 from hatdfed.cli.console import joules_text, out
-from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere
-from hatdfed.cli.identity import needs_deploy
+from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere, quiet_grpc
+from hatdfed.cli.identity import needs_deploy, split_address
 from hatdfed.cli.options import Json
 from hatdfed.errors import ConfigError, HatdfedError
 
 Where = Annotated[str, typer.Option("--coordinator", metavar="HOST:PORT")]
 Ca = Annotated[
     Path | None,
-    typer.Option("--ca", envvar="HATDFED_CA", help="The coordinator's folder of certificates, on its machine."),
+    typer.Option("--ca", envvar="HATDFED_CA", help="The coordinator's folder of certificates; ca, if it is there."),
 ]
+_DEFAULT_CA = Path("ca")
 _HERE = f"127.0.0.1:{COORDINATOR_PORT}"
 _SECONDS = 10.0
 
@@ -78,15 +79,18 @@ async def _status(stub: Any, pb: Any) -> dict[str, Any]:
 def _asked(
     coordinator: str, ca: Path | None, insecure: bool, forced: bool, ask: Callable[[Any, Any], Awaitable[Any]]
 ) -> Any:
+    quiet_grpc()
     with needs_deploy():
         from hatdfed.net.ends import Ends, refuse_open_plain_text
         from hatdfed.net.identity.office import open_office
+    split_address(coordinator)
     if insecure:
         refuse_open_plain_text(coordinator, forced=forced)
         return asyncio.run(_call(Ends(None), coordinator, ask))
-    if ca is None:
+    folder = _DEFAULT_CA if ca is None and _DEFAULT_CA.is_dir() else ca
+    if folder is None:
         raise ConfigError("Whoever runs the coordinator proves it by its certificates: --ca FOLDER, or --insecure.")
-    return asyncio.run(_call(Ends(open_office(ca).refresh()), coordinator, ask))
+    return asyncio.run(_call(Ends(open_office(folder).refresh()), coordinator, ask))
 
 
 async def _call(ends: Any, coordinator: str, ask: Callable[[Any, Any], Awaitable[Any]]) -> Any:
@@ -100,7 +104,21 @@ async def _call(ends: Any, coordinator: str, ask: Callable[[Any, Any], Awaitable
         try:
             return await ask(OperationStub(channel), pb)
         except grpc.aio.AioRpcError as error:
-            raise HatdfedError(f"The coordinator at {coordinator} does not answer: {error.details()}") from None
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise HatdfedError(
+                    f"The coordinator at {coordinator} does not answer ({_cause(error.details())}). "
+                    "Check that it runs, its address, and that --ca is its folder."
+                ) from None
+            raise HatdfedError(f"The coordinator refuses: {error.details()}") from None
+
+
+def _cause(details: str | None) -> str:
+    """What gRPC says, without the names that it has for everything on the way there.
+
+    >>> _cause("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused")
+    'Connection refused'
+    """
+    return (details or "").rstrip(" ]").rpartition(": ")[2] or "no reason given"
 
 
 def _show(status: dict[str, Any]) -> None:

@@ -37,4 +37,7 @@ def show_command(
         spent = sum(row["upload_joules"] + row["training_joules"] + row["link_joules"] for row in rounds)
         accuracy = rounds[-1]["avg_accuracy"]
         out.print(f"Validation accuracy {accuracy:.1f} %, spent {joules_text(spent)}.", soft_wrap=True)
-    out.print(f"Go on with: hatdfed run --resume {run}", soft_wrap=True)
+    if (run / "journal.sqlite").exists():
+        out.print(f"It is played on real machines: start its coordinator again with --state {run}", soft_wrap=True)
+    else:
+        out.print(f"Go on with: hatdfed run --resume {run}", soft_wrap=True)
