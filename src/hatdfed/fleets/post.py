@@ -20,7 +20,7 @@ from hatdfed.energy.ledger import EnergyRow
 from hatdfed.errors import WireError
 from hatdfed.learning.work import Work
 from hatdfed.link_codecs import LinkCodec
-from hatdfed.net.wire import Message, message_overhead, pack, unpack
+from hatdfed.net.wire import Buffer, Message, message_overhead, pack_parts, unpack
 from hatdfed.round import ServerReport
 
 
@@ -44,12 +44,17 @@ class Postmark(NamedTuple):
 
 def packed(offer: Offer, mark: Postmark, *, t: int, sender: int) -> bytes:
     """The bytes that go to every receiver of `sender`."""
+    return b"".join(packed_parts(offer, mark, t=t, sender=sender))
+
+
+def packed_parts(offer: Offer, mark: Postmark, *, t: int, sender: int) -> list[Buffer]:
+    """The same in parts, of which the tensors are those of the offer itself."""
     payload = {name: tensor.numpy() for name, tensor in offer.payload.items()}
-    return pack(Message(mark.run, t, sender, offer.num_samples, offer.mass, mark.codec, payload))
+    return pack_parts(Message(mark.run, t, sender, offer.num_samples, offer.mass, mark.codec, payload))
 
 
 def accept(
-    data: bytes,
+    data: Buffer,
     mark: Postmark,
     *,
     t: int,
@@ -60,7 +65,8 @@ def accept(
 ) -> Received:
     """What a receiver checks before it believes a message; raises `WireError` for what it refuses.
 
-    `known` is what it has of the sender's model already, for codecs by link.
+    `known` is what it has of the sender's model already, for codecs by link. The model may lie in `data`, if that is a
+    `bytearray`.
     """
     message = unpack(data, max_bytes=4 * num_params + message_overhead())
     if (message.run, message.t, message.sender, message.codec) != (mark.run, t, sender, mark.codec):

@@ -14,9 +14,10 @@ from torch import Tensor
 from hatdfed.codecs import payload_bits
 from hatdfed.edge_server import EdgeProgram, Offer, ServerState
 from hatdfed.errors import WireError
-from hatdfed.fleets.post import Postmark, Received, packed
+from hatdfed.fleets.post import Postmark, Received, packed_parts
 from hatdfed.link_codecs import LinkCodec
 from hatdfed.net.protocol import hatdfed_pb2 as pb
+from hatdfed.net.wire import Buffer
 
 
 class Exchange:
@@ -34,7 +35,7 @@ class Exchange:
         self.sent: dict[int, pb.Sent] = {}
         self._known: dict[int, Tensor | None] = {}  # what receivers have of us, once they say so; for codecs by link
         self._offer: Offer | None = None
-        self._packed: dict[int, bytes] = {}
+        self._packed: dict[int, list[Buffer]] = {}
         self._excused: set[int] = set()
         self._changed = asyncio.Condition()
         self._is_closed = True
@@ -79,7 +80,7 @@ class Exchange:
             raise WireError("late", f"Round {t} is over here.")
         return self.order
 
-    async def message_for(self, receiver: int, t: int, until: float) -> bytes:
+    async def message_for(self, receiver: int, t: int, until: float) -> list[Buffer]:
         """The bytes for one receiver, once the model is trained."""
         await self._wait(lambda: self._is_closed or self._offer is not None, until)
         if self._is_closed or self._offer is None or self.order is None or self.order.round != t or self.server is None:
@@ -87,7 +88,7 @@ class Exchange:
         addressed, known = self.program.address(self.server, self._offer, receiver)
         key = -1 if addressed is self._offer else receiver  # most codecs send the same to everybody
         if key not in self._packed:
-            self._packed[key] = await asyncio.to_thread(packed, addressed, self.mark, t=t, sender=self.index)
+            self._packed[key] = await asyncio.to_thread(packed_parts, addressed, self.mark, t=t, sender=self.index)
         self._known[receiver] = known
         self._count(receiver, payload_bits(addressed.payload) / (32 * self.program.learner.num_params))
         return self._packed[key]

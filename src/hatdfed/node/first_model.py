@@ -10,9 +10,9 @@ import torch
 
 from hatdfed.edge_server import Offer, ServerState
 from hatdfed.errors import WireError
-from hatdfed.fleets.post import Postmark, packed
+from hatdfed.fleets.post import Postmark, packed_parts
 from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.wire import message_overhead, unpack
+from hatdfed.net.wire import Buffer, message_overhead, unpack
 from hatdfed.node.exchange import Exchange
 from hatdfed.node.outfit import Outfit
 from hatdfed.node.peers import Peers
@@ -45,12 +45,13 @@ async def first_state(outfit: Outfit, store: EdgeStore, welcome: pb.Welcome, pee
     return Kept(welcome.run, welcome.round, fresh, b"")
 
 
-def packed_model(server: ServerState, exchange: Exchange) -> bytes:
+def packed_model(server: ServerState, exchange: Exchange) -> list[Buffer]:
     """The model as it is, whole, whatever the codec of the run."""
-    return packed(Offer({_WHOLE: server.params}, 0, 1.0), Postmark(exchange.run, _WHOLE), t=0, sender=exchange.index)
+    mark = Postmark(exchange.run, _WHOLE)
+    return packed_parts(Offer({_WHOLE: server.params}, 0, 1.0), mark, t=0, sender=exchange.index)
 
 
-def unpacked_model(data: bytes, run: str, num_params: int) -> torch.Tensor:  # -> [P]
+def unpacked_model(data: Buffer, run: str, num_params: int) -> torch.Tensor:  # -> [P]
     """A peer's model, checked as any other."""
     message = unpack(data, max_bytes=4 * num_params + message_overhead())
     model = message.payload.get(_WHOLE)
@@ -58,7 +59,7 @@ def unpacked_model(data: bytes, run: str, num_params: int) -> torch.Tensor:  # -
         raise WireError("foreign", "A peer sent something else than its model.")
     if model.shape != (num_params,) or str(model.dtype) != "float32":
         raise WireError("wrong-shape", f"A peer's model has {model.size} numbers of {model.dtype}.")
-    tensor = torch.from_numpy(model.copy())
+    tensor = torch.from_numpy(model)
     if not bool(torch.isfinite(tensor).all()):
         raise WireError("not-finite", "A peer's model holds numbers that are none.")
     return tensor

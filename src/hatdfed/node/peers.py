@@ -22,7 +22,7 @@ from hatdfed.net.identity.names import EDGE_ROLE, Node
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.protocol.hatdfed_pb2_grpc import PeerServicer, PeerStub
 from hatdfed.net.transfer import collect, first_frame, frames
-from hatdfed.net.wire import message_overhead
+from hatdfed.net.wire import Buffer, message_overhead
 from hatdfed.node.exchange import Exchange
 
 _log = logging.getLogger("hatdfed.node")
@@ -30,7 +30,7 @@ _AT_ONCE = 4  # transfers into this edge; more would only take more memory
 _TRIES = 2
 _CURRENT = -1  # the round of a model that a late joiner asks for
 
-OwnModel = Callable[[], bytes]
+OwnModel = Callable[[], list[Buffer]]
 
 
 class PeerService(PeerServicer):
@@ -60,12 +60,13 @@ class PeerService(PeerServicer):
         """Give the own model, of a round or as it is."""
         try:
             caller = self._ends.caller(context)
-            data = await self._wanted(request, caller.name)
+            parts = await self._wanted(request, caller.name)
         except HatdfedError as error:
             _log.warning("refused to give a model: %s", error)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        parcel = pb.Parcel(run=request.run, round=request.round, sender=self._exchange.index, size=len(data))
-        for frame in frames(parcel, data):
+        size = sum(map(len, parts))
+        parcel = pb.Parcel(run=request.run, round=request.round, sender=self._exchange.index, size=size)
+        for frame in frames(parcel, parts):
             yield frame
         if request.round != _CURRENT:
             await self._exchange.arrived(self._exchange.receiver_named(caller.name))
@@ -89,7 +90,7 @@ class PeerService(PeerServicer):
                 received = await believed(exchange, data, parcel.round, sender)
         await exchange.deliver(parcel.round, sender, received)
 
-    async def _wanted(self, request: pb.Wanted, name: str) -> bytes:
+    async def _wanted(self, request: pb.Wanted, name: str) -> list[Buffer]:
         exchange = self._exchange
         if request.run != exchange.run:
             raise WireError("foreign", f"{name} wants a model of another run.")
@@ -100,7 +101,7 @@ class PeerService(PeerServicer):
         return await exchange.message_for(receiver, request.round, time.monotonic() + order.seconds)
 
 
-async def believed(exchange: Exchange, data: bytes, t: int, sender: int) -> Received:
+async def believed(exchange: Exchange, data: Buffer, t: int, sender: int) -> Received:
     """The model behind the bytes, checked off the event loop; raises `WireError` for what is refused."""
     program, server = exchange.program, exchange.server
     known = None if server is None else server.known_of.get(sender)
@@ -130,11 +131,11 @@ class Peers:
         exchange = self._exchange
         for attempt in range(_TRIES):
             try:
-                data = await exchange.message_for(receiver.index, t, until)
-                parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=len(data))
+                parts = await exchange.message_for(receiver.index, t, until)
+                parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=sum(map(len, parts)))
                 stub, left = self._stub(receiver), until - time.monotonic()
                 failpoint("before-push")
-                answer = await stub.Push(frames(parcel, data), timeout=max(left, 0.1))
+                answer = await stub.Push(frames(parcel, parts), timeout=max(left, 0.1))
             except grpc.aio.AioRpcError as error:
                 _log.warning("round %d did not reach %s: %s", t, receiver.name, _words(error))
                 await asyncio.sleep(0.5 + random.random())  # noqa: S311 (so that not all try again at once)
@@ -163,7 +164,7 @@ class Peers:
                 _log.warning("round %d could not be had from %s: %s", t, sender.name, _words(error))
                 await asyncio.sleep(0.5 + random.random())  # noqa: S311
 
-    async def copy(self, peer: pb.Neighbour, seconds: float) -> bytes:
+    async def copy(self, peer: pb.Neighbour, seconds: float) -> bytearray:
         """A peer's model as it is."""
         return await self._fetch(peer, _CURRENT, time.monotonic() + seconds)
 
@@ -183,7 +184,7 @@ class Peers:
         yes = [peer.index for peer, answer in zip(peers, answers, strict=True) if answer]
         return yes, [peer.index for peer in peers if peer.index not in yes]
 
-    async def _fetch(self, sender: pb.Neighbour, t: int, until: float) -> bytes:
+    async def _fetch(self, sender: pb.Neighbour, t: int, until: float) -> bytearray:
         wanted = pb.Wanted(run=self._exchange.run, round=t)
         call = self._stub(sender).Pull(wanted, timeout=max(until - time.monotonic(), 0.1))
         try:
