@@ -14,6 +14,7 @@ from hatdfed.cli.console import complain
 from hatdfed.cli.coordinator import coordinator_command
 from hatdfed.cli.doctor import doctor_command
 from hatdfed.cli.edge import edge_app
+from hatdfed.cli.export import export_command
 from hatdfed.cli.identity import ca_app, token_app
 from hatdfed.cli.listing import datasets_command, methods_command
 from hatdfed.cli.operate import drain_command, status_command, stop_command
@@ -45,6 +46,7 @@ app.add_typer(token_app, name="token")
 app.command("status")(status_command)
 app.command("drain")(drain_command)
 app.command("stop")(stop_command)
+app.command("export")(export_command)
 
 
 @app.callback(invoke_without_command=True)
