@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.config import Config
-from hatdfed.errors import RunFolderError
+from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.fleets.remote import RemoteFleet
 from hatdfed.loop import run
 from hatdfed.net.desk import FrontDesk
@@ -88,6 +89,27 @@ class CoordinatorProcess:
     async def serve(self) -> dict[str, Any] | None:
         """Take calls and play all rounds; the summary, or None if it was stopped before."""
         self._loop = asyncio.get_running_loop()
+        try:
+            server = await self._open()
+        except BaseException:
+            self._journal.close()
+            raise
+        try:
+            async with self._around():
+                summary = await asyncio.to_thread(self._play)
+            await self.station.dismiss()
+            return summary
+        except StopAskedError:
+            self.progress.state = "stopped"
+            _log.info("stopped before round %d; start the coordinator again to go on", self.station.next_round)
+            await self.station.dismiss()
+            return None
+        finally:  # after an error the edges are not sent home: they wait for the next start
+            await server.stop(grace=1.0)
+            self._journal.close()
+
+    async def _open(self) -> grpc.aio.Server:
+        """Take calls."""
         server = self._hosting.ends.server()
         office = self._hosting.office
         door = Door(self._hosting.ends, None if office is None else office.denied)
@@ -98,17 +120,7 @@ class CoordinatorProcess:
         self.port = self._hosting.ends.listen(server, self._hosting.listen)
         await server.start()
         _log.info("run %s, start %d, listens at port %d", self.progress.run, self.station.epoch, self.port)
-        try:
-            async with self._around():
-                return await asyncio.to_thread(self._play)
-        except StopAskedError:
-            self.progress.state = "stopped"
-            _log.info("stopped before round %d; start the coordinator again to go on", self.station.next_round)
-            return None
-        finally:
-            await self.station.dismiss()
-            await server.stop(grace=1.0)
-            self._journal.close()
+        return server
 
     @asynccontextmanager
     async def _around(self) -> AsyncIterator[None]:
@@ -137,12 +149,12 @@ class CoordinatorProcess:
             durable = DurableCoordinator(self._config, manifest, self._journal, self._assembled, keeper.keep)
             state = durable.restored()
             database.forget_from(0 if state is None else state.t)
-            self.progress.take_over(database.records("rounds"))
+            self.progress.take_over(database.records("rounds"), database.records("links"))
             self.progress.state = "running"
             fleet = RemoteFleet(lambda plan: self._played(plan, durable, keeper), self._accuracies)
             run(durable, fleet, rounds=self._config.rounds, state=state)
             self.progress.state = "finishing"
-            self._wait_for(self.station.finish(_FINAL_SECONDS))
+            self._wait_for(self.station.finish(max(_FINAL_SECONDS, self._settings.round_seconds)))
             return self._results(database)
         finally:
             database.close()
@@ -165,7 +177,8 @@ class CoordinatorProcess:
 
     def _accuracies(self) -> NDArray[np.float64]:
         """[N] of the models that the servers came with; where nobody has come yet, their mean."""
-        known = {member.index: member.accuracy for member in self.station.membership.members}
+        members = self.station.membership.members
+        known = {member.index: member.accuracy for member in members if member.accuracy is not None}
         mean = float(np.mean(list(known.values()))) if known else 0.0
         places = self.station.membership.num_places
         if self._config.first_gain_from == "zero":
@@ -210,7 +223,10 @@ class CoordinatorProcess:
 async def _keep_fresh(office: Office) -> None:
     """The coordinator signs its own certificate anew, long before it ends."""
     while True:
-        await asyncio.to_thread(office.refresh)
+        try:
+            await asyncio.to_thread(office.refresh)
+        except HatdfedError as error:
+            _log.error("the coordinator's certificate could not be renewed yet: %s", error)
         await asyncio.sleep(min(600.0, office.lifetime.total_seconds() / 10))
 
 

@@ -17,7 +17,7 @@ from hatdfed.coordinator import Coordinator, CoordinatorState, Vector
 from hatdfed.energy.prices import EnergyPrices, grow_prices
 from hatdfed.net.failpoints import failpoint
 from hatdfed.net.journal import Journal
-from hatdfed.net.station import Manifest
+from hatdfed.net.manifest import Manifest
 from hatdfed.presence import Presence
 from hatdfed.round import RoundPlan, RoundRecord, RoundReport
 
@@ -39,8 +39,7 @@ class DurableCoordinator:
 
     def restored(self) -> CoordinatorState | None:
         """Where the journal says to go on; None at the beginning."""
-        like = self.for_servers(self._config.servers).start(np.zeros(self._config.servers))
-        return self._journal.state(like)
+        return self._journal.state(self._like(self._config.servers))
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0."""
@@ -53,10 +52,10 @@ class DurableCoordinator:
         if (known := self._journal.plan(state.t)) is not None:
             return known
         presence = self._assembled()
-        coordinator = self.for_servers(len(presence.active))
-        plan = coordinator.plan(self._grown(state, len(presence.active)), presence)
+        grown = self._grown(state, len(presence.active))
+        plan = self.for_servers(len(presence.active)).plan(grown, presence)
         failpoint("before-plan-commit")
-        self._journal.commit_plan(plan)
+        self._journal.commit_plan(plan, grown)
         failpoint("after-plan-commit")
         return plan
 
@@ -66,7 +65,8 @@ class DurableCoordinator:
         """Learn, keep the record, and commit what the next round depends on."""
         failpoint("before-learn")
         servers = plan.draw.topology.num_servers
-        new, record = self.for_servers(servers).learn(self._grown(state, servers), plan, report)
+        drawn_from = state if len(state.accuracy) == servers else self._restored(servers)
+        new, record = self.for_servers(servers).learn(drawn_from, plan, report)
         self._keep(record)  # records may be ahead of the journal, never behind it
         failpoint("before-state-commit")
         self._journal.commit_state(new)
@@ -77,8 +77,20 @@ class DurableCoordinator:
         known = len(state.accuracy)
         if servers == known:
             return state
-        joined = [accuracy for _, accuracy in self._journal.members()[known:servers]]
-        return self.for_servers(servers).grow(state, np.array(joined))
+        told = [accuracy for _, accuracy in self._journal.members()[known:servers]]
+        usual = float(state.accuracy.mean())  # for a place whose server has never been ready
+        joined = np.array([usual if accuracy is None else accuracy for accuracy in told])
+        return self.for_servers(servers).grow(state, joined)
+
+    def _restored(self, servers: int) -> CoordinatorState:
+        """The state that the open round was drawn from, which grew when servers joined: it lies beside the plan."""
+        state = self._journal.state(self._like(servers))
+        if state is None or len(state.accuracy) != servers:
+            raise RuntimeError("the journal has no state of the open round")
+        return state
+
+    def _like(self, servers: int) -> CoordinatorState:
+        return self.for_servers(servers).start(np.zeros(servers))
 
     def _for_servers(self, servers: int) -> Coordinator:
         config = self._config.model_copy(update={"servers": servers})

@@ -36,6 +36,9 @@ _CLIENT = [
 ]
 _SERVER = [
     *_COMMON,
+    ("grpc.keepalive_time_ms", 20_000),  # the coordinator, too, must notice an edge that is cut off
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_concurrent_streams", 256),

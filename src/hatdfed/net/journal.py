@@ -8,6 +8,7 @@ that is not has not been seen by anybody. A lock keeps a second coordinator off 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import sqlite3
@@ -26,7 +27,7 @@ from hatdfed.round import RoundPlan
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS members (place INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, accuracy REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS members (place INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, accuracy REAL);
 CREATE TABLE IF NOT EXISTS plans (t INTEGER PRIMARY KEY, plan TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS states (t INTEGER PRIMARY KEY, state TEXT NOT NULL);
 """
@@ -42,12 +43,16 @@ class Journal:
         self._turn = threading.Lock()  # the main loop and the station both write
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            self._lock.close()
+            raise self._trouble(error) from None
+        try:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
             self._check()
         except sqlite3.Error as error:
-            self._lock.close()
+            self.close()
             raise self._trouble(error) from None
 
     def close(self) -> None:
@@ -64,32 +69,41 @@ class Journal:
         """Say something about the whole run."""
         self._write([("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))])
 
-    def members(self) -> list[tuple[str, float]]:
-        """Names and first accuracies, in the order of their places."""
+    def members(self) -> list[tuple[str, float | None]]:
+        """Names and first accuracies, in the order of their places; None for one that was never ready."""
         return [(name, accuracy) for name, accuracy in self._all("SELECT name, accuracy FROM members ORDER BY place")]
 
-    def add_member(self, place: int, name: str, accuracy: float) -> None:
+    def add_member(self, place: int, name: str) -> None:
         """A place is taken, for good."""
-        self._write([("INSERT OR IGNORE INTO members VALUES (?, ?, ?)", (place, name, accuracy))])
+        self._write([("INSERT INTO members VALUES (?, ?, NULL)", (place, name))])
+
+    def first_accuracy(self, place: int, accuracy: float) -> None:
+        """The server in that place is ready for the first time."""
+        self._write([("UPDATE members SET accuracy = ? WHERE place = ? AND accuracy IS NULL", (accuracy, place))])
 
     def plan(self, t: int) -> RoundPlan | None:
         """The plan of round t, if it was committed."""
         row = self._one("SELECT plan FROM plans WHERE t = ?", t)
-        return None if row is None else _plan_from(t, json.loads(row[0]))
+        return None if row is None else _plan_from(t, self._unsealed(row[0]))
 
-    def commit_plan(self, plan: RoundPlan) -> None:
-        """From now on this is what round t looks like."""
-        self._write([("INSERT INTO plans VALUES (?, ?)", (plan.t, json.dumps(_plan_text(plan))))])
+    def commit_plan(self, plan: RoundPlan, state: CoordinatorState) -> None:
+        """From now on this is what round t looks like; `state` is what it was drawn from, grown if servers joined."""
+        self._write(
+            [
+                ("INSERT INTO plans VALUES (?, ?)", (plan.t, _sealed(_plan_text(plan)))),
+                ("INSERT OR REPLACE INTO states VALUES (?, ?)", (state.t, _sealed(to_jsonable(state)))),
+            ]
+        )
 
     def links(self) -> list[list[tuple[int, int]]]:
         """The committed topologies in order, as receivers and senders."""
-        plans = [_plan_from(t, json.loads(text)) for t, text in self._all("SELECT t, plan FROM plans ORDER BY t")]
+        plans = [_plan_from(t, self._unsealed(text)) for t, text in self._all("SELECT t, plan FROM plans ORDER BY t")]
         return [[(int(i), int(j)) for i, j in np.argwhere(plan.draw.topology.links)] for plan in plans]
 
     def state(self, like: CoordinatorState) -> CoordinatorState | None:
         """Where to go on; None before the first round. `like` has the shape of the policy's state."""
         row = self._one("SELECT state FROM states ORDER BY t DESC LIMIT 1")
-        return None if row is None else from_jsonable(json.loads(row[0]), like)
+        return None if row is None else from_jsonable(self._unsealed(row[0]), like)
 
     def next_round(self) -> int:
         """The first round that is not done."""
@@ -98,10 +112,9 @@ class Journal:
 
     def commit_state(self, state: CoordinatorState) -> None:
         """The rounds before `state.t` are done."""
-        text = json.dumps(to_jsonable(state))
         self._write(
             [
-                ("INSERT OR REPLACE INTO states VALUES (?, ?)", (state.t, text)),
+                ("INSERT OR REPLACE INTO states VALUES (?, ?)", (state.t, _sealed(to_jsonable(state)))),
                 ("DELETE FROM states WHERE t <= ?", (state.t - _KEPT_STATES,)),
             ]
         )
@@ -134,6 +147,13 @@ class Journal:
         except sqlite3.Error as error:
             raise self._trouble(error) from None
 
+    def _unsealed(self, text: str) -> Any:
+        """What was written, if it is still that: SQLite does not notice every damage."""
+        seal, _, content = text.partition(" ")
+        if seal != _seal(content):
+            raise self._trouble(sqlite3.DatabaseError("an entry is damaged"))
+        return json.loads(content)
+
     def _trouble(self, error: sqlite3.Error) -> RunFolderError:
         return RunFolderError(
             f"The coordinator's journal {self.path} cannot be used ({error}). Nothing that was announced is lost; see "
@@ -160,6 +180,15 @@ def _locked(path: Path) -> TextIO:
     file.write(f"process {os.getpid()}")
     file.flush()
     return file
+
+
+def _sealed(content: Any) -> str:
+    text = json.dumps(content)
+    return f"{_seal(text)} {text}"
+
+
+def _seal(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _plan_text(plan: RoundPlan) -> dict[str, Any]:

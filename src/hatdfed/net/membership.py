@@ -6,6 +6,7 @@ that returns finds what the policy has learned about its links.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,11 +25,13 @@ class Member:
     address: str = ""  # where others can dial it; empty: nowhere
     is_ready: bool = False  # has its program, its data and its model, and listens to orders
     is_drained: bool = False  # wanted no more
+    is_awaited: bool = False  # was there before a restart of the coordinator, and may just be dialling again
     last_seen: float = -np.inf
-    accuracy: float = 0.0  # of the model that it came with
+    accuracy: float | None = None  # of the model that it came with; None before it was ready for the first time
     round: int = 0  # the next one that it can play
     doing: str = "joining"
     dials: dict[int, bool] = field(default_factory=dict)  # whom it could dial, and whom not
+    asked: set[int] = field(default_factory=set)  # whom it was asked to dial and has not answered for
 
 
 class Membership:
@@ -46,8 +49,8 @@ class Membership:
 
     @property
     def num_places(self) -> int:
-        """N: as many as the run was started for, or more if more have joined."""
-        return max(self._places, len(self._by_name))
+        """N: as many as the run was started for, or more once more have been ready."""
+        return max([self._places, *(m.index + 1 for m in self.members if m.accuracy is not None)])
 
     def named(self, name: str) -> Member | None:
         """The member of that name."""
@@ -56,7 +59,7 @@ class Membership:
     def at(self, index: int) -> Member | None:
         """The member in that place."""
         members = self.members
-        return members[index] if index < len(members) else None
+        return members[index] if 0 <= index < len(members) else None
 
     def admit(self, name: str, address: str, now: float) -> Member:
         """A new member at the end, or one that is back."""
@@ -64,22 +67,34 @@ class Membership:
         if member.address != address:
             for other in self.members:  # what was found out about the old address is worth nothing
                 other.dials.pop(member.index, None)
+                other.asked.discard(member.index)
         member.address, member.last_seen, member.is_ready, member.doing = address, now, False, "joining"
+        member.asked.clear()  # what it was asked for may not have reached it
         return member
 
-    def restore(self, name: str, accuracy: float) -> None:
-        """A member from before a restart, not seen since."""
-        self._by_name[name] = Member(len(self._by_name), name, accuracy=accuracy, doing="not seen since the restart")
+    def restore(self, name: str, accuracy: float | None, now: float) -> Member:
+        """A member from before a restart; for a while it is waited for like one that was just seen."""
+        member = Member(len(self._by_name), name, accuracy=accuracy, doing="not seen since the restart")
+        member.last_seen, member.is_awaited = now, accuracy is not None
+        self._by_name[name] = member
+        return member
 
     def is_active(self, member: Member, now: float) -> bool:
         """Whether a round can count on it."""
-        is_alive = now - member.last_seen <= self._away_seconds
-        return member.is_ready and not member.is_drained and is_alive
+        return member.is_ready and not member.is_drained and self.is_alive(member, now)
+
+    def is_alive(self, member: Member, now: float) -> bool:
+        """Whether it gave a sign of life not long ago."""
+        return now - member.last_seen <= self._away_seconds
+
+    def awaited(self, now: float) -> list[Member]:
+        """Who was there before a restart and may still be on its way back."""
+        return [m for m in self.members if m.is_awaited and not m.is_drained and self.is_alive(m, now)]
 
     def active(self, now: float) -> NDArray[np.bool_]:  # -> [N]
         """All places at once; a place that nobody has taken is not active."""
         found = np.zeros(self.num_places, dtype=bool)
-        for member in self.members:
+        for member in self.members[: self.num_places]:
             found[member.index] = self.is_active(member, now)
         return found
 
@@ -90,8 +105,9 @@ class Membership:
     def reachable(self) -> BoolMatrix:  # -> [N, N]
         """Links along which one of the two ends can dial the other; row receives."""
         can_dial = np.zeros((self.num_places, self.num_places), dtype=bool)
-        for member in self.members:
-            for other in self.members:
+        known = self.members[: self.num_places]
+        for member in known:
+            for other in known:
                 can_dial[member.index, other.index] = self.can_dial(member, other)
         result: BoolMatrix = (can_dial | can_dial.T) & all_links(self.num_places)
         return result
@@ -100,10 +116,39 @@ class Membership:
         """What was found out, or hope while nothing was."""
         return bool(other.address) and member.dials.get(other.index, True)
 
-    def unknown_pairs(self) -> dict[int, list[Member]]:
-        """Whom each ready member should still try to dial."""
-        ready = [member for member in self.members if member.is_ready]
-        return {
-            member.index: [o for o in ready if o is not member and o.address and o.index not in member.dials]
-            for member in ready
-        }
+    # Finding out who can dial whom.
+
+    def to_ask(self, now: float) -> list[tuple[Member, list[Member]]]:
+        """Whom each member that is there should try to dial; it is noted that they were asked."""
+        there = [member for member in self.members if self.is_active(member, now)]
+        asks = []
+        for member in there:
+            known = member.dials.keys() | member.asked | {member.index}
+            if others := [other for other in there if other.address and other.index not in known]:
+                member.asked |= {other.index for other in others}
+                asks.append((member, others))
+        return asks
+
+    def answered(self, member: Member, yes: Iterable[int], no: Iterable[int]) -> None:
+        """Whom a member could dial, and whom not."""
+        places = range(len(self._by_name))
+        found = {**{index: False for index in no if index in places}, **{i: True for i in yes if i in places}}
+        member.dials |= found
+        member.asked -= found.keys()
+
+    def is_answer_due(self, now: float) -> bool:
+        """Whether somebody who is there still tries."""
+        return any(member.asked for member in self.members if self.is_active(member, now))
+
+    def stop_asking(self) -> None:
+        """Who has not answered may be reached or not: a model that does not arrive will tell."""
+        for member in self.members:
+            member.dials = {**dict.fromkeys(member.asked, True), **member.dials}
+            member.asked.clear()
+
+    def doubt(self, one: int, other: int) -> None:
+        """A model did not arrive between two servers: what was known of them is no longer."""
+        for index, peer in ((one, other), (other, one)):
+            if (member := self.at(index)) is not None:
+                member.dials.pop(peer, None)
+                member.asked.discard(peer)

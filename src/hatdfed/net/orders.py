@@ -7,6 +7,7 @@ them. Energy is not reported at all: the coordinator prices what was done by its
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,15 @@ from hatdfed.round import RoundPlan, ServerReport
 _MOST_SAMPLES = 10**9
 _MOST_SHARE = 16.0  # of a model to one receiver: retries included, nobody sends more
 _MOST_SCORES = 8
+_ROUNDING = 1e-3  # weights are float32 and sum to 1 nearly
+_MOST_WORDS = 32
+_WORD = re.compile(r"[a-z][a-z-]{0,31}")  # what scores and reasons of refusal are called
 
 
 def round_orders(plan: RoundPlan, membership: Membership, seconds: float) -> dict[int, pb.RoundOrder]:
     """What each server that takes part is told."""
     orders = {}
-    for member in membership.members:
+    for member in membership.members[: plan.draw.topology.num_servers]:  # whoever joined since has no part in it
         if plan.presence is None or plan.presence.active[member.index]:
             orders[member.index] = _order(plan, membership, member, seconds)
     return orders
@@ -76,7 +80,7 @@ def server_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, se
         importance[slot.server] = slot.importance
         delivered[slot.server] = slot.server != server
         for name, score in slot.scores.items():
-            scores[name][slot.server] = score
+            scores[name][slot.server] = score if math.isfinite(score) else math.nan
     worked = Worked(outcome.num_samples, outcome.devices_online)
     told = {sent.receiver: sent.share for sent in outcome.sent}
     shares = {receiver: told.get(receiver, 0.0) for receiver in plan.draw.topology.receivers(server)}
@@ -100,5 +104,14 @@ def _check(outcome: pb.Outcome, plan: RoundPlan, server: int) -> None:
         not 0 <= sent.share <= _MOST_SHARE for sent in outcome.sent
     ):
         raise WireError("bad-report", "A report names links that were not drawn, or more bytes than can be.")
-    if any(len(slot.scores) > _MOST_SCORES for slot in outcome.slots):
-        raise WireError("bad-report", "A report holds more scores than there are.")
+    if not all(0 <= slot.importance <= 1 + _ROUNDING for slot in outcome.slots):
+        raise WireError("bad-report", "A report gives a model a weight that lies not between 0 and 1.")
+    names = {name for slot in outcome.slots for name in slot.scores}
+    if len(names) > _MOST_SCORES or not all(map(_WORD.fullmatch, names)):
+        raise WireError("bad-report", "A report holds scores that there are not.")
+
+
+def refusals(outcome: pb.Outcome) -> dict[str, int]:
+    """What an edge says that it refused, as far as that can be."""
+    words = {word: count for word, count in outcome.refused.items() if _WORD.fullmatch(word) and 0 < count <= 10**6}
+    return dict(list(words.items())[:_MOST_WORDS])

@@ -11,6 +11,8 @@ from hatdfed.net.orders import server_report
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.round import RoundPlan, RoundReport, ServerReport
 
+BAD_REPORT = "bad-report"
+
 
 class RoundHall:
     """Collects the reports of one round at a time."""
@@ -18,20 +20,28 @@ class RoundHall:
     def __init__(self) -> None:
         self.plan: RoundPlan | None = None
         self.refused: Counter[str] = Counter()
+        self.gone: set[int] = set()  # servers of which everybody was told that they are away
+        self.returned: set[int] = set()  # servers that came back in this round, without what they had received
         self._prices: EnergyPrices | None = None
         self._reports: dict[int, ServerReport] = {}
+        self._disbelieved: set[int] = set()
         self._expected: set[int] = set()
         self._changed = asyncio.Event()
 
     @property
     def waiting_for(self) -> list[int]:
         """Whose report is missing."""
-        return sorted(self._expected - self._reports.keys())
+        return sorted(self._expected - self.done)
+
+    @property
+    def done(self) -> set[int]:
+        """Who has said its last word in this round, believed or not: no model will come from there any more."""
+        return self._reports.keys() | self._disbelieved
 
     def open(self, plan: RoundPlan, expected: set[int], prices: EnergyPrices) -> None:
         """Begin a round."""
         self.plan, self._expected, self._prices = plan, expected, prices
-        self._reports = {}
+        self._reports, self._disbelieved, self.gone, self.returned = {}, set(), set(), set()
         self._changed.set()
 
     def take(self, server: int, outcome: pb.Outcome) -> pb.Received:
@@ -41,7 +51,8 @@ class RoundHall:
         except WireError as error:
             self.refused[error.reason] += 1
             return pb.Received(accepted=False, reason=error.reason)
-        self._changed.set()
+        finally:
+            self._changed.set()
         return pb.Received(accepted=True)
 
     def close(self) -> RoundReport:
@@ -80,4 +91,8 @@ class RoundHall:
             raise WireError("foreign", "A report came from a server that does not take part in this round.")
         if server in self._reports:
             raise WireError("duplicate", "A report came twice.")
-        self._reports[server] = server_report(outcome, self.plan, self._prices, server)
+        try:
+            self._reports[server] = server_report(outcome, self.plan, self._prices, server)
+        except WireError:
+            self._disbelieved.add(server)  # nobody waits for something better, but it would be taken
+            raise

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
-import time
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
 
-from hatdfed.errors import HatdfedError, IdentityError
+from hatdfed.errors import HatdfedError, IdentityError, RunFolderError
 from hatdfed.net.ends import Ends
 from hatdfed.net.identity.deny import DenyList
 from hatdfed.net.identity.names import COORDINATOR_ROLE, EDGE_ROLE, Node
@@ -28,6 +28,9 @@ from hatdfed.version import __version__
 
 PROTOCOL = 1  # grows whenever an older edge or coordinator would misunderstand
 _log = logging.getLogger("hatdfed.net.coordinator")
+_ADDRESS = re.compile(
+    r"(?!(unix|unix-abstract|vsock|ipv4|ipv6|dns):)([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ async def refuse(context: Any, code: grpc.StatusCode, sentence: str) -> NoReturn
     raise AssertionError("abort does not return")
 
 
+def _plain(text: str) -> str:
+    """What an edge wrote, as it may stand in a line of a log or a table."""
+    return "".join(letter for letter in text[:80] if letter.isprintable())
+
+
 class CoordinationService(CoordinationServicer):
     """What edges may ask for."""
 
@@ -83,14 +91,23 @@ class CoordinationService(CoordinationServicer):
             await refuse(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"{name} runs hatdfed {request.version} with protocol {request.protocol}, the coordinator "
+                f"{name} runs hatdfed {_plain(request.version)} with protocol {request.protocol}, the coordinator "
                 f"{__version__} with protocol {PROTOCOL}. Install the same version on both.",
             )
         station = self._station
         known = station.membership.named(name)
         if known is not None and known.is_drained:
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, f"{name} has been drained from this run.")
-        member = station.membership.admit(name, request.address, time.monotonic())
+        if request.address and not _ADDRESS.fullmatch(request.address):
+            await refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{name} says that others reach it at {_plain(request.address)}, which is no HOST:PORT.",
+            )
+        try:
+            member = station.admit(name, request.address)
+        except RunFolderError as error:
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
         return pb.Welcome(
             run=self._run,
             epoch=station.epoch,
@@ -105,31 +122,30 @@ class CoordinationService(CoordinationServicer):
     async def Ready(self, request: pb.Prepared, context: Any) -> pb.Nothing:
         """The edge can play."""
         member = await self._member(context, request.epoch)
-        if reason := self._station.ready(member, request):
+        try:
+            reason = self._station.ready(member, request)
+        except RunFolderError as error:
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        if reason:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, reason)
         return pb.Nothing()
 
     async def Watch(self, request: pb.Watching, context: Any) -> AsyncIterator[pb.Order]:
         """Orders, as they come."""
         member = await self._member(context, request.epoch)
-        orders = self._station.orders_for(member.index)
+        orders = self._station.watch(member)
         await context.send_initial_metadata(())  # now the edge may say that it is ready: no order will be missed
         try:
             while (order := await orders.get()).epoch == self._station.epoch:
                 yield order
         finally:
-            if self._station.is_watched_by(member.index, orders):
-                self._station.left(member, "its line was cut")
+            self._station.unwatch(member, orders)
 
     async def Report(self, request: pb.Outcome, context: Any) -> pb.Received:
         """What came of a round at this edge."""
         member = await self._member(context, request.epoch)
-        self._station.seen(member)
-        answer = self._station.hall.take(member.index, request)
-        if answer.accepted:
-            member.round = request.round + 1
-            self._station.refused.update(request.refused)
-        else:
+        answer = self._station.take_report(member, request)
+        if not answer.accepted:
             _log.warning("refused: report of round %d by %s: %s", request.round, member.name, answer.reason)
         return answer
 
@@ -146,15 +162,16 @@ class CoordinationService(CoordinationServicer):
     async def Beat(self, request: pb.Pulse, context: Any) -> pb.Nothing:
         """A sign of life."""
         member = await self._member(context, request.epoch)
-        member.doing = request.doing[:80]
         self._station.seen(member)
+        if member.is_ready and not member.is_drained:
+            member.doing = _plain(request.doing)
         return pb.Nothing()
 
     async def Leave(self, request: pb.Goodbye, context: Any) -> pb.Nothing:
         """The edge goes of its own will."""
         name = await self._door.edge(context)
         if (member := self._station.membership.named(name)) is not None:
-            self._station.left(member, request.why[:80] or "it said goodbye")
+            self._station.left(member, _plain(request.why) or "it said goodbye", for_good=True)
         return pb.Nothing()
 
     async def Renew(self, request: pb.SigningRequest, context: Any) -> pb.Certificate:
@@ -203,7 +220,10 @@ class OperationService(OperationServicer):
         member = self._station.membership.named(request.name)
         if member is None:
             await refuse(context, grpc.StatusCode.NOT_FOUND, f"There is no server called {request.name!r} in this run.")
-        self._station.drain(member)
+        try:
+            self._station.drain(member)
+        except RunFolderError as error:
+            await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
         return pb.StatusText(json=json.dumps(self._status()))
 
     async def Stop(self, request: pb.Nothing, context: Any) -> pb.Nothing:

@@ -9,30 +9,23 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from dataclasses import dataclass
 
 from hatdfed.energy.prices import EnergyPrices
+from hatdfed.net.failpoints import failpoint
 from hatdfed.net.journal import Journal
+from hatdfed.net.manifest import Manifest, told_by
 from hatdfed.net.membership import Member, Membership
-from hatdfed.net.orders import neighbour, round_orders
+from hatdfed.net.orders import neighbour, refusals, round_orders
 from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.round_hall import RoundHall
+from hatdfed.net.queues import OrderQueues
+from hatdfed.net.round_hall import BAD_REPORT, RoundHall
 from hatdfed.net.settings import DeploySettings
 from hatdfed.presence import Presence
 from hatdfed.round import RoundPlan, RoundReport
 
 _log = logging.getLogger("hatdfed.net.coordinator")
 _PROBES_SECONDS = 10.0  # that a draw waits for news about who reaches whom
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What all models of a run have in common; the first edge says it, all others must agree."""
-
-    num_params: int
-    bits_per_sample: int
-    layout: str
-    message_share: float
+_MOST_WORDS = 64  # kinds of refusals that are counted
 
 
 class Station:
@@ -50,12 +43,12 @@ class Station:
         self.waits_for = "servers"
         self.stop_asked = asyncio.Event()
         self._journal = journal
-        self._queues: dict[int, asyncio.Queue[pb.Order]] = {}
+        self._queues = OrderQueues()
         self._last_order: pb.Order | None = None  # for those who come back: finish or stop
         self._news = asyncio.Event()
-        self._told_missing: set[int] = set()
+        drained = journal.fact("drained") or []
         for name, accuracy in journal.members():
-            self.membership.restore(name, accuracy)
+            self.membership.restore(name, accuracy, time.monotonic()).is_drained = name in drained
 
     @property
     def manifest(self) -> Manifest | None:
@@ -65,23 +58,29 @@ class Station:
 
     # What edges say.
 
+    def admit(self, name: str, address: str) -> Member:
+        """A place, committed before the edge hears of it."""
+        if self.membership.named(name) is None:
+            self._journal.add_member(len(self.membership.members), name)
+        return self.membership.admit(name, address, time.monotonic())
+
     def ready(self, member: Member, prepared: pb.Prepared) -> str | None:
         """An edge can play; returns why not, if it cannot."""
-        told = Manifest(prepared.num_params, prepared.bits_per_sample, prepared.layout, prepared.message_share)
+        told = told_by(prepared)
+        if told is None:
+            return f"{member.name} says things about its model that cannot be."
         if (manifest := self.manifest) is None:
             self._journal.state_fact("manifest", vars(told))
         elif manifest != told:
             return f"{member.name} brings another model or other data than this run: {told}, wanted {manifest}."
-        if not 0 <= prepared.accuracy <= 1:
-            return f"{member.name} reports an accuracy of {prepared.accuracy}."
+        self._journal.first_accuracy(member.index, prepared.accuracy)
         member.accuracy, member.round = prepared.accuracy, prepared.round
-        self._journal.add_member(member.index, member.name, member.accuracy)
-        member.is_ready, member.doing = True, "ready"
+        member.is_ready, member.is_awaited, member.doing = True, False, "ready"
         self.seen(member)
         _log.info("%s is ready as server %d", member.name, member.index)
         self._ask_for_probes()
         if self.hall.plan is not None:
-            self._order_round(self.hall.plan, only=member.index)
+            self._bring_up_to_date(self.hall.plan, member)
         elif self._last_order is not None:
             self.tell(member.index, self._last_order)
         self._tell_news()
@@ -91,36 +90,52 @@ class Station:
         """A sign of life."""
         member.last_seen = time.monotonic()
 
-    def left(self, member: Member, why: str) -> None:
-        """An edge has gone, or its line is cut."""
+    def take_report(self, member: Member, outcome: pb.Outcome) -> pb.Received:
+        """What came of the open round at an edge."""
+        self.seen(member)
+        answer = self.hall.take(member.index, outcome)
+        if answer.accepted:
+            member.round = outcome.round + 1
+            for word, count in refusals(outcome).items():
+                if word in self.refused or len(self.refused) < _MOST_WORDS:
+                    self.refused[word] += count
+        if answer.accepted or answer.reason == BAD_REPORT:
+            self._tell_neighbours(member, outcome if answer.accepted else pb.Outcome())
+            self._send_home_if_drained(member)
+            failpoint("after-first-report")
+        return answer
+
+    def left(self, member: Member, why: str, *, for_good: bool = False) -> None:
+        """An edge has gone, or its line is cut, which need not mean much."""
         if member.is_ready:
             _log.info("%s has left: %s", member.name, why)
         member.is_ready, member.doing = False, why
+        if for_good:
+            member.last_seen = float("-inf")
         self._tell_news()
 
     def reached(self, member: Member, found: pb.Reachable) -> None:
         """Whom an edge could dial."""
-        known = range(self.membership.num_places)
-        member.dials |= {index: True for index in found.yes if index in known}
-        member.dials |= {index: False for index in found.no if index in known}
+        self.membership.answered(member, found.yes, found.no)
         self._tell_news()
 
-    def orders_for(self, index: int) -> asyncio.Queue[pb.Order]:
-        """A fresh queue; an older one of the same edge ends."""
-        if (old := self._queues.get(index)) is not None:
-            old.put_nowait(pb.Order(epoch=-1))
-        self._queues[index] = asyncio.Queue()
-        return self._queues[index]
+    def watch(self, member: Member) -> asyncio.Queue[pb.Order]:
+        """A fresh queue of orders; an older one of the same edge ends."""
+        return self._queues.open(member.index)
 
-    def is_watched_by(self, index: int, orders: asyncio.Queue[pb.Order]) -> bool:
-        """Whether this queue is still the edge's own, or it has dialled again since."""
-        return self._queues.get(index) is orders
+    def unwatch(self, member: Member, orders: asyncio.Queue[pb.Order]) -> None:
+        """A line was cut; nothing to say if the edge has dialled again since."""
+        if self._queues.close(member.index, orders):
+            self.left(member, "its line was cut")
 
     def drain(self, member: Member) -> None:
-        """No new round for this edge; the open one is waited for no more."""
+        """No new round for this edge, in this start and in later ones; it may finish the one it is in."""
+        drained = {*(self._journal.fact("drained") or []), member.name}
+        self._journal.state_fact("drained", sorted(drained))
         member.is_drained, member.doing = True, "drained"
         _log.info("%s is drained", member.name)
-        self.tell(member.index, pb.Order(epoch=self.epoch, leave="drained by whoever runs the coordinator"))
+        if self.hall.plan is None or member.index not in self.hall.waiting_for:
+            self._send_home_if_drained(member)
         self._tell_news()
 
     def take_final(self, member: Member, figures: pb.FinalFigures) -> None:
@@ -132,40 +147,45 @@ class Station:
 
     async def assembled(self, wanted: int) -> Presence:
         """Who is there, once enough are; pauses the run until then."""
-        paused = False
+        said = ""
         while True:
-            active = int(self.membership.active(time.monotonic()).sum())
-            if active >= wanted and not await self._probing():
+            now = time.monotonic()
+            active = int(self.membership.active(now).sum())
+            awaited = [member.name for member in self.membership.awaited(now)]
+            if active >= wanted and not awaited and not await self._probing():
                 self.waits_for = ""
                 return self.membership.presence(time.monotonic())
-            if active < wanted:
+            if active < wanted or awaited:
                 self.waits_for = f"servers: {active} of at least {wanted} are there"
-                if not paused:
-                    _log.warning("round %d waits for %s", self.next_round, self.waits_for)
-                    paused = True
+                if active >= wanted:
+                    self.waits_for = "servers that were there before the restart: " + ", ".join(awaited)
+                if said != (said := self.waits_for):
+                    _log.warning("round %d waits for %s", self.next_round, said)
                 await self._wait_for_news(1.0)
 
     async def play(self, plan: RoundPlan, prices: EnergyPrices) -> RoundReport:
         """Announce a plan and collect reports until all have come, the missing are away, or time is up."""
         expected = {i for i in range(prices.num_servers) if plan.presence is None or plan.presence.active[i]}
-        seconds = self.settings.round_seconds
-        self.next_round, self.closes_at = plan.t, time.monotonic() + seconds
-        self._told_missing = set()
+        self.next_round, self.closes_at = plan.t, time.monotonic() + self.settings.round_seconds
         self.hall.open(plan, expected, prices)
         self._order_round(plan)
         while (missing := self.hall.waiting_for) and time.monotonic() < self.closes_at:
             gone = [index for index in missing if not self._is_worth_waiting(index)]
             if len(gone) == len(missing):
                 break
-            self._tell_missing(plan.t, gone)
+            self._tell_gone(plan.t, gone)
             names = [member.name for index in missing if (member := self.membership.at(index))]
             self.waits_for = "reports of " + ", ".join(names)
             await self.hall.changed(min(1.0, max(0.0, self.closes_at - time.monotonic())))
         if missing := self.hall.waiting_for:
             _log.warning("round %d closes without servers %s", plan.t, missing)
         self.closes_at, self.waits_for = None, ""
-        self._probe_again(plan, self.hall)
-        return self.hall.close()
+        for pair in self.hall.undelivered():
+            self.membership.doubt(*pair)
+        report = self.hall.close()
+        for member in self.membership.members:
+            self._send_home_if_drained(member)
+        return report
 
     async def finish(self, seconds: float) -> None:
         """Ask for the final figures of everybody who is there."""
@@ -183,33 +203,64 @@ class Station:
         self._tell_all(self._last_order)
         await asyncio.sleep(0.5)  # for the orders to leave
 
+    # Orders.
+
     def tell(self, index: int, order: pb.Order) -> None:
         """Queue an order for an edge that watches."""
-        if (queue := self._queues.get(index)) is not None:
-            queue.put_nowait(order)
+        if not self._queues.put(index, order) and (member := self.membership.at(index)) is not None:
+            self.left(member, "it reads no orders")
 
     def _order_round(self, plan: RoundPlan, only: int | None = None) -> None:
         left = self.settings.round_seconds if self.closes_at is None else self.closes_at - time.monotonic()
         for index, order in round_orders(plan, self.membership, max(0.0, left)).items():
             if only in (None, index):
                 self.tell(index, pb.Order(epoch=self.epoch, round=order))
+                failpoint("half-announced")
 
     def _tell_all(self, order: pb.Order) -> None:
-        for index in self._queues:
+        for index in self._queues.watching:
             self.tell(index, order)
 
-    def _tell_missing(self, t: int, gone: list[int]) -> None:
+    def _tell_gone(self, t: int, gone: list[int]) -> None:
         """Whoever waits for a model of theirs need not."""
-        if gone and set(gone) != self._told_missing:
-            self._told_missing = set(gone)
-            self._tell_all(pb.Order(epoch=self.epoch, missing=pb.Missing(round=t, servers=gone)))
+        if new := set(gone) - self.hall.gone:
+            self.hall.gone |= new
+            self._tell_all(self._missing(t, new))
+
+    def _tell_neighbours(self, member: Member, outcome: pb.Outcome) -> None:
+        """Who still hopes for a model from a server that is done, or for it to fetch one, need not."""
+        plan = self.hall.plan
+        if plan is None:
+            return
+        topology, i = plan.draw.topology, member.index
+        taken, brought = {slot.server for slot in outcome.slots}, {s.receiver for s in outcome.sent if s.delivered}
+        hopes = {j for j in topology.receivers(i) if j not in brought or j in self.hall.returned}
+        for j in topology.senders(i):
+            sender = self.membership.at(j)
+            if sender is not None and (j not in taken or not self.membership.can_dial(sender, member)):
+                hopes.add(j)
+        for j in hopes:
+            self.tell(j, self._missing(plan.t, {i}))
+
+    def _bring_up_to_date(self, plan: RoundPlan, member: Member) -> None:
+        """For one that comes while a round is open: its order, if it has part in it, and who is done or gone."""
+        self.hall.returned.add(member.index)
+        self._order_round(plan, only=member.index)
+        self.tell(member.index, self._missing(plan.t, self.hall.gone | self.hall.done))
+
+    def _missing(self, t: int, servers: set[int]) -> pb.Order:
+        return pb.Order(epoch=self.epoch, missing=pb.Missing(round=t, servers=sorted(servers)))
+
+    def _send_home_if_drained(self, member: Member) -> None:
+        if member.is_drained:
+            self.tell(member.index, pb.Order(epoch=self.epoch, leave="drained by whoever runs the coordinator"))
+
+    # Who is there.
 
     def _is_worth_waiting(self, index: int) -> bool:
         """A server that is away may be back before the round closes, but nobody waits for that."""
         member = self.membership.at(index)
-        if member is None or member.is_drained:
-            return False
-        return time.monotonic() - member.last_seen <= self.settings.away_seconds
+        return member is not None and self.membership.is_alive(member, time.monotonic())
 
     def _without_final(self) -> list[str]:
         now = time.monotonic()
@@ -218,27 +269,21 @@ class Station:
         ]
 
     def _ask_for_probes(self) -> None:
-        for index, others in self.membership.unknown_pairs().items():
-            if others:
-                peers = [neighbour(other, dial=True) for other in others]
-                self.tell(index, pb.Order(epoch=self.epoch, probe=pb.ProbeOrder(peers=peers)))
-
-    def _probe_again(self, plan: RoundPlan, hall: RoundHall) -> None:
-        """Where a model did not arrive although both ends are there, ask again who reaches whom."""
-        for receiver, sender in hall.undelivered():
-            ends = self.membership.at(receiver), self.membership.at(sender)
-            if ends[0] is not None and ends[1] is not None:
-                ends[0].dials.pop(sender, None)
-                ends[1].dials.pop(receiver, None)
-        self._ask_for_probes()
+        for member, others in self.membership.to_ask(time.monotonic()):
+            peers = [neighbour(other, dial=True) for other in others]
+            self.tell(member.index, pb.Order(epoch=self.epoch, probe=pb.ProbeOrder(peers=peers)))
 
     async def _probing(self) -> bool:
-        """Wait a little for answers that are on their way; whether anybody has gone meanwhile."""
+        """Ask who reaches whom and wait a little for the answers; whether anybody has come or gone meanwhile."""
         end = time.monotonic() + min(_PROBES_SECONDS, self.settings.idle_seconds)
         before = self.membership.active(time.monotonic())
-        while any(self.membership.unknown_pairs().values()) and time.monotonic() < end:
+        self._ask_for_probes()
+        while self.membership.is_answer_due(time.monotonic()) and time.monotonic() < end:
+            self.waits_for = "answers about who reaches whom"
             await self._wait_for_news(0.2)
-        return bool((self.membership.active(time.monotonic()) != before).any())
+        self.membership.stop_asking()
+        after = self.membership.active(time.monotonic())
+        return len(before) != len(after) or bool((before != after).any())
 
     def _tell_news(self) -> None:
         self._news.set()

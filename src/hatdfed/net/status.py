@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from typing import Any
 
 from hatdfed.energy.ledger import joules_by_cause
@@ -25,8 +26,9 @@ class Progress:
         self.state = "starting"
         self.coordinator_seconds = 0.0  # own work in the last round: drawing, learning, committing
 
-    def take_over(self, rounds: list[dict[str, Any]]) -> None:
+    def take_over(self, rounds: list[dict[str, Any]], links: list[dict[str, Any]]) -> None:
         """What earlier starts have played."""
+        self.undelivered = sum(not link["delivered"] for link in links)
         for row in rounds:
             self._add(row["links"], row["avg_accuracy"], {cause: row[f"{cause}_joules"] for cause in self.joules})
 
@@ -63,7 +65,7 @@ def status_of(station: Station, progress: Progress) -> dict[str, Any]:
         "coordinator_seconds": progress.coordinator_seconds,
         "waits_for": station.waits_for,
         "waits_seconds": None if station.closes_at is None else round(max(0.0, station.closes_at - now), 1),
-        "refused": dict(station.hall.refused + station.refused),
+        "refused": dict(Counter(dict(station.hall.refused)) + Counter(dict(station.refused))),
         "servers": [
             {
                 "index": member.index,

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from dataclasses import dataclass
-from typing import Any
-
-import grpc
+import math
 
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.node.exchange import Exchange
+from hatdfed.node.line import CALL_SECONDS, Line
 from hatdfed.node.outfit import Outfit
 from hatdfed.node.peers import Peers
 from hatdfed.node.player import Player
 from hatdfed.summary import personal_accuracy
 
 _log = logging.getLogger("hatdfed.node")
-CALL_SECONDS = 20.0
-
-
-@dataclass
-class Line:
-    """The way to the coordinator, which changes when that has been away."""
-
-    stub: Any = None
-    epoch: int = 0
 
 
 class Duty:
@@ -114,26 +102,28 @@ class Duty:
                 outcome = await self.player.play(order)
             except Exception:  # noqa: BLE001 (whatever it is, the edge must stay to be asked again)
                 _log.exception("round %d failed here; the model stays as it was", order.round)
-                return
+                # A report that nobody can believe says that there will be none: no need to wait for this edge.
+                await self._tell(pb.Outcome(round=order.round, accuracy=math.nan))
+                if order is self._wanted:
+                    return
+                continue
             await self._tell(outcome)
 
     async def _tell(self, outcome: pb.Outcome) -> None:
         """The report; a coordinator that is away hears it when it asks for the round again."""
         outcome.epoch = self._line.epoch
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            answer = await self._line.stub.Report(outcome, timeout=CALL_SECONDS)
-            if not answer.accepted:
-                _log.warning("the report of round %d was not taken: %s", outcome.round, answer.reason)
+        answer = await self._line.ask("Report", outcome)
+        if answer is not None and not answer.accepted:
+            _log.warning("the report of round %d was not taken: %s", outcome.round, answer.reason)
 
     async def _probe(self, peers: list[pb.Neighbour]) -> None:
         yes, no = await self.peers.probe(peers)
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            found = pb.Reachable(epoch=self._line.epoch, yes=yes, no=no)
-            await self._line.stub.Reached(found, timeout=CALL_SECONDS)
+        await self._line.ask("Reached", pb.Reachable(epoch=self._line.epoch, yes=yes, no=no))
 
     async def _final(self) -> None:
-        """The test set is read once, now."""
+        """The test set is read once, now. If the line is cut meanwhile, the coordinator will ask again."""
         if self._playing is not None:
+            await self.exchange.close()  # whatever round this edge is still in, the others have ended it
             await self._playing
         outfit, player = self.outfit, self.player
         figures = pb.FinalFigures(epoch=self._line.epoch, validation_accuracy=await player.accuracy())
@@ -143,11 +133,11 @@ class Duty:
             personal = personal_accuracy(right, outfit.test.y.numpy(), outfit.label_shares[None])
             figures.has_test = True
             figures.accuracy, figures.personal_accuracy = float(right.mean()), float(personal[0])
-        await self._line.stub.Final(figures, timeout=CALL_SECONDS)
+        await self._line.ask("Final", figures)
 
     async def _beat(self, seconds: float) -> None:
         while True:
             pulse = pb.Pulse(epoch=self._line.epoch, round=self.player.next_round, doing=self.player.doing)
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await self._line.stub.Beat(pulse, timeout=CALL_SECONDS)
+            # A sign of life that takes longer than the next one is none.
+            await self._line.ask("Beat", pulse, max(1.0, 2 * seconds))
             await asyncio.sleep(seconds)

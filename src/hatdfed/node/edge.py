@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -20,9 +21,11 @@ from hatdfed.net.identity.names import COORDINATOR
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.protocol.hatdfed_pb2_grpc import CoordinationStub, add_PeerServicer_to_server
 from hatdfed.net.services import PROTOCOL
-from hatdfed.node.duty import CALL_SECONDS, Duty, Line
+from hatdfed.node.diagnosis import wrong_kind_of_line
+from hatdfed.node.duty import Duty
 from hatdfed.node.exchange import Exchange
 from hatdfed.node.first_model import first_state, packed_model
+from hatdfed.node.line import CALL_SECONDS, REFUSALS, Line
 from hatdfed.node.outfit import OutfitMaker
 from hatdfed.node.peers import Peers, PeerService
 from hatdfed.node.player import Player
@@ -31,11 +34,7 @@ from hatdfed.node.store import EdgeStore
 from hatdfed.version import __version__
 
 _log = logging.getLogger("hatdfed.node")
-_REFUSALS = {
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-}
+_GOODBYE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,21 @@ class Edge:
     async def serve(self) -> str:
         """Take part until sent home; returns why it ended."""
         server = self._ends.server()
-        renewing = asyncio.ensure_future(renew_when_due(self._ends, lambda: self._line.stub, self._hang_up))
+        address = self._address(server)
+        renewing = asyncio.ensure_future(renew_when_due(self._ends, self._line, self._dial_anew))
+        staying = asyncio.ensure_future(self._come_back_until_sent_home(server, address))
+        leaving = asyncio.ensure_future(self.leave_asked.wait())
         try:
-            return await self._come_back_until_sent_home(server, self._address(server))
+            await asyncio.wait({staying, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if staying.done():
+                return staying.result()
+            await self._line.ask("Leave", pb.Goodbye(why="asked to leave"), _GOODBYE_SECONDS)
+            return "asked to leave"
         finally:
-            renewing.cancel()
+            tasks = (renewing, staying, leaving)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self._duty is not None:
                 await self._duty.end()
             await server.stop(grace=1.0)
@@ -85,12 +94,14 @@ class Edge:
                 async with self._ends.channel(self._place.coordinator, COORDINATOR) as channel:
                     self._line.stub = CoordinationStub(channel)
                     duty = await self._join(server, address)
-                    why = await self._watch(duty)
+                    try:
+                        why = await self._watch(duty)
+                    finally:
+                        seen = clock()
                     if why is not None:
                         return why
-                    seen = clock()
             except grpc.aio.AioRpcError as error:
-                if error.code() in _REFUSALS:
+                if error.code() in REFUSALS:
                     raise RefusedError(f"The coordinator refuses this edge: {error.details()}") from None
                 if clock() - seen > self._place.patience:
                     raise RefusedError(
@@ -103,11 +114,19 @@ class Edge:
 
     async def _ask_why(self) -> None:
         """A handshake that fails gives no reason; the front desk does."""
-        if self._ends.identity is None or self._place.desk is None:
+        identity = self._ends.identity
+        if reason := await wrong_kind_of_line(self._place.coordinator, is_secure=identity is not None):
+            raise RefusedError(reason)
+        if identity is None or self._place.desk is None:
             return
         try:
-            reason = await explain(*self._place.desk, self._ends.identity)
+            reason = await explain(*self._place.desk, identity)
         except IdentityError as error:
+            if error.reason == "not-the-coordinator":
+                raise RefusedError(
+                    f"{error} The authority in {identity.ca_file} did not sign for it: if the address is right, join "
+                    "again with a token of this deployment."
+                ) from None
             _log.info("the front desk cannot be asked: %s", error)
             return
         if reason is not None:
@@ -121,13 +140,7 @@ class Edge:
         return self._place.advertise or f"{self._place.listen.rpartition(':')[0]}:{port}"
 
     async def _join(self, server: grpc.aio.Server, address: str) -> Duty:
-        kept = await asyncio.to_thread(self._store.load)
-        hello = pb.Hello(
-            protocol=PROTOCOL,
-            version=__version__,
-            address=address,
-            run="" if kept is None else kept.run,
-        )
+        hello = pb.Hello(protocol=PROTOCOL, version=__version__, address=address, run=await self._known_run())
         welcome = await self._line.stub.Join(hello, timeout=CALL_SECONDS)
         if self._duty is None:
             self._duty = await self._get_ready(server, welcome)
@@ -135,8 +148,17 @@ class Edge:
             raise RefusedError(
                 f"The coordinator now plays run {welcome.run}. Start this edge again to take part in it."
             )
+        elif welcome.index != self._duty.exchange.index:
+            raise RefusedError("The coordinator gives this edge another place than before. Start it again.")
         self._line.epoch = welcome.epoch
         return self._duty
+
+    async def _known_run(self) -> str:
+        """Whose model this edge has."""
+        if self._duty is not None:
+            return self._duty.exchange.run
+        kept = await asyncio.to_thread(self._store.load)
+        return "" if kept is None else kept.run
 
     async def _get_ready(self, server: grpc.aio.Server, welcome: pb.Welcome) -> Duty:
         config = Config.model_validate_json(welcome.config)
@@ -159,27 +181,28 @@ class Edge:
     async def _watch(self, duty: Duty) -> str | None:
         """Obey until sent home, which has a reason; None when the line is cut."""
         call = self._line.stub.Watch(pb.Watching(epoch=self._line.epoch))
-        leave = asyncio.ensure_future(self.leave_asked.wait())
-        orders = aiter(call)
+        obeying = asyncio.ensure_future(self._obey(duty, call))
+        refused = asyncio.ensure_future(self._line.is_refused.wait())
         try:
-            await call.initial_metadata()
-            await duty.report_ready()
-            while True:
-                order = asyncio.ensure_future(anext(orders, None))
-                await asyncio.wait({order, leave}, return_when=asyncio.FIRST_COMPLETED)
-                if not order.done():
-                    order.cancel()
-                    await self._line.stub.Leave(pb.Goodbye(why="asked to leave"), timeout=CALL_SECONDS)
-                    return "asked to leave"
-                if (told := order.result()) is None:
-                    return None
-                if (why := await duty.obey(told)) is not None:
-                    return why
+            await asyncio.wait({obeying, refused}, return_when=asyncio.FIRST_COMPLETED)
+            if obeying.done():
+                return obeying.result()
+            raise RefusedError(f"The coordinator refuses this edge: {self._line.refusal}")
         finally:
-            leave.cancel()
+            obeying.cancel()
+            refused.cancel()
             call.cancel()
+            await asyncio.gather(obeying, refused, return_exceptions=True)
 
-    async def _hang_up(self) -> None:
+    async def _obey(self, duty: Duty, call: Any) -> str | None:
+        await asyncio.wait_for(call.initial_metadata(), CALL_SECONDS)
+        await duty.report_ready()
+        async for order in call:
+            if (why := await duty.obey(order)) is not None:
+                return why
+        return None
+
+    def _dial_anew(self) -> None:
         """A new certificate: connections to peers are made anew with it."""
         if self._duty is not None:
-            await self._duty.peers.close()
+            self._duty.peers.renew()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,25 @@ from hatdfed.errors import WireError
 from hatdfed.fleets.post import Postmark, Received, packed_parts
 from hatdfed.link_codecs import LinkCodec
 from hatdfed.net.protocol import hatdfed_pb2 as pb
+from hatdfed.net.transfer import frames
 from hatdfed.net.wire import Buffer
+
+
+class Outgoing(NamedTuple):
+    """A message for one receiver, and the place where it is noted how much of it went out."""
+
+    parts: list[Buffer]
+    size: int  # bytes
+    share: float  # of a float32 model that the whole message takes
+    sent: pb.Sent
+
+    def frames(self, parcel: pb.Parcel) -> Iterator[pb.Frame]:
+        """All frames; each is counted when the next one is asked for, since only then it is on its way."""
+        before, gone = self.sent.share, 0
+        for frame in frames(parcel, self.parts):
+            yield frame
+            gone += len(frame.chunk)
+            self.sent.share = before + self.share * (gone / self.size)
 
 
 class Exchange:
@@ -33,10 +52,12 @@ class Exchange:
         self.refused: Counter[str] = Counter()
         self.mailbox: dict[int, Received] = {}
         self.sent: dict[int, pb.Sent] = {}
+        self.until = 0.0  # when the round ends, on the monotonic clock
         self._known: dict[int, Tensor | None] = {}  # what receivers have of us, once they say so; for codecs by link
         self._offer: Offer | None = None
         self._packed: dict[int, list[Buffer]] = {}
-        self._excused: set[int] = set()
+        self._packing = asyncio.Lock()  # so that what goes to all is packed once
+        self._excuses: dict[int, set[int]] = {}  # by round: one may come before its round begins here
         self._changed = asyncio.Condition()
         self._is_closed = True
 
@@ -44,7 +65,9 @@ class Exchange:
         """A new round: from now on its models are taken."""
         async with self._changed:
             self.order, self.server, self._is_closed = order, server, False
-            self.mailbox, self.sent, self._known, self._excused = {}, {}, {}, set()
+            self.until = time.monotonic() + order.seconds
+            self.mailbox, self.sent, self._known = {}, {}, {}
+            self._excuses = {t: peers for t, peers in self._excuses.items() if t >= order.round}
             self._offer, self._packed = None, {}
             self._changed.notify_all()
 
@@ -60,12 +83,33 @@ class Exchange:
             self._is_closed, self._packed = True, {}
             self._changed.notify_all()
 
-    async def excuse(self, t: int, senders: Iterable[int]) -> None:
-        """These have gone: nobody waits for their models."""
+    async def excuse(self, t: int, peers: Iterable[int]) -> None:
+        """These have gone, or are done with the round: nothing will come from them, and nobody waits for it."""
         async with self._changed:
-            if self.order is not None and self.order.round == t:
-                self._excused |= set(senders)
+            if self.order is None or t >= self.order.round:
+                self._excuses[t] = self._excuses.get(t, set()) | set(peers)
                 self._changed.notify_all()
+
+    async def unless_excused(self, peer: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something with a peer, unless one hears that it has gone."""
+        task, gone = asyncio.ensure_future(work()), asyncio.ensure_future(self._gone(peer))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not task.done():
+                task.cancel()
+            found, _ = await asyncio.gather(task, gone, return_exceptions=True)
+        if isinstance(found, Exception):
+            raise found
+
+    async def _gone(self, peer: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: peer in self._excused)
+
+    @property
+    def _excused(self) -> set[int]:
+        return set() if self.order is None else self._excuses.get(self.order.round, set())
 
     async def complete(self, until: float) -> None:
         """Wait for all models that are expected, and for all that others are to fetch."""
@@ -80,18 +124,28 @@ class Exchange:
             raise WireError("late", f"Round {t} is over here.")
         return self.order
 
-    async def message_for(self, receiver: int, t: int, until: float) -> list[Buffer]:
+    async def message_for(self, receiver: int, t: int, until: float) -> Outgoing:
         """The bytes for one receiver, once the model is trained."""
         await self._wait(lambda: self._is_closed or self._offer is not None, until)
-        if self._is_closed or self._offer is None or self.order is None or self.order.round != t or self.server is None:
+        offer, server = self._offer, self.server
+        if not self._is_open(t) or offer is None or server is None:
             raise WireError("late", f"The model of round {t} is not to be had any more.")
-        addressed, known = self.program.address(self.server, self._offer, receiver)
-        key = -1 if addressed is self._offer else receiver  # most codecs send the same to everybody
-        if key not in self._packed:
-            self._packed[key] = await asyncio.to_thread(packed_parts, addressed, self.mark, t=t, sender=self.index)
+        addressed, known = self.program.address(server, offer, receiver)
+        key = -1 if addressed is offer else receiver  # most codecs send the same to everybody
+        async with self._packing:
+            parts = self._packed.get(key)
+            if parts is None:
+                parts = await asyncio.to_thread(packed_parts, addressed, self.mark, t=t, sender=self.index)
+            if not self._is_open(t):
+                raise WireError("late", f"Round {t} has ended here.")
+            self._packed[key] = parts
         self._known[receiver] = known
-        self._count(receiver, payload_bits(addressed.payload) / (32 * self.program.learner.num_params))
-        return self._packed[key]
+        sent = self.sent.setdefault(receiver, pb.Sent(receiver=receiver))
+        share = payload_bits(addressed.payload) / (32 * self.program.learner.num_params)
+        return Outgoing(parts, sum(map(len, parts)), share, sent)
+
+    def _is_open(self, t: int) -> bool:
+        return not self._is_closed and self.order is not None and self.order.round == t
 
     def sender_named(self, name: str) -> int:
         """Which of this round's senders that is."""
@@ -110,17 +164,17 @@ class Exchange:
     async def deliver(self, t: int, sender: int, received: Received) -> None:
         """A model has come and is good."""
         async with self._changed:
-            if self.order is None or self.order.round != t or self._is_closed:
+            if not self._is_open(t):
                 raise WireError("late", f"Round {t} is over here.")
             if sender in self.mailbox:
                 raise WireError("duplicate", "This model is already here.")
             self.mailbox[sender] = received
             self._changed.notify_all()
 
-    async def arrived(self, receiver: int) -> None:
+    async def arrived(self, t: int, receiver: int) -> None:
         """The receiver has said that it took the model."""
         async with self._changed:
-            if receiver in self.sent:
+            if receiver in self.sent and self.order is not None and self.order.round == t:
                 self.sent[receiver].delivered = True
             self._changed.notify_all()
 
@@ -146,10 +200,6 @@ class Exchange:
         """Receivers that did not get the model."""
         receivers = self.order.receivers if self.order is not None else []
         return sum(not (r.index in self.sent and self.sent[r.index].delivered) for r in receivers)
-
-    def _count(self, receiver: int, share: float) -> None:
-        sent = self.sent.setdefault(receiver, pb.Sent(receiver=receiver))
-        sent.share += share
 
     def _is_complete(self) -> bool:
         if self.order is None or self._offer is None:

@@ -21,14 +21,15 @@ from hatdfed.net.failpoints import failpoint
 from hatdfed.net.identity.names import EDGE_ROLE, Node
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.protocol.hatdfed_pb2_grpc import PeerServicer, PeerStub
-from hatdfed.net.transfer import collect, first_frame, frames
+from hatdfed.net.transfer import collect, first_frame
 from hatdfed.net.wire import Buffer, message_overhead
-from hatdfed.node.exchange import Exchange
+from hatdfed.node.exchange import Exchange, Outgoing
 
 _log = logging.getLogger("hatdfed.node")
 _AT_ONCE = 4  # transfers into this edge; more would only take more memory
 _TRIES = 2
 _CURRENT = -1  # the round of a model that a late joiner asks for
+_RETIRE_SECONDS = 600.0  # that calls may still take on a connection which is used no more
 
 OwnModel = Callable[[], list[Buffer]]
 
@@ -47,8 +48,8 @@ class PeerService(PeerServicer):
     async def Push(self, stream: AsyncIterator[pb.Frame], context: Any) -> pb.Received:
         """Take a model, or say in a word why not."""
         try:
-            parcel = await first_frame(stream, self._idle_seconds)
             caller = self._ends.caller(context)
+            parcel = await first_frame(stream, self._idle_seconds)
             await self._push(parcel, caller.name, stream)
         except (WireError, IdentityError) as error:
             self._exchange.refused[error.reason] += 1
@@ -58,18 +59,19 @@ class PeerService(PeerServicer):
 
     async def Pull(self, request: pb.Wanted, context: Any) -> AsyncIterator[pb.Frame]:
         """Give the own model, of a round or as it is."""
+        exchange = self._exchange
         try:
             caller = self._ends.caller(context)
-            parts = await self._wanted(request, caller.name)
-        except HatdfedError as error:
+            outgoing = await self._wanted(request, caller.name)
+        except (WireError, IdentityError) as error:
+            exchange.refused[error.reason] += 1
             _log.warning("refused to give a model: %s", error)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        size = sum(map(len, parts))
-        parcel = pb.Parcel(run=request.run, round=request.round, sender=self._exchange.index, size=size)
-        for frame in frames(parcel, parts):
+        parcel = pb.Parcel(run=request.run, round=request.round, sender=exchange.index, size=outgoing.size)
+        for frame in outgoing.frames(parcel):
             yield frame
         if request.round != _CURRENT:
-            await self._exchange.arrived(self._exchange.receiver_named(caller.name))
+            await exchange.arrived(request.round, outgoing.sent.receiver)
 
     async def Probe(self, request: pb.Nothing, context: Any) -> pb.Nothing:
         """Here."""
@@ -83,19 +85,23 @@ class PeerService(PeerServicer):
         sender = exchange.sender_named(name)
         if sender in exchange.mailbox:
             raise WireError("duplicate", f"The model of {name} is already here.")
-        async with self._room:
-            data = await collect(stream, parcel.size, limit=_limit(exchange), idle_seconds=self._idle_seconds)
-            failpoint("model-received")
-            async with self._turn:
-                received = await believed(exchange, data, parcel.round, sender)
+        try:
+            async with asyncio.timeout(exchange.until - time.monotonic()), self._room:
+                data = await collect(stream, parcel.size, limit=_limit(exchange), idle_seconds=self._idle_seconds)
+        except TimeoutError:
+            raise WireError("late", f"The model of {name} was still on its way when the round ended.") from None
+        failpoint("model-received")
+        async with self._turn:
+            received = await believed(exchange, data, parcel.round, sender)
         await exchange.deliver(parcel.round, sender, received)
 
-    async def _wanted(self, request: pb.Wanted, name: str) -> list[Buffer]:
+    async def _wanted(self, request: pb.Wanted, name: str) -> Outgoing:
         exchange = self._exchange
         if request.run != exchange.run:
             raise WireError("foreign", f"{name} wants a model of another run.")
         if request.round == _CURRENT:
-            return self._own_model()
+            parts = await asyncio.to_thread(self._own_model)
+            return Outgoing(parts, sum(map(len, parts)), 0.0, pb.Sent())
         order = await exchange.round_begun(request.round, time.monotonic() + self._idle_seconds)
         receiver = exchange.receiver_named(name)
         return await exchange.message_for(receiver, request.round, time.monotonic() + order.seconds)
@@ -106,9 +112,12 @@ async def believed(exchange: Exchange, data: Buffer, t: int, sender: int) -> Rec
     program, server = exchange.program, exchange.server
     known = None if server is None else server.known_of.get(sender)
     num_params = program.learner.num_params
-    return await asyncio.to_thread(
-        accept, data, exchange.mark, t=t, sender=sender, codec=program.codec, num_params=num_params, known=known
-    )
+    try:
+        return await asyncio.to_thread(
+            accept, data, exchange.mark, t=t, sender=sender, codec=program.codec, num_params=num_params, known=known
+        )
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:  # whatever else strangers think of
+        raise WireError("not-a-message", f"A message cannot be read ({type(error).__name__}).") from None
 
 
 class Peers:
@@ -118,24 +127,39 @@ class Peers:
         self._ends = ends
         self._exchange = exchange
         self._idle_seconds = idle_seconds
-        self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
+        self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by name: address and channel
+        self._retiring: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        """Hang up everywhere; the next call dials anew, with the certificate of that day."""
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
+        """Hang up everywhere."""
+        self.renew()
+        retiring, self._retiring = self._retiring, {}
+        for channel, task in retiring.items():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             await channel.close()
+
+    def renew(self) -> None:
+        """From now on calls dial anew, with the certificate of the day; those that are under way may end."""
+        for name in list(self._channels):
+            self._retire(name)
+
+    def _retire(self, name: str) -> None:
+        _, channel = self._channels.pop(name)
+        task = asyncio.ensure_future(channel.close(_RETIRE_SECONDS))
+        self._retiring[channel] = task
+        task.add_done_callback(lambda _: self._retiring.pop(channel, None))
 
     async def push(self, receiver: pb.Neighbour, t: int, until: float) -> None:
         """Bring the own model to a receiver; what fails is tried once more."""
         exchange = self._exchange
         for attempt in range(_TRIES):
             try:
-                parts = await exchange.message_for(receiver.index, t, until)
-                parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=sum(map(len, parts)))
+                outgoing = await exchange.message_for(receiver.index, t, until)
+                parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=outgoing.size)
                 stub, left = self._stub(receiver), until - time.monotonic()
                 failpoint("before-push")
-                answer = await stub.Push(frames(parcel, parts), timeout=max(left, 0.1))
+                answer = await stub.Push(outgoing.frames(parcel), timeout=max(left, 0.1))
             except grpc.aio.AioRpcError as error:
                 _log.warning("round %d did not reach %s: %s", t, receiver.name, _words(error))
                 await asyncio.sleep(0.5 + random.random())  # noqa: S311 (so that not all try again at once)
@@ -144,7 +168,7 @@ class Peers:
                 _log.warning("round %d was not sent to %s: %s", t, receiver.name, error)
                 return
             if answer.accepted or answer.reason == "duplicate":
-                await exchange.arrived(receiver.index)
+                await exchange.arrived(t, receiver.index)
             if answer.accepted or answer.reason != "damaged" or attempt + 1 == _TRIES:
                 return
 
@@ -156,7 +180,7 @@ class Peers:
                 data = await self._fetch(sender, t, until)
                 await exchange.deliver(t, sender.index, await believed(exchange, data, t, sender.index))
                 return
-            except WireError as error:
+            except (WireError, IdentityError) as error:
                 exchange.refused[error.reason] += 1
                 _log.warning("refused the model of %s: %s", sender.name, error)
                 return
@@ -190,15 +214,26 @@ class Peers:
         try:
             stream = aiter(call)
             parcel = await first_frame(stream, max(until - time.monotonic(), 0.1))  # it may still be training
-            return await collect(stream, parcel.size, limit=_limit(self._exchange), idle_seconds=self._idle_seconds)
+            data = await collect(stream, parcel.size, limit=_limit(self._exchange), idle_seconds=self._idle_seconds)
+            # To the very end: only a call that ends well tells the sender that its model has arrived.
+            async with asyncio.timeout(self._idle_seconds):
+                if await anext(stream, None) is not None:
+                    raise WireError("too-long", "A transfer went on after its end.")
+            return data
+        except TimeoutError:
+            raise WireError("stalled", "A transfer did not come to its end.") from None
         finally:
             call.cancel()
 
     def _stub(self, peer: pb.Neighbour) -> Any:
-        key = (peer.name, peer.address)
-        if key not in self._channels:
-            self._channels[key] = self._ends.channel(peer.address, Node(EDGE_ROLE, peer.name))
-        return PeerStub(self._channels[key])
+        known = self._channels.get(peer.name)
+        if known is not None and known[0] != peer.address:
+            self._retire(peer.name)  # it has moved
+            known = None
+        if known is None:
+            known = peer.address, self._ends.channel(peer.address, Node(EDGE_ROLE, peer.name))
+            self._channels[peer.name] = known
+        return PeerStub(known[1])
 
 
 def _limit(exchange: Exchange) -> int:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from hatdfed.edge_server import EdgeProgram, ServerState, Verdict
@@ -73,9 +74,10 @@ class Player:
 
     async def _exchange_models(self, order: pb.RoundOrder, until: float) -> None:
         t = order.round
-        calls = [self._peers.push(receiver, t, until) for receiver in order.receivers if receiver.dial]
-        calls += [self._peers.pull(sender, t, until) for sender in order.senders if sender.dial]
-        tasks = [asyncio.ensure_future(call) for call in calls]
+        push, pull = self._peers.push, self._peers.pull
+        calls = [(peer.index, partial(push, peer, t, until)) for peer in order.receivers if peer.dial]
+        calls += [(peer.index, partial(pull, peer, t, until)) for peer in order.senders if peer.dial]
+        tasks = [asyncio.ensure_future(self._exchange.unless_excused(peer, call)) for peer, call in calls]
         try:
             await self._exchange.complete(until)
             if tasks:
@@ -84,7 +86,9 @@ class Player:
             await self._exchange.close()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for trouble in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(trouble, Exception):
+                    _log.error("a transfer of round %d ended in %r", t, trouble)
 
     def _outcome(self, t: int, work: Work, verdict: Verdict) -> pb.Outcome:
         exchange = self._exchange

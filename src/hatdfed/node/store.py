@@ -6,12 +6,14 @@ A file that cannot be read is never taken for a fresh start: the one before it i
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -45,7 +47,7 @@ class EdgeStore:
         """Commit a state, then let go of what is more than enough; the newest always stays."""
         self._make()
         arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(kept.server).items()}
-        about = {"run": kept.run, "round": str(kept.round), "outcome": kept.outcome.hex()}
+        about = {"run": kept.run, "round": str(kept.round), "outcome": kept.outcome.hex(), "digest": _digest(arrays)}
         write_atomically(self._path(kept.round), save(arrays, metadata=about))
         self._prune()
 
@@ -95,7 +97,18 @@ def _read(path: Path) -> Kept:
     with safe_open(path, framework="numpy") as file:
         about: dict[str, Any] = file.metadata()
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if about["digest"] != _digest(arrays):
+        raise ValueError("its digest does not match its content")
     return Kept(about["run"], int(about["round"]), server_from(arrays), bytes.fromhex(about["outcome"]))
+
+
+def _digest(arrays: dict[str, NDArray[Any]]) -> str:
+    """Disks flip bits: what was written is recognised by this."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(arrays[name]).data)
+    return found.hexdigest()
 
 
 def clear_other_runs(store: EdgeStore, run: str) -> None:
