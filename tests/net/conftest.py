@@ -20,3 +20,9 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Edges in this process dial again at once."""
+    monkeypatch.setattr("hatdfed.node.edge.random.random", lambda: 0.0)

@@ -21,6 +21,8 @@ from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.transfer import frames
 from hatdfed.net.wire import Buffer
 
+EARLY = "early"  # the reason that is worth another try
+
 
 class Outgoing(NamedTuple):
     """A message for one receiver, and the place where it is noted how much of it went out."""
@@ -119,7 +121,7 @@ class Exchange:
         """The order of round t, as soon as this edge has it; others may be faster than the coordinator's word."""
         await self._wait(lambda: self.order is not None and self.order.round >= t, until)
         if self.order is None or self.order.round < t:
-            raise WireError("foreign", f"Round {t} is not known here.")
+            raise WireError(EARLY, f"Round {t} has not begun here.")
         if self.order.round > t or self._is_closed:
             raise WireError("late", f"Round {t} is over here.")
         return self.order

@@ -23,11 +23,12 @@ from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.protocol.hatdfed_pb2_grpc import PeerServicer, PeerStub
 from hatdfed.net.transfer import collect, first_frame
 from hatdfed.net.wire import Buffer, message_overhead
-from hatdfed.node.exchange import Exchange, Outgoing
+from hatdfed.node.exchange import EARLY, Exchange, Outgoing
 
 _log = logging.getLogger("hatdfed.node")
 _AT_ONCE = 4  # transfers into this edge; more would only take more memory
-_TRIES = 2
+_TRIES = 2  # that cost bytes
+_STUBBORN = 2.0  # times the idle time: so long a peer that does not answer is called again
 _CURRENT = -1  # the round of a model that a late joiner asks for
 _RETIRE_SECONDS = 600.0  # that calls may still take on a connection which is used no more
 
@@ -66,7 +67,9 @@ class PeerService(PeerServicer):
         except (WireError, IdentityError) as error:
             exchange.refused[error.reason] += 1
             _log.warning("refused to give a model: %s", error)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            try_again = error.reason == EARLY
+            code = grpc.StatusCode.ABORTED if try_again else grpc.StatusCode.FAILED_PRECONDITION
+            await context.abort(code, str(error))
         parcel = pb.Parcel(run=request.run, round=request.round, sender=exchange.index, size=outgoing.size)
         for frame in outgoing.frames(parcel):
             yield frame
@@ -151,31 +154,35 @@ class Peers:
         task.add_done_callback(lambda _: self._retiring.pop(channel, None))
 
     async def push(self, receiver: pb.Neighbour, t: int, until: float) -> None:
-        """Bring the own model to a receiver; what fails is tried once more."""
-        exchange = self._exchange
-        for attempt in range(_TRIES):
+        """Bring the own model to a receiver."""
+        exchange, began, wasted = self._exchange, time.monotonic(), 0
+        is_early = False
+        while wasted < _TRIES:
             try:
                 outgoing = await exchange.message_for(receiver.index, t, until)
                 parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=outgoing.size)
-                stub, left = self._stub(receiver), until - time.monotonic()
+                stub, before = self._stub(receiver), outgoing.sent.share
                 failpoint("before-push")
-                answer = await stub.Push(outgoing.frames(parcel), timeout=max(left, 0.1))
+                answer = await stub.Push(outgoing.frames(parcel), timeout=max(until - time.monotonic(), 0.1))
             except grpc.aio.AioRpcError as error:
                 _log.warning("round %d did not reach %s: %s", t, receiver.name, _words(error))
-                await asyncio.sleep(0.5 + random.random())  # noqa: S311 (so that not all try again at once)
-                continue
+                is_early, wasted = False, wasted + (outgoing.sent.share > before)
             except HatdfedError as error:
                 _log.warning("round %d was not sent to %s: %s", t, receiver.name, error)
                 return
-            if answer.accepted or answer.reason == "duplicate":
-                await exchange.arrived(t, receiver.index)
-            if answer.accepted or answer.reason != "damaged" or attempt + 1 == _TRIES:
+            else:
+                if answer.accepted or answer.reason == "duplicate":
+                    await exchange.arrived(t, receiver.index)
+                if answer.accepted or answer.reason not in (EARLY, "damaged"):
+                    return
+                is_early, wasted = answer.reason == EARLY, wasted + (answer.reason == "damaged")
+            if not await self._is_worth_another_try(began, until, is_early=is_early):
                 return
 
     async def pull(self, sender: pb.Neighbour, t: int, until: float) -> None:
         """Fetch the model of a sender that cannot reach this edge."""
-        exchange = self._exchange
-        for _ in range(_TRIES):
+        exchange, began = self._exchange, time.monotonic()
+        while True:
             try:
                 data = await self._fetch(sender, t, until)
                 await exchange.deliver(t, sender.index, await believed(exchange, data, t, sender.index))
@@ -186,7 +193,16 @@ class Peers:
                 return
             except grpc.aio.AioRpcError as error:
                 _log.warning("round %d could not be had from %s: %s", t, sender.name, _words(error))
-                await asyncio.sleep(0.5 + random.random())  # noqa: S311
+                is_early = error.code() == grpc.StatusCode.ABORTED
+                if error.code() == grpc.StatusCode.FAILED_PRECONDITION or not await self._is_worth_another_try(
+                    began, until, is_early=is_early
+                ):
+                    return
+
+    async def _is_worth_another_try(self, began: float, until: float, *, is_early: bool) -> bool:
+        """After a little while. A peer that has not heard of the round yet will; one that is silent need not."""
+        await asyncio.sleep(0.2 + 0.6 * random.random())  # noqa: S311 (so that not all try again at once)
+        return time.monotonic() < (until if is_early else min(until, began + _STUBBORN * self._idle_seconds))
 
     async def copy(self, peer: pb.Neighbour, seconds: float) -> bytearray:
         """A peer's model as it is."""
