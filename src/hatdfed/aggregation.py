@@ -16,6 +16,8 @@ from torch import Tensor
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.registry import Registry
 
+_PIECE = 1 << 18  # numbers of a model that are merged at once: all would take as much memory again as the models
+
 
 class Inbox(NamedTuple):
     """What one server holds at merge time; slot 0 is its own model."""
@@ -203,9 +205,13 @@ AGGREGATORS: Registry[type[Aggregator]] = Registry(
 def _merge(weights: Tensor, inbox: Inbox) -> Merged:
     """Σ q·m over the models present, Eq. (21)."""
     weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
-    # A model without weight may hold anything, and 0 times that need not be 0.
-    models = torch.where((weights != 0)[:, None], inbox.models, 0.0)
-    return Merged(weights @ models, weights, torch.ones((), dtype=torch.float64, device=models.device))
+    counts, models = (weights != 0)[:, None], inbox.models
+    merged = torch.empty_like(models[0])
+    for start in range(0, models.shape[-1], _PIECE):
+        piece = slice(start, start + _PIECE)
+        # A model without weight may hold anything, and 0 times that need not be 0.
+        merged[piece] = weights @ torch.where(counts, models[:, piece], 0.0)
+    return Merged(merged, weights, torch.ones((), dtype=torch.float64, device=models.device))
 
 
 def _softmax_present(scores: Tensor, present: Tensor) -> Tensor:

@@ -67,8 +67,11 @@ class EdgeProgram:
         optimiser = self.learner.optimiser.init(self.learner.num_trainable)
         return ServerState(params, optimiser, self.codec.init(len(params)))
 
-    def train(self, server: ServerState, work: Work, t: int) -> ServerState:
-        """Local training in round t on what the devices brought, Eq. (2); nothing if none came."""
+    def train(self, server: ServerState, work: Work, t: int, *, spend: bool = False) -> ServerState:
+        """Local training in round t on what the devices brought, Eq. (2); nothing if none came.
+
+        With `spend` the optimiser's part of `server` is overwritten, for whoever needs it no more.
+        """
         if not work.batches:
             return server
         params, optimiser = self.learner.fit(
@@ -78,6 +81,7 @@ class EdgeProgram:
             seed=work.seed,
             step_scale=self.step_scale(server.mass, t),
             offset=None if work.label_counts is None else self.loss.offset(work.label_counts),
+            spend=spend,
         )
         return server._replace(params=params, optimiser=optimiser)
 

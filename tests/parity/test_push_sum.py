@@ -36,7 +36,7 @@ class Quadratic:
     def init(self, seed):
         return torch.tensor([float(seed)])
 
-    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None):
+    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None, spend=False):
         for batch in batches:
             moved, state = self.optimiser.step(params, params - batch.y, state)
             params = torch.lerp(params, moved, step_scale)
@@ -58,7 +58,7 @@ class Quadratic:
 class DeafToTheStep(Quadratic):
     """The near miss: the biased variable's step, taken on the unbiased one as it is."""
 
-    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None):
+    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None, spend=False):
         return super().fit(params, state, batches, seed=seed)
 
 

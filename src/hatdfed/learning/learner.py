@@ -24,6 +24,7 @@ from hatdfed.learning.work import Batch
 # Numbers in a forward pass, as in 100 images of 28×28: ten such passes are twice as fast as one over 1,000, whose
 # buffers the allocator returns to the system and faults in again every time.
 EVALUATION_NUMBERS = 100 * 28 * 28
+_PIECE = 1 << 16  # numbers that an optimiser moves at once
 
 
 class Learner:
@@ -41,9 +42,9 @@ class Learner:
         buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
         self._trainable = _Layout.of(module.named_parameters())
         self._buffers = _Layout.of(buffers)
-        cancelled = cancelled_biases(module)
-        self._cancelled = [self._place(name) for name in cancelled]
-        self.moved = tuple(name for name in self._trainable.names if name not in cancelled)  # what training moves
+        self._places = [self._place(name) for name in self._trainable.names]
+        self._cancelled = frozenset(cancelled_biases(module))
+        self.moved = tuple(name for name in self._trainable.names if name not in self._cancelled)  # what training moves
         self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
 
     @property
@@ -88,8 +89,16 @@ class Learner:
         seed: int,
         step_scale: float = 1.0,
         offset: Tensor | None = None,
+        spend: bool = False,
     ) -> tuple[Tensor, OptimiserState]:
-        """One optimiser step for each batch, Eq. (2); `seed` is for dropout and the like, `offset` for the loss."""
+        """One optimiser step for each batch, Eq. (2); `seed` is for dropout and the like, `offset` for the loss.
+
+        With `spend` the moments in `state` are overwritten instead of copied, for whoever needs them no more.
+        """
+        # One copy, changed in place from here on: a small machine has no room for one a step.
+        params = params.detach().clone()
+        if not spend:
+            state = OptimiserState(state.step, state.first.clone(), state.second.clone())
         trainable, buffers = self._parts(params)
         buffers = buffers.clone()  # batch norm writes its running statistics into it
         with torch.random.fork_rng(devices=[]):
@@ -97,15 +106,10 @@ class Learner:
             for step, batch in enumerate(batches):
                 for dropout in self._dropouts:
                     dropout.seed, dropout.step = seed, step
-                leaf = trainable.clone().requires_grad_()
-                logits = self._call(self._train_module, leaf, buffers, batch.x)
-                answers = logits if offset is None else logits + offset
-                (gradient,) = torch.autograd.grad(F.cross_entropy(answers, batch.y), leaf)
-                for start, stop in self._cancelled:
-                    gradient[start:stop] = 0.0
-                moved, state = self.optimiser.step(trainable, gradient, state)
-                trainable = moved if step_scale == 1 else torch.lerp(trainable, moved, step_scale)
-        return torch.cat([trainable, buffers]), state
+                self._step(trainable, buffers, batch, offset, state, step_scale)
+                state = state._replace(step=state.step + 1)
+        params[self.num_trainable :] = buffers
+        return params, state
 
     @torch.no_grad()
     def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, classes]
@@ -142,12 +146,42 @@ class Learner:
         start, shape = self.layout[name]
         return start, start + shape.numel()
 
+    def _step(
+        self,
+        trainable: Tensor,
+        buffers: Tensor,
+        batch: Batch,
+        offset: Tensor | None,
+        state: OptimiserState,
+        step_scale: float,
+    ) -> None:
+        """One step, in place; the gradients are gone before the next begins."""
+        gradients = self._gradients(trainable, buffers, batch, offset)
+        for (start, stop), gradient in zip(self._places, gradients, strict=True):
+            moments = OptimiserState(state.step, state.first[start:stop], state.second[start:stop])
+            _step_in_place(self.optimiser, trainable[start:stop], gradient.view(-1), moments, step_scale)
+
+    def _gradients(self, trainable: Tensor, buffers: Tensor, batch: Batch, offset: Tensor | None) -> list[Tensor]:
+        """Of the loss, tensor by tensor: as one vector they would be there twice."""
+        leaves = {name: view.detach().requires_grad_() for name, view in self._trainable.views(trainable).items()}
+        logits = self._forward(self._train_module, leaves, buffers, batch.x)
+        answers = logits if offset is None else logits + offset
+        loss = F.cross_entropy(answers, batch.y)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        return [
+            torch.zeros_like(gradient) if name in self._cancelled else gradient.contiguous()
+            for name, gradient in zip(leaves, gradients, strict=True)
+        ]
+
     def _parts(self, params: Tensor) -> tuple[Tensor, Tensor]:
         return params[: self.num_trainable].detach(), params[self.num_trainable :].detach()
 
     def _call(self, module: nn.Module, trainable: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+        return self._forward(module, self._trainable.views(trainable), buffers, x)
+
+    def _forward(self, module: nn.Module, trainable: dict[str, Tensor], buffers: Tensor, x: Tensor) -> Tensor:
         counters = {name: counter.clone() for name, counter in self._counters.items()}
-        tensors = {**self._trainable.views(trainable), **self._buffers.views(buffers), **counters}
+        tensors = {**trainable, **self._buffers.views(buffers), **counters}
         logits: Tensor = functional_call(module, tensors, (x,), tie_weights=False)
         return logits
 
@@ -172,6 +206,18 @@ class _Layout(NamedTuple):
         """The named tensors as views: writing to one writes to `flat`."""
         parts = flat.split_with_sizes(list(self.sizes))
         return {n: part.view(shape) for n, shape, part in zip(self.names, self.shapes, parts, strict=True)}
+
+
+def _step_in_place(
+    optimiser: Optimiser, params: Tensor, gradient: Tensor, state: OptimiserState, step_scale: float
+) -> None:
+    """One step in pieces that fit into a cache, so that what the optimiser makes on the way is small."""
+    for start in range(0, len(params), _PIECE):
+        piece = slice(start, start + _PIECE)
+        here = OptimiserState(state.step, state.first[piece], state.second[piece])
+        moved, after = optimiser.step(params[piece], gradient[piece], here)
+        params[piece] = moved if step_scale == 1 else torch.lerp(params[piece], moved, step_scale)
+        state.first[piece], state.second[piece] = after.first, after.second
 
 
 def cancelled_biases(module: nn.Module) -> list[str]:
