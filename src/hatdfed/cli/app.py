@@ -12,6 +12,7 @@ from hatdfed.cli.bench import bench_command
 from hatdfed.cli.compare import compare_command
 from hatdfed.cli.console import complain
 from hatdfed.cli.coordinator import coordinator_command
+from hatdfed.cli.dashboard import dashboard_command
 from hatdfed.cli.doctor import doctor_command
 from hatdfed.cli.edge import edge_app
 from hatdfed.cli.export import export_command
@@ -37,6 +38,7 @@ app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
 app.command("show")(show_command)
 app.command("bench")(bench_command)
+app.command("dashboard")(dashboard_command)
 app.command("doctor")(doctor_command)
 app.add_typer(paper_app, name="paper")
 app.command("coordinator")(coordinator_command)

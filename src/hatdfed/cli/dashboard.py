@@ -1,0 +1,93 @@
+"""hatdfed dashboard: runs and deployments in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hatdfed.cli.console import note, out
+from hatdfed.cli.coordinator import Insecure, InsecureAnywhere
+from hatdfed.cli.identity import needs_deploy
+from hatdfed.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from hatdfed.dashboard.deployment import Deployment
+
+_PACKAGES = ("fastapi", "jinja2", "plotly", "starlette", "uvicorn")
+
+
+def dashboard_command(
+    runs: Annotated[
+        Path, typer.Option("--runs", metavar="DIR", help="Where runs are; folders inside count too.")
+    ] = Path("runs"),
+    coordinator: Annotated[
+        str | None, typer.Option("--coordinator", metavar="HOST:PORT", help="A deployment to watch as well.")
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option("--ca", envvar="HATDFED_CA", help="The coordinator's folder of certificates, on its machine."),
+    ] = None,
+    insecure: Insecure = False,
+    insecure_anywhere: InsecureAnywhere = False,
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; anything else opens it to others.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8050,
+) -> None:
+    """Show runs and a deployment in a browser, read-only."""
+    with needs_dashboard():
+        from hatdfed.dashboard.app import make_app
+        from hatdfed.dashboard.catalogue import Catalogue
+        from hatdfed.dashboard.safety import is_local
+        from hatdfed.dashboard.serving import listen, serve
+        from hatdfed.dashboard.site import Site
+    if not runs.is_dir():
+        raise ConfigError(f"The folder {runs} does not exist. Name the folder of your runs with --runs.")
+    deployment = _deployment(coordinator, ca, insecure, insecure_anywhere)
+    app = make_app(Site(Catalogue(runs.resolve()), deployment), listens_at=host)
+    listener = listen(host, port)
+    if not is_local(host):
+        note(f"Everybody who reaches {host} can read these runs: the dashboard has no password and no encryption.")
+    shown = f"[{host}]" if ":" in host else host
+    out.print(f"hatdfed dashboard at http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C ends it)", soft_wrap=True)
+    serve(app, listener)
+
+
+@contextmanager
+def needs_dashboard() -> Iterator[None]:
+    """Say what to install where the packages of the dashboard are missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _PACKAGES:
+            raise
+        raise MissingDependencyError(
+            f"This command needs the package {error.name}: pip install 'hatdfed[dashboard]'."
+        ) from None
+
+
+def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced: bool) -> Deployment | None:
+    """How to ask the coordinator, if one was named."""
+    from hatdfed.dashboard.deployment import Deployment, asker
+
+    if coordinator is None:
+        if insecure:
+            raise ConfigError("--insecure says how to reach a coordinator, but none is named: --coordinator HOST:PORT.")
+        return None
+    with needs_deploy():
+        from hatdfed.net.ends import refuse_open_plain_text
+
+        if insecure:
+            refuse_open_plain_text(coordinator, forced=forced)
+            return Deployment(coordinator, asker(coordinator, None))
+        if ca is None:
+            raise ConfigError("A coordinator is asked with its own certificates: --ca FOLDER, or --insecure.")
+        if not (ca / "coordinator").is_dir():
+            raise ConfigError(
+                f"{ca} has no folder coordinator with its certificates. Name what `hatdfed ca init` made."
+            )
+        return Deployment(coordinator, asker(coordinator, ca))

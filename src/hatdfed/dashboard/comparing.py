@@ -1,0 +1,109 @@
+"""Chosen runs beside each other, for the page of comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import hatdfed.report.findings as fd
+from hatdfed.dashboard.cards import Card
+from hatdfed.dashboard.cleaning import text, whole
+from hatdfed.dashboard.run_files import read_document
+from hatdfed.dashboard.run_views import MOST_POINTS, plain
+from hatdfed.errors import HatdfedError
+from hatdfed.records.reading import reading
+from hatdfed.report import Vector, column, finite, mean_and_sd
+from hatdfed.report.groups import Row, Run, comparison_rows, figure, is_complete
+from hatdfed.statistics import PairedDifference
+
+MOST_COMPARED = 60
+_LONGEST_LABEL = 90
+
+
+class Chosen(NamedTuple):
+    """What can be compared, and why the rest cannot."""
+
+    rows: list[Row]
+    folders: dict[str, Path]  # by a run's name
+    left_out: list[str]  # sentences
+
+
+def choose(found: Sequence[tuple[Path, Card]]) -> Chosen:
+    """Rows of all finished runs among these."""
+    runs, folders, left_out = [], {}, []
+    for folder, card in found[:MOST_COMPARED]:
+        if card.trouble or not card.is_finished:
+            left_out.append(card.trouble or f"{card.name} is not finished, so it has no test accuracy yet.")
+            continue
+        results = read_document(folder, "results.json")
+        settings = results.get("config")
+        if not isinstance(settings, dict) or whole(settings.get("seed")) is None or not is_complete(results):
+            left_out.append(f"{card.name} has incomplete results.")
+            continue
+        runs.append(Run(card.id, settings, results))
+        folders[card.id] = folder
+    if len(found) > MOST_COMPARED:
+        left_out.append(f"Only the first {MOST_COMPARED} of {len(found)} chosen runs are compared.")
+    return Chosen(comparison_rows(runs), folders, left_out)
+
+
+def comparison_view(chosen: Chosen) -> dict[str, Any]:
+    """What the pictures of a comparison need."""
+    return {
+        "rows": [_row(row, chosen.folders) for row in chosen.rows],
+        "titles": {"front": front_title(chosen.rows), "accuracy": _accuracy_title(chosen.rows)},
+    }
+
+
+def front_title(rows: Sequence[Row]) -> str:
+    """Which rows no other one beats at both, in a sentence."""
+    return fd.front_finding([text(row.label, 40) for row in rows if row.is_on_front], len(rows))
+
+
+def _accuracy_title(rows: Sequence[Row]) -> str:
+    best = max(rows, key=lambda row: row.figures["avg_accuracy"][0], default=None)
+    if best is None:
+        return "No run was chosen"
+    mean = fd.format_percent(*best.figures["avg_accuracy"])
+    return f"{text(best.label, 40)} ends highest, at {mean} test accuracy"
+
+
+def _row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:
+    seeds = [{"joules": figure(run, "total_joules"), "accuracy": figure(run, "avg_accuracy")} for run in row.runs]
+    return {
+        "label": text(row.label, _LONGEST_LABEL),
+        "figures": {name: {"mean": mean, "sd": sd} for name, (mean, sd) in row.figures.items()},
+        "seeds": seeds,
+        "points": _difference(row.points),
+        "energy_percent": _difference(row.energy_percent),
+        "is_on_front": row.is_on_front,
+        "is_reference": row.is_reference,
+        "leaks_test": row.leaks_test,
+        "curve": _curve([folders[run.name] for run in row.runs]),
+    }
+
+
+def _difference(difference: PairedDifference | None) -> dict[str, float | int | None] | None:
+    return None if difference is None else difference._asdict()
+
+
+def _curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
+    """Mean validation accuracy over rounds and over seeds, and its spread over seeds."""
+    lines = [line for folder in folders if len(line := _mean_accuracy(folder))]
+    longest = max(map(len, lines), default=0)
+    step = max(1, -(-longest // MOST_POINTS))
+    kept = [index for index in range(longest) if index % step == 0 or index == longest - 1]
+    values = np.array([mean_and_sd(finite(np.array([line[i] for line in lines if i < len(line)]))) for i in kept])
+    mean, sd = values.reshape(-1, 2).T
+    return {"played": [float(index + 1) for index in kept], "mean": plain(mean), "sd": plain(sd)}
+
+
+def _mean_accuracy(folder: Path) -> Vector:
+    try:
+        with reading(folder / "run.sqlite") as reader:
+            return column(reader.rounds(), "avg_accuracy")
+    except HatdfedError:  # the table has its results all the same
+        return np.array([])

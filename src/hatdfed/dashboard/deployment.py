@@ -1,0 +1,110 @@
+"""What a coordinator says about its deployment; asked for its status and for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from hatdfed.dashboard.cleaning import number, text, whole
+from hatdfed.errors import HatdfedError
+
+Ask = Callable[[], Awaitable[dict[str, Any]]]
+
+_PATIENCE_SECONDS = 4.0
+_FRESH_SECONDS = 1.0  # however many browsers look, the coordinator is asked once a second
+_MOST_SERVERS = 2000
+_MOST_REASONS = 50
+
+
+class Deployment:
+    """The last status, and where it came from."""
+
+    def __init__(self, address: str, ask: Ask) -> None:
+        self.address = address
+        self._ask = ask
+        self._asked_at = -_FRESH_SECONDS
+        self._answer: dict[str, Any] = {}
+        self._lock = asyncio.Lock()
+
+    async def view(self) -> dict[str, Any]:
+        """The status made safe to show, or under `trouble` a sentence why there is none."""
+        async with self._lock:
+            if time.monotonic() - self._asked_at >= _FRESH_SECONDS:
+                self._answer = await self._look()
+                self._asked_at = time.monotonic()
+            return self._answer
+
+    async def _look(self) -> dict[str, Any]:
+        try:
+            return {"trouble": None, "address": self.address, **_clean(await self._ask())}
+        except HatdfedError as error:
+            return {"trouble": text(str(error), 500), "address": self.address}
+
+
+def asker(address: str, ca: Path | None) -> Ask:
+    """Asks the coordinator at `address`, with its own certificates or, where there are none, in plain text."""
+    import grpc
+
+    from hatdfed.net.ends import Ends
+    from hatdfed.net.identity.files import IdentityFolder
+    from hatdfed.net.identity.names import COORDINATOR
+    from hatdfed.net.protocol import hatdfed_pb2 as pb
+    from hatdfed.net.protocol.hatdfed_pb2_grpc import OperationStub
+
+    async def ask() -> dict[str, Any]:
+        # The folder is opened at every question: its certificate is renewed by the coordinator, never by us.
+        ends = Ends(None if ca is None else IdentityFolder(ca / "coordinator"))
+        async with ends.channel(address, COORDINATOR) as channel:
+            try:
+                answer = await OperationStub(channel).Status(pb.Nothing(), timeout=_PATIENCE_SECONDS)
+                status = json.loads(answer.json)
+            except grpc.aio.AioRpcError as error:
+                raise HatdfedError(f"The coordinator at {address} does not answer: {error.details()}") from None
+            except ValueError:
+                raise HatdfedError(f"The coordinator at {address} answered something else than a status.") from None
+        return status if isinstance(status, dict) else {}
+
+    return ask
+
+
+def _clean(status: dict[str, Any]) -> dict[str, Any]:
+    joules, refused, servers = status.get("joules"), status.get("refused"), status.get("servers")
+    return {
+        "run": text(status.get("run"), 80),
+        "state": text(status.get("state"), 40),
+        "round": whole(status.get("round")) or 0,
+        "rounds": whole(status.get("rounds")) or 0,
+        "accuracy": number(status.get("accuracy_percent")),
+        "links": whole(status.get("links")) or 0,
+        "undelivered": whole(status.get("undelivered")) or 0,
+        "joules": sum(number(spent) or 0.0 for spent in joules.values()) if isinstance(joules, dict) else 0.0,
+        "coordinator_seconds": number(status.get("coordinator_seconds")),
+        "waits_for": text(status["waits_for"]) if status.get("waits_for") else "",
+        "waits_seconds": number(status.get("waits_seconds")),
+        "refused": _counts(refused) if isinstance(refused, dict) else [],
+        "servers": [_server(server) for server in servers[:_MOST_SERVERS] if isinstance(server, dict)]
+        if isinstance(servers, list)
+        else [],
+    }
+
+
+def _counts(refused: dict[str, Any]) -> list[dict[str, Any]]:
+    found = sorted(((whole(count) or 0, text(reason, 60)) for reason, count in refused.items()), reverse=True)
+    return [{"reason": reason, "count": count} for count, reason in found[:_MOST_REASONS]]
+
+
+def _server(server: dict[str, Any]) -> dict[str, Any]:
+    here = "drained" if server.get("drained") else "here" if server.get("active") else "away"
+    return {
+        "index": whole(server.get("index")),
+        "name": text(server.get("name"), 80),
+        "address": text(server.get("address"), 80),
+        "here": here,
+        "doing": text(server.get("doing") or None, 60),
+        "round": whole(server.get("round")),
+        "seen_seconds_ago": number(server.get("seen_seconds_ago")),
+    }

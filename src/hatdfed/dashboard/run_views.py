@@ -1,0 +1,149 @@
+"""One run as the charts need it: plain lists of numbers, and titles that say what is seen."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hatdfed.report.findings as fd
+from hatdfed.dashboard.cleaning import number, text, whole
+from hatdfed.records.reading import RunReader, reading
+from hatdfed.report import CAUSES, LastLinks, Record, RunData, Vector, column, cumulative_joules, server_accuracy
+
+MOST_LINES = 12  # servers with a line of their own; more would be a thicket
+MOST_POINTS = 1500  # of a curve; a longer run is thinned out, its last round is always there
+MOST_LEDGER_LINES = 200
+_MOST_LINKS = 20_000
+_CURVES = ("avg", "std", "best", "worst")
+
+
+def run_series(folder: Path, num_servers: int) -> dict[str, Any]:
+    """Every curve of the run page, and the sentences above them."""
+    with reading(folder / "run.sqlite") as reader:
+        rounds = reader.rounds()
+        servers = reader.servers() if 0 < num_servers <= MOST_LINES else []
+    if not rounds:
+        return {"rounds": 0}
+    run = RunData("", "", num_servers, rounds, _inside(servers, num_servers), [], {})
+    spent = cumulative_joules(run)
+    total = np.sum(list(spent.values()), axis=0)[1:]
+    kept = _kept(len(rounds))
+    accuracy = {name: column(rounds, f"{name}_accuracy") for name in _CURVES}
+    regret = {name: column(rounds, f"regret_{name}") for name in ("best_fixed", "best_each_round")}
+    lines = list(server_accuracy(run)[:, kept]) if servers else []
+    return {
+        "rounds": len(rounds),
+        "first": whole(rounds[0]["t"]) or 0,
+        "played": [index + 1 for index in kept],
+        "accuracy": {name: plain(values[kept]) for name, values in accuracy.items()},
+        "servers": [plain(line) for line in lines],
+        "joules": {cause: plain(values[1:][kept]) for cause, values in spent.items()},
+        "total_joules": plain(total[kept]),
+        "regret": {name: plain(values[kept]) for name, values in regret.items()},
+        "causes": CAUSES,
+        "titles": _titles(accuracy["avg"], spent, total, regret["best_fixed"]),
+    }
+
+
+def _titles(mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
+    known = regret[np.isfinite(regret)]
+    missed = f"{fd.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
+    return {
+        "accuracy": fd.accuracy_finding(mean),
+        "energy": fd.energy_finding(spent),
+        "both": fd.half_way_finding(total, mean),
+        "regret": missed,
+    }
+
+
+def round_view(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:
+    """One round: its links with their joules, the servers' accuracy, the probability of every link, its ledger."""
+    with reading(folder / "run.sqlite") as reader:
+        progress = reader.progress()
+        first, last = whole(progress["first"]), whole(progress["last"])
+        if first is None or last is None or not first <= t <= last:
+            return None
+        return _round(reader, t, t - first + 1, num_servers)
+
+
+def _round(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str, Any]:
+    links = [link for link in reader.links(t) if _is_inside(link, num_servers)][:_MOST_LINKS]
+    propensity = reader.propensity(t)
+    accuracy: list[float | None] = [None] * num_servers
+    for row in _inside(reader.servers(t), num_servers):
+        accuracy[row["server"]] = number(row["accuracy"])
+    ledger = reader.ledger(t, MOST_LEDGER_LINES + 1)
+    return {
+        "t": t,
+        "played": played,
+        "accuracy": accuracy,
+        "links": [_link(link) for link in links],
+        "propensity": None if propensity is None else _without_diagonal(propensity),
+        "ledger": [_ledger_line(line) for line in ledger[:MOST_LEDGER_LINES]],
+        "ledger_is_cut": len(ledger) > MOST_LEDGER_LINES,
+        "titles": {"links": _links_title(links, num_servers, played), "propensity": _propensity_title(propensity)},
+    }
+
+
+def _link(link: Record) -> dict[str, Any]:
+    figures = {name: number(link[name]) for name in ("joules", "propensity", "utility", "importance")}
+    return {"from": link["sender"], "to": link["receiver"], "delivered": bool(link["delivered"]), **figures}
+
+
+def _ledger_line(line: Record) -> dict[str, Any]:
+    ends = {name: whole(line.get(name)) for name in ("sender", "receiver")}
+    figures = {name: number(line.get(name)) for name in ("bits", "joules")}
+    return {"cause": text(line.get("cause"), 20), **ends, **figures, "source": text(line.get("source"), 20)}
+
+
+def _links_title(links: list[dict[str, Any]], num_servers: int, played: int) -> str:
+    receiver, sender = (np.array([link[end] for link in links], dtype=np.intp) for end in ("receiver", "sender"))
+    delivered = np.array([bool(link["delivered"]) for link in links], dtype=np.bool_)
+    return fd.links_finding(
+        LastLinks(receiver, sender, delivered, column(links, "propensity"), None), num_servers, played
+    )
+
+
+def _propensity_title(propensity: Vector | None) -> str:
+    """How far the probabilities have moved apart, in a sentence."""
+    if propensity is None or len(propensity) < 2:
+        return "The probabilities of this round were not kept"
+    values = propensity[~np.eye(len(propensity), dtype=bool)]
+    low, high = float(values.min()), float(values.max())
+    if not math.isfinite(low + high):
+        return "The probabilities of this round are not numbers"
+    if high - low < 0.005:
+        return f"Every link has the same probability, {high:.2f}"
+    return f"Probability of a link lies between {low:.2f} and {high:.2f}"
+
+
+def _without_diagonal(matrix: Vector) -> list[list[float | None]]:
+    return [
+        [None if i == j else number(round(float(value), 4)) for j, value in enumerate(row)]
+        for i, row in enumerate(matrix)
+    ]
+
+
+def _is_inside(link: Record, num_servers: int) -> bool:
+    ends = (whole(link["receiver"]), whole(link["sender"]))
+    return all(end is not None and 0 <= end < num_servers for end in ends)
+
+
+def _inside(servers: list[dict[str, Any]], num_servers: int) -> list[dict[str, Any]]:
+    """Rows of servers that the run has."""
+    return [row for row in servers if (at := whole(row["server"])) is not None and 0 <= at < num_servers]
+
+
+def _kept(length: int) -> list[int]:
+    """Which rounds are drawn: all, or evenly many and the last."""
+    step = -(-length // MOST_POINTS)
+    kept = list(range(0, length, step))
+    return kept if kept[-1] == length - 1 else [*kept, length - 1]
+
+
+def plain(values: Vector) -> list[float | None]:
+    """Numbers that JSON knows, with the digits that a chart can show."""
+    return [None if not math.isfinite(value) else float(f"{value:.6g}") for value in values]

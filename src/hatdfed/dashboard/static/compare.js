@@ -1,0 +1,54 @@
+// Chosen runs: accuracy against energy with the front, and accuracy over rounds.
+import { axis, colour, draw, energyUnit, look } from "./charts.js";
+import { byId, fetchJson, setText } from "./dom.js";
+
+const shortened = (label) => (label.length > 34 ? `${label.slice(0, 33)}…` : label);
+// Plotly reads markup in names; a name of a run is only a name.
+const plain = (label) => shortened(label).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+function stairs(rows, size) {
+  const front = rows.filter((row) => row.is_on_front).map((row) => [row.figures.total_joules.mean / size, row.figures.avg_accuracy.mean]);
+  front.sort((one, other) => one[0] - other[0]);
+  return { x: front.map(([x]) => x), y: front.map(([, y]) => y), mode: "lines", line: { shape: "hv", color: colour("muted"), width: 1.2, dash: "dot" }, hoverinfo: "skip", showlegend: false };
+}
+
+function drawFront(rows) {
+  const [unit, size] = energyUnit(Math.max(...rows.map((row) => row.figures.total_joules.mean)));
+  const bar = (sd, shade) => ({ type: "data", array: [sd], color: shade, thickness: 1.2, width: 0 });
+  const traces = [stairs(rows, size)];
+  rows.forEach((row, index) => {
+    const { colour: shade, symbol } = look(index);
+    const { total_joules: energy, avg_accuracy: accuracy } = row.figures;
+    traces.push({
+      x: row.seeds.map((seed) => seed.joules / size), y: row.seeds.map((seed) => seed.accuracy), mode: "markers", legendgroup: index,
+      marker: { size: 5, color: shade, symbol, opacity: 0.45 }, showlegend: false, hoverinfo: "skip",
+    }, {
+      x: [energy.mean / size], y: [accuracy.mean], name: plain(row.label), legendgroup: index, mode: "markers",
+      error_x: bar(energy.sd / size, shade), error_y: bar(accuracy.sd, shade),
+      marker: { size: 13, color: shade, symbol, line: { width: 1.5, color: colour("paper") } },
+      hovertemplate: `%{y:.1f} % for %{x:.3g} ${unit}`,
+    });
+  });
+  draw(byId("front-chart"), traces, {
+    hovermode: "closest", showlegend: true, xaxis: axis(`Total energy (${unit})`, { rangemode: "tozero" }), yaxis: axis("Test accuracy (%)"),
+  });
+}
+
+function drawAccuracy(rows) {
+  const traces = rows.flatMap((row, index) => {
+    const { colour: shade, dash } = look(index);
+    const { played, mean } = row.curve;
+    return [{ x: played, y: mean, name: plain(row.label), mode: played.length > 1 ? "lines" : "markers", line: { color: shade, width: 2.2, dash }, hovertemplate: "%{y:.1f} %" }];
+  });
+  draw(byId("accuracy-chart"), traces, { showlegend: true, xaxis: axis("Rounds played"), yaxis: axis("Validation accuracy (%)") });
+}
+
+async function start() {
+  const content = await fetchJson(`/api/compare${location.search}`);
+  const show = () => { drawFront(content.rows); drawAccuracy(content.rows); };
+  setText("accuracy-title", content.titles.accuracy);
+  show();
+  document.addEventListener("themechange", show);
+}
+
+start().catch((error) => setText("accuracy-title", error.message));

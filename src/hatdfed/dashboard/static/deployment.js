@@ -1,0 +1,46 @@
+// A deployment as its coordinator tells it, once a second.
+import { byId, fillTable, joules, percent, setText } from "./dom.js";
+import { watch } from "./live.js";
+
+const HERE = { here: "here", away: "away", drained: "drained" };
+
+function seen(seconds) {
+  if (seconds === null) return "never";
+  return seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
+}
+
+function waits({ waits_for: whom, waits_seconds: seconds }) {
+  if (!whom) return "Waits for nobody.";
+  if (seconds === null) return `Waits for ${whom}, as long as it takes.`;
+  const until = new Date(Date.now() + 1000 * seconds).toLocaleTimeString();
+  return `Waits for ${whom}, for at most ${Math.round(seconds)} s more, until ${until}.`;
+}
+
+function show(status) {
+  byId("trouble").hidden = !status.trouble;
+  byId("status").hidden = Boolean(status.trouble);
+  byId("state").hidden = Boolean(status.trouble);
+  if (status.trouble) {
+    setText("trouble-sentence", status.trouble);
+    return;
+  }
+  setText("state", status.state);
+  setText("played", String(status.round));
+  setText("planned", `of ${status.rounds}, run ${status.run}`);
+  setText("accuracy", percent(status.accuracy));
+  setText("energy", joules(status.joules));
+  setText("links", String(status.links));
+  setText("undelivered", status.undelivered ? `${status.undelivered} of them did not arrive` : "all of them arrived");
+  setText("waits", waits(status));
+  byId("no-servers").hidden = status.servers.length > 0;
+  byId("servers").hidden = status.servers.length === 0;
+  fillTable(byId("servers"), status.servers.map((server) => [
+    [server.index ?? "–", "number"], server.name, [HERE[server.here], `presence ${server.here}`], [seen(server.seen_seconds_ago), "number"],
+    [server.round ?? "–", "number"], server.doing, server.address,
+  ]));
+  byId("nothing-refused").hidden = status.refused.length > 0;
+  byId("refused").hidden = status.refused.length === 0;
+  fillTable(byId("refused"), status.refused.map(({ reason, count }) => [reason, [count, "number"]]));
+}
+
+watch("/api/deployment/events", show);

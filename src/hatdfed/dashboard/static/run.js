@@ -1,0 +1,135 @@
+// One run: its curves, the round that the slider points at, and news while it plays.
+import { bits, byId, decimal, fetchJson, fillTable, joules, percent, setText } from "./dom.js";
+import { watch } from "./live.js";
+import { drawCurves, drawPropensity, moveCursor } from "./run_charts.js";
+import { drawTopology } from "./topology.js";
+
+const MOST_KEPT = 40; // rounds; those that were looked at last
+const PLAY_MS = 500;
+const id = byId("run").dataset.run;
+const slider = byId("slider");
+const kept = new Map();
+let series = null;
+let shown = null;
+let wanted = 0;
+let asking = null;
+let player = null;
+let stopWatching = null;
+
+const sayTrouble = (error) => { if (error.name !== "AbortError") setText("live", error.message); };
+
+async function loadSeries() {
+  const wasAtEnd = series === null || Number(slider.value) >= series.rounds;
+  series = await fetchJson(`/api/runs/${id}/series`);
+  showFigures();
+  byId("waiting").hidden = series.rounds > 0;
+  byId("pictures").hidden = series.rounds === 0;
+  if (!series.rounds) return;
+  slider.max = series.rounds;
+  if (wasAtEnd && !player) slider.value = series.rounds;
+  drawCurves(series, Number(slider.value));
+  for (const name of ["accuracy", "energy", "both", "regret"]) listen(byId(`${name}-chart`));
+  await goTo(Number(slider.value));
+}
+
+function showFigures() {
+  const { figures, state, rounds } = series;
+  setText("accuracy-of", `${figures.accuracy_of === "test" ? "Test" : "Validation"} accuracy`);
+  setText("accuracy", percent(figures.accuracy));
+  setText("energy", joules(figures.joules));
+  setText("link-energy", joules(figures.link_joules));
+  setText("played", String(rounds));
+  const badge = byId("state");
+  const before = badge.textContent;
+  setText("state", state);
+  badge.className = `state ${state}`;
+  if (state === "done" && before !== "done") location.reload(); // results, which come with the page
+}
+
+async function goTo(number) {
+  const last = series.rounds;
+  wanted = Math.min(Math.max(number, 1), last);
+  slider.value = wanted;
+  slider.setAttribute("aria-valuetext", `round ${wanted} of ${last}`);
+  setText("round", `round ${wanted} of ${last}`);
+  if (shown?.played === wanted) return;
+  asking?.abort();
+  asking = new AbortController();
+  try {
+    const round = kept.get(wanted) ?? await fetchJson(`/api/runs/${id}/rounds/${series.first + wanted - 1}`, asking.signal);
+    keep(round);
+    if (round.played === wanted) showRound(round);
+  } catch (error) {
+    sayTrouble(error);
+  }
+}
+
+function keep(round) {
+  kept.delete(round.played);
+  kept.set(round.played, round);
+  if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+}
+
+function showRound(round) {
+  shown = round;
+  setText("topology-title", round.titles.links);
+  drawTopology(byId("topology"), round);
+  drawPropensity(byId("propensity"), round);
+  moveCursor(series, round.played);
+  showTables(round);
+}
+
+function showTables(round) {
+  const server = (index) => (index === null ? "devices" : `server ${index}`);
+  fillTable(byId("links-table"), round.links.slice(0, 500).map((link) => [
+    server(link.from), server(link.to), [joules(link.joules), "number"], [decimal(link.propensity), "number"], [decimal(link.utility), "number"],
+    [decimal(link.importance), "number"], link.delivered ? "yes" : "no",
+  ]));
+  setText("ledger-round", `round ${round.played}`);
+  const total = round.ledger.reduce((sum, line) => sum + (line.joules ?? 0), 0);
+  setText("ledger-sum", round.ledger_is_cut
+    ? `The first ${round.ledger.length} lines of this round. All of them are in the CSV file.`
+    : `${round.ledger.length} lines, ${joules(total)} in all.`);
+  fillTable(byId("ledger-table"), round.ledger.map((line) => [
+    line.cause, server(line.sender), server(line.receiver), [bits(line.bits), "number"], [joules(line.joules), "number"], line.source,
+  ]));
+}
+
+function listen(chart) {
+  if (chart.dataset.listens) return;
+  chart.dataset.listens = "yes";
+  chart.on("plotly_click", ({ points: [point] }) => goTo(chart.id === "both-chart" ? point.customdata : point.x));
+}
+
+function play() {
+  const stop = () => { clearInterval(player); player = null; setText("play", "Play"); };
+  if (player) { stop(); return; }
+  setText("play", "Stop");
+  if (wanted >= series.rounds) goTo(1);
+  player = setInterval(() => (wanted >= series.rounds ? stop() : goTo(wanted + 1)), PLAY_MS);
+}
+
+slider.addEventListener("input", () => goTo(Number(slider.value)));
+slider.addEventListener("keydown", (event) => {
+  const step = { PageUp: 1, PageDown: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  goTo(wanted + step * Math.max(1, Math.round(series.rounds / 10)));
+});
+byId("play").addEventListener("click", play);
+document.addEventListener("themechange", () => {
+  if (!series?.rounds) return;
+  drawCurves(series, wanted);
+  if (shown) showRound(shown);
+});
+
+async function start() {
+  await loadSeries();
+  if (series.state === "done") return;
+  stopWatching = watch(`/api/runs/${id}/events`, (news) => {
+    if (news.rounds !== series.rounds || news.state !== series.state) loadSeries().catch(sayTrouble);
+    if (news.state === "done") stopWatching();
+  });
+}
+
+start().catch(sayTrouble);

@@ -1,0 +1,46 @@
+// The list: filters that act at once, chosen runs that are counted, rows that renew themselves.
+import { byId } from "./dom.js";
+import { watch } from "./live.js";
+
+const MOST = 60;
+const rows = byId("rows");
+
+function ticked() {
+  return [...document.querySelectorAll("#rows input:checked")].map((box) => box.value);
+}
+
+function count() {
+  const number = ticked().length;
+  byId("compare").disabled = number < 1 || number > MOST;
+  byId("chosen").textContent = number === 0 ? `Tick two or more runs, ${MOST} at most.`
+    : number > MOST ? `${number} runs are chosen, but ${MOST} is the most.`
+      : `${number} run${number > 1 ? "s" : ""} chosen.`;
+}
+
+async function renew() {
+  const address = new URL(location.href);
+  address.searchParams.set("part", "rows");
+  const answer = await fetch(address);
+  if (!answer.ok) return;
+  const kept = new Set(ticked());
+  const focused = document.activeElement?.closest?.("#rows a, #rows input");
+  const where = focused?.getAttribute("href") ?? focused?.value;
+  rows.innerHTML = await answer.text(); // our own template, which escapes whatever a run brings
+  for (const box of rows.querySelectorAll("input")) box.checked = kept.has(box.value);
+  if (where) [...rows.querySelectorAll("a, input")].find((found) => (found.getAttribute("href") ?? found.value) === where)?.focus();
+  byId("count").textContent = rows.querySelectorAll("input").length;
+  count();
+}
+
+if (rows) {
+  byId("filters").addEventListener("change", () => byId("filters").requestSubmit());
+  byId("choose").addEventListener("change", count);
+  addEventListener("pageshow", count); // the browser may bring ticks back
+  count();
+}
+
+let last = null;
+watch("/api/runs/events", ({ stamp }) => {
+  if (last !== null && stamp !== last) rows ? renew() : location.reload(); // the first run of an empty list
+  last = stamp;
+});

@@ -1,0 +1,104 @@
+"""Parts of a run's records, for a reader that looks often: no lock, no file left behind, nothing held open."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.errors import RunFolderError
+from hatdfed.records.database import Records
+
+_PATIENCE_SECONDS = 2.0
+_ROUND_COLUMNS = (
+    "t, links, avg_accuracy, std_accuracy, best_accuracy, worst_accuracy, upload_joules, training_joules, link_joules, "
+    "regret_best_fixed, regret_best_each_round, seconds"
+)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[RunReader]:
+    """A run's database, opened for the length of a `with`; whatever is wrong with it is one sentence."""
+    try:
+        connection = sqlite3.connect(_address(path), uri=True, timeout=_PATIENCE_SECONDS)
+        try:
+            connection.execute("PRAGMA trusted_schema=OFF")
+            yield RunReader(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise RunFolderError(
+            f"The records in {path} cannot be read ({error}). Check that the folder is a run of hatdfed."
+        ) from None
+
+
+def _address(path: Path) -> str:
+    # Without a write-ahead log nobody is writing. Then SQLite need not make files of its own beside the database, and
+    # a folder that is read-only can be read.
+    is_still = not path.with_name(f"{path.name}-wal").exists()
+    return f"{path.resolve().as_uri()}?{'immutable=1' if is_still else 'mode=ro'}"
+
+
+class RunReader:
+    """Questions to one run's database."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def progress(self) -> dict[str, Any]:
+        """How far the run is: rounds, first and last `t`, joules by cause, seconds, last mean accuracy."""
+        (found,) = self._records(
+            "SELECT count(*) AS rounds, min(t) AS first, max(t) AS last, sum(upload_joules) AS upload_joules, "
+            "sum(training_joules) AS training_joules, sum(link_joules) AS link_joules, sum(seconds) AS seconds "
+            "FROM rounds"
+        )
+        last = self._records("SELECT avg_accuracy FROM rounds ORDER BY t DESC LIMIT 1")
+        return {**found, "avg_accuracy": last[0]["avg_accuracy"] if last else None}
+
+    def rounds(self) -> Records:
+        """All rounds, in order."""
+        return self._records(f"SELECT {_ROUND_COLUMNS} FROM rounds ORDER BY t")  # noqa: S608 (our own columns)
+
+    def servers(self, t: int | None = None) -> Records:
+        """Accuracy of each server, in one round or in all."""
+        where, values = ("", ()) if t is None else ("WHERE t = ?", (t,))
+        return self._records(f"SELECT t, server, accuracy, num_samples FROM servers {where} ORDER BY t", values)  # noqa: S608
+
+    def links(self, t: int) -> Records:
+        """Links of one round with the joules that each took."""
+        return self._records(
+            "SELECT receiver, sender, delivered, propensity, utility, importance, spent.joules AS joules FROM links "
+            "LEFT JOIN (SELECT receiver, sender, sum(joules) AS joules FROM ledger WHERE t = ? AND cause = 'link' "
+            "GROUP BY receiver, sender) AS spent USING (receiver, sender) WHERE t = ? ORDER BY receiver, sender",
+            (t, t),
+        )
+
+    def propensity(self, t: int) -> NDArray[np.float64] | None:  # [N, N]
+        """Probability of every link in one round; None where it was not kept."""
+        row = self._connection.execute("SELECT propensity FROM matrices WHERE t = ?", (t,)).fetchone()
+        if row is None or not isinstance(row[0], bytes) or len(row[0]) % 4:
+            return None
+        flat = np.frombuffer(row[0], dtype="<f4").astype(np.float64)
+        side = math.isqrt(len(flat))
+        return flat.reshape(side, side) if side * side == len(flat) else None
+
+    def ledger(self, t: int, limit: int) -> Records:
+        """The ledger of one round, at most so many lines of it."""
+        return self._records("SELECT * FROM ledger WHERE t = ? ORDER BY rowid LIMIT ?", (t, limit))
+
+    def ledger_lines(self) -> Iterator[tuple[Any, ...]]:
+        """The names of the ledger's columns, then all of its lines."""
+        cursor = self._connection.execute("SELECT t, cause, sender, receiver, bits, joules, source FROM ledger")
+        yield tuple(column[0] for column in cursor.description)
+        yield from cursor
+
+    def _records(self, query: str, values: tuple[Any, ...] = ()) -> Records:
+        cursor = self._connection.execute(query, values)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]

@@ -1,0 +1,131 @@
+"""Chosen runs as rows of a comparison: runs that differ only by seed are one row, paired with a reference by seed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hatdfed.report import Record, pareto_front
+from hatdfed.statistics import PairedDifference, paired_or_none
+from hatdfed.summary import JOULES_PER_MJ, mean_and_deviation
+
+# What makes the world of a seed; runs are paired only where all of it is the same (D20).
+WORLD = (
+    *("dataset", "dataset_options", "servers", "rounds", "label_concentration", "device_online_probability", "churn"),
+    *("devices", "images_per_server", "samples_per_round", "split", "label_groups", "disjoint", "validation_images"),
+)
+_NOT_A_DIFFERENCE = ("seed", "checkpoint_every", "method")
+_MOST_NAMED = 3  # settings in the label of a row
+_FIGURES = ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "total_joules", "link_joules")
+
+
+class Run(NamedTuple):
+    """A finished run, and where it is kept."""
+
+    name: str
+    settings: Mapping[str, Any]
+    results: Record  # as in results.json
+
+
+class Row(NamedTuple):
+    """Runs that differ only by seed."""
+
+    label: str
+    seeds: list[int]
+    figures: dict[str, tuple[float, float]]  # name -> mean and standard deviation over seeds; percent and joules
+    points: PairedDifference | None  # accuracy against the reference; None where no seed is shared
+    energy_percent: PairedDifference | None
+    is_reference: bool
+    leaks_test: bool
+    is_on_front: bool
+    runs: list[Run]
+
+
+def comparison_rows(runs: Sequence[Run]) -> list[Row]:
+    """One row for each method and its settings; the first is the reference, of those that did not see the test set."""
+    groups = _groups(runs)
+    if not groups:
+        return []
+    labels = _labels([group[0].settings for group in groups])
+    leaks = [any(bool(run.results.get("leaks_test")) for run in group) for group in groups]
+    reference = next((index for index, leak in enumerate(leaks) if not leak), 0)
+    figures = [{name: _over_seeds(group, name) for name in _FIGURES} for group in groups]
+    spots = np.array([(row["total_joules"][0], row["avg_accuracy"][0]) for row in figures])
+    fair = [index for index, leak in enumerate(leaks) if not leak]  # what saw the test set is never ranked (D3)
+    front = {fair[index] for index in pareto_front(spots[fair])} if fair else set()
+    return [
+        Row(
+            labels[index],
+            sorted(_by_seed(group, "avg_accuracy")),
+            figures[index],
+            *_differences(group, groups[reference]),
+            is_reference=index == reference,
+            leaks_test=leaks[index],
+            is_on_front=index in front,
+            runs=group,
+        )
+        for index, group in enumerate(groups)
+    ]
+
+
+def figure(run: Run, name: str) -> float:
+    """One figure of a run: percent, or joules."""
+    if name.endswith("_joules"):
+        return JOULES_PER_MJ * float(run.results[f"{name.removesuffix('_joules')}_energy_mj"])
+    return float(run.results[name])
+
+
+def is_complete(results: Record) -> bool:
+    """Whether results hold every figure of a row."""
+    wanted = [f"{n.removesuffix('_joules')}_energy_mj" if n.endswith("_joules") else n for n in _FIGURES]
+    values = [results.get(name) for name in wanted]
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+
+
+def _groups(runs: Iterable[Run]) -> list[list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        kept = {key: value for key, value in run.settings.items() if key not in ("seed", "checkpoint_every")}
+        found.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(run)
+    return list(found.values())
+
+
+def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The method, with the settings in which it differs from others of that method."""
+    labels = []
+    for one in settings:
+        method = str(one.get("method", "–"))
+        others = [other for other in settings if other.get("method") == one.get("method")]
+        keys = [key for key in one if key not in _NOT_A_DIFFERENCE and any(o.get(key) != one[key] for o in others)]
+        named = ", ".join(f"{key} {_short(one[key])}" for key in keys[:_MOST_NAMED])
+        labels.append(f"{method} ({named}{', …' if len(keys) > _MOST_NAMED else ''})" if keys else method)
+    return labels
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return str(value.get("name", "…"))
+    return str(value)[:30]
+
+
+def _differences(
+    group: Sequence[Run], reference: Sequence[Run]
+) -> tuple[PairedDifference | None, PairedDifference | None]:
+    if any(group[0].settings.get(key) != reference[0].settings.get(key) for key in WORLD):
+        return None, None
+    points = paired_or_none(_by_seed(group, "avg_accuracy"), _by_seed(reference, "avg_accuracy"))
+    energy, before = _by_seed(group, "total_joules"), _by_seed(reference, "total_joules")
+    percent = {seed: 100 * (energy[seed] / before[seed] - 1) for seed in energy if before.get(seed)}
+    return points, paired_or_none(percent, dict.fromkeys(percent, 0.0))
+
+
+def _by_seed(runs: Iterable[Run], name: str) -> dict[int, float]:
+    return {int(run.settings.get("seed", 0)): figure(run, name) for run in runs}
+
+
+def _over_seeds(runs: Sequence[Run], name: str) -> tuple[float, float]:
+    return mean_and_deviation(list(_by_seed(runs, name).values()))
