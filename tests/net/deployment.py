@@ -96,3 +96,8 @@ class Deployment:
     @property
     def status(self):
         return self.process.status()
+
+    @property
+    def active(self):
+        """How many servers can play now."""
+        return sum(server["active"] for server in self.status["servers"])

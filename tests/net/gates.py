@@ -6,17 +6,31 @@ from hatdfed.node.outfit import simulated_outfit
 
 
 class Gate:
-    """Holds an edge at the beginning of a round until it is opened."""
+    """Holds an edge at the beginning of some rounds until it is told to go on."""
 
-    def __init__(self, t):
-        self.t = t
-        self.reached = threading.Event()
-        self.open = threading.Event()
+    def __init__(self, *rounds):
+        self._reached = {t: threading.Event() for t in rounds}
+        self._open = {t: threading.Event() for t in rounds}
 
     def __call__(self, config, index):
         """An outfit whose data come through the gate."""
         outfit = simulated_outfit(config, index)
         return outfit._replace(source=_Gated(outfit.source, self))
+
+    def is_reached(self, t):
+        return self._reached[t].is_set()
+
+    def open(self):
+        for event in self._open.values():
+            event.set()
+
+    def release(self, t):
+        self._open[t].set()
+
+    def pass_through(self, t):
+        if t in self._open:
+            self._reached[t].set()
+            self._open[t].wait(30)
 
 
 class _Gated:
@@ -27,7 +41,5 @@ class _Gated:
         return getattr(self._source, name)
 
     def work(self, t):
-        if t == self._gate.t:
-            self._gate.reached.set()
-            self._gate.open.wait(30)
+        self._gate.pass_through(t)
         return self._source.work(t)

@@ -156,7 +156,7 @@ class Peers:
     async def push(self, receiver: pb.Neighbour, t: int, until: float) -> None:
         """Bring the own model to a receiver."""
         exchange, began, wasted = self._exchange, time.monotonic(), 0
-        is_early = False
+        is_early, level = False, logging.WARNING
         while wasted < _TRIES:
             try:
                 outgoing = await exchange.message_for(receiver.index, t, until)
@@ -165,7 +165,8 @@ class Peers:
                 failpoint("before-push")
                 answer = await stub.Push(outgoing.frames(parcel), timeout=max(until - time.monotonic(), 0.1))
             except grpc.aio.AioRpcError as error:
-                _log.warning("round %d did not reach %s: %s", t, receiver.name, _words(error))
+                _log.log(level, "round %d did not reach %s: %s", t, receiver.name, _words(error))
+                level = logging.DEBUG  # it is called again; once is enough to know
                 is_early, wasted = False, wasted + (outgoing.sent.share > before)
             except HatdfedError as error:
                 _log.warning("round %d was not sent to %s: %s", t, receiver.name, error)
@@ -181,7 +182,7 @@ class Peers:
 
     async def pull(self, sender: pb.Neighbour, t: int, until: float) -> None:
         """Fetch the model of a sender that cannot reach this edge."""
-        exchange, began = self._exchange, time.monotonic()
+        exchange, began, level = self._exchange, time.monotonic(), logging.WARNING
         while True:
             try:
                 data = await self._fetch(sender, t, until)
@@ -192,7 +193,8 @@ class Peers:
                 _log.warning("refused the model of %s: %s", sender.name, error)
                 return
             except grpc.aio.AioRpcError as error:
-                _log.warning("round %d could not be had from %s: %s", t, sender.name, _words(error))
+                _log.log(level, "round %d could not be had from %s: %s", t, sender.name, _words(error))
+                level = logging.DEBUG
                 is_early = error.code() == grpc.StatusCode.ABORTED
                 if error.code() == grpc.StatusCode.FAILED_PRECONDITION or not await self._is_worth_another_try(
                     began, until, is_early=is_early
