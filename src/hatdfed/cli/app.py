@@ -20,6 +20,7 @@ from hatdfed.cli.identity import ca_app, token_app
 from hatdfed.cli.listing import datasets_command, methods_command
 from hatdfed.cli.operate import drain_command, status_command, stop_command
 from hatdfed.cli.paper import app as paper_app
+from hatdfed.cli.report import report_command
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
 from hatdfed.errors import HatdfedError
@@ -39,6 +40,7 @@ app.command("datasets")(datasets_command)
 app.command("show")(show_command)
 app.command("bench")(bench_command)
 app.command("dashboard")(dashboard_command)
+app.command("report")(report_command)
 app.command("doctor")(doctor_command)
 app.add_typer(paper_app, name="paper")
 app.command("coordinator")(coordinator_command)

@@ -16,11 +16,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from hatdfed.dashboard.cleaning import text
 from hatdfed.dashboard.comparing import choose, comparison_view
 from hatdfed.dashboard.pages import Chosen, in_order
 from hatdfed.dashboard.run_views import round_view, run_series
 from hatdfed.dashboard.site import Site
+from hatdfed.records.cleaning import text
 from hatdfed.records.reading import reading
 
 MOST_SERVERS = 100_000

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hatdfed.dashboard.cleaning import number, text, whole
-from hatdfed.dashboard.run_files import read_document, read_settings
 from hatdfed.errors import HatdfedError
+from hatdfed.records.cleaning import number, text, whole
 from hatdfed.records.reading import reading
+from hatdfed.records.small_files import read_document, read_settings
 from hatdfed.summary import JOULES_PER_MJ
 
 RUNNING, DONE, STALE = "running", "done", "stale"

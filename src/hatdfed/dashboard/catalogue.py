@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hatdfed.dashboard.cards import Card, make_card
-from hatdfed.dashboard.cleaning import text
+from hatdfed.records.cleaning import text
 from hatdfed.records.search import run_folders
 
 MOST_RUNS = 5000

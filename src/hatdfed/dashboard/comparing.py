@@ -10,11 +10,11 @@ import numpy as np
 
 import hatdfed.report.findings as fd
 from hatdfed.dashboard.cards import Card
-from hatdfed.dashboard.cleaning import text, whole
-from hatdfed.dashboard.run_files import read_document
 from hatdfed.dashboard.run_views import MOST_POINTS, plain
 from hatdfed.errors import HatdfedError
+from hatdfed.records.cleaning import text, whole
 from hatdfed.records.reading import reading
+from hatdfed.records.small_files import read_document
 from hatdfed.report import Vector, column, finite, mean_and_sd
 from hatdfed.report.groups import Row, Run, comparison_rows, figure, is_complete
 from hatdfed.statistics import PairedDifference

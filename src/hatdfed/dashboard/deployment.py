@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from hatdfed.dashboard.cleaning import number, text, whole
 from hatdfed.errors import HatdfedError
+from hatdfed.records.cleaning import number, text, whole
 
 Ask = Callable[[], Awaitable[dict[str, Any]]]
 

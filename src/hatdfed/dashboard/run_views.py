@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 import hatdfed.report.findings as fd
-from hatdfed.dashboard.cleaning import number, text, whole
+from hatdfed.records.cleaning import number, text, whole
 from hatdfed.records.reading import RunReader, reading
 from hatdfed.report import CAUSES, LastLinks, Record, RunData, Vector, column, cumulative_joules, server_accuracy
+from hatdfed.report.words import unparted
 
 MOST_LINES = 12  # servers with a line of their own; more would be a thicket
 MOST_POINTS = 1500  # of a curve; a longer run is thinned out, its last round is always there
@@ -51,12 +52,13 @@ def run_series(folder: Path, num_servers: int) -> dict[str, Any]:
 def _titles(mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
     known = regret[np.isfinite(regret)]
     missed = f"{fd.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
-    return {
+    titles = {
         "accuracy": fd.accuracy_finding(mean),
         "energy": fd.energy_finding(spent),
         "both": fd.half_way_finding(total, mean),
         "regret": missed,
     }
+    return {name: unparted(title) for name, title in titles.items()}
 
 
 def round_view(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:

@@ -18,8 +18,8 @@ from hatdfed.dashboard.cards import Card
 from hatdfed.dashboard.catalogue import Catalogue
 from hatdfed.dashboard.deployment import Deployment
 from hatdfed.dashboard.live import Streams
-from hatdfed.dashboard.words import FILTERS
 from hatdfed.errors import MissingDependencyError
+from hatdfed.report.words import FILTERS
 from hatdfed.version import __version__
 
 HERE = Path(__file__).parent

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,12 @@ def read_checkpoint(path: Path, run: str, coordinator: Coordinator) -> tuple[Coo
     return from_jsonable(data, template), snapshot
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write, flush to the disk, then rename: readers see the old content or the new one."""
+def write_atomically(path: Path, content: bytes | Sequence[bytes | bytearray | memoryview]) -> None:
+    """Write, flush to the disk, then rename: readers see the old content or the new one. Parts are written in order."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

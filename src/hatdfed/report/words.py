@@ -1,8 +1,9 @@
-"""Numbers as people read them, for the templates: always with a unit, a dash where nothing is known."""
+"""Numbers as people read them, for pages and reports: always with a unit, a dash where nothing is known."""
 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,11 @@ def ago(moment: float | None) -> str:
             number = int(seconds // size)
             return f"{number} {unit}{'s' if number > 1 else ''} ago"
     return "just now" if seconds < 5 else f"{int(seconds)} seconds ago"
+
+
+def unparted(sentence: str) -> str:
+    """A sentence in which no number is parted from its unit at the end of a line."""
+    return re.sub(r"(?<=\d) (?=[%kMJ±])", _NARROW, sentence)
 
 
 def breakable(path: str) -> list[str]:

@@ -1,0 +1,67 @@
+"""hatdfed report: runs as one document to keep, print or send."""
+
+from __future__ import annotations
+
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hatdfed.cli.console import err, interruptible, out, require_torch
+from hatdfed.errors import ConfigError, MissingDependencyError
+
+
+class Format(StrEnum):
+    """What a report is written as."""
+
+    HTML = "html"
+    MD = "md"
+
+
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Run folders, or folders with runs inside.")],
+    to: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="report.html by default.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="html: one file with all in it. md: pictures beside it.")] = (
+        Format.HTML
+    ),
+) -> None:
+    """Write runs as one document: figures, pictures, settings, machine."""
+    require_torch()
+    path = to or Path(f"report.{form.value}")
+    if not path.parent.is_dir() or path.is_dir():
+        raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")
+    try:
+        with interruptible("Nothing was written."):
+            _write(runs, path, form)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or path} cannot be written ({error.strerror}). Choose another -o."
+        ) from None
+    out.print(f"Report: {path}", soft_wrap=True)
+
+
+def _write(runs: list[Path], path: Path, form: Format) -> None:
+    try:
+        from hatdfed.records.checkpoint import write_atomically
+        from hatdfed.report.document import gather
+        from hatdfed.report.document_text import html_text, markdown_text
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "matplotlib"):
+            raise
+        raise MissingDependencyError(
+            f"This command needs the package {error.name}: pip install 'hatdfed[sim]'."
+        ) from None
+    with err.status("Reading runs …") as status:
+
+        def tell(name: str) -> None:
+            status.update(f"Drawing {name} …")
+
+        if form is Format.MD:
+            pictures = path.with_name(f"{path.stem}_pictures")
+            content = markdown_text(gather(runs, pictures, tell), pictures)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                content = html_text(gather(runs, Path(folder), tell))
+        write_atomically(path, content.encode())

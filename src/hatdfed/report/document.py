@@ -1,0 +1,189 @@
+"""What a report holds: every run with its figures, settings and machine, and a comparison where there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hatdfed.errors import RunFolderError
+from hatdfed.records.cleaning import flat_settings, number, text
+from hatdfed.records.folder import RunFolder
+from hatdfed.records.search import run_folders
+from hatdfed.records.small_files import read_document
+from hatdfed.report import RunData
+from hatdfed.report.comparison_figures import write_comparison_figures
+from hatdfed.report.drawn_methods import drawn_methods
+from hatdfed.report.groups import Row, Run, comparison_rows, is_complete
+from hatdfed.report.regret_figure import has_regret, regret_figure
+from hatdfed.report.run_data import run_data
+from hatdfed.report.run_figures import write_run_figures
+from hatdfed.report.style import save
+from hatdfed.session import RunResult
+from hatdfed.summary import JOULES_PER_MJ
+
+MOST_RUNS = 300
+_MEANING = {
+    "accuracy": "Accuracy over rounds",
+    "energy": "Energy by cause",
+    "accuracy_vs_energy": "Accuracy against energy",
+    "topology": "Links of the last round",
+    "link_use": "How often each link was drawn",
+    "regret": "Regret over rounds",
+}
+
+
+class Picture(NamedTuple):
+    """A drawn file, and what it shows in words."""
+
+    path: Path
+    words: str
+
+
+class Figure(NamedTuple):
+    """One number of a run: its name, its value as in results.json, and how it is written."""
+
+    name: str
+    value: float | None
+    unit: str  # percent, joules or count
+
+
+class RunPart(NamedTuple):
+    """One run of a report."""
+
+    anchor: str
+    name: str
+    title: str
+    is_finished: bool
+    state: str
+    figures: list[Figure]
+    by_server: list[float]  # test accuracy, percent
+    notes: list[str]
+    pictures: list[Picture]
+    settings: list[tuple[str, str]]
+    environment: list[tuple[str, str]]
+
+
+class Document(NamedTuple):
+    """A whole report."""
+
+    title: str
+    rows: list[Row]
+    comparison_pictures: list[Picture]
+    runs: list[RunPart]
+
+
+def gather(paths: Sequence[Path], pictures: Path, on_run: Callable[[str], None] | None = None) -> Document:
+    """Read all runs under these folders and draw their pictures into `pictures`."""
+    folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))[:MOST_RUNS]
+    parts, compared, drawn = [], [], {}
+    for index, folder in enumerate(folders):
+        if on_run is not None:
+            on_run(folder.name)
+        result = _read(RunFolder.open(folder))
+        run = run_data(result) if result.rounds else None
+        drawings = _draw(run, pictures / f"run-{index + 1}") if run is not None else []
+        parts.append(_part(folder, result, index, drawings))
+        if run is not None and is_complete(result.summary):
+            compared.append(Run(str(folder), result.config.model_dump(mode="json"), result.summary))
+            drawn[str(folder)] = run
+    rows = comparison_rows(compared) if len(compared) > 1 else []
+    many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
+    title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
+    return Document(title, rows, many, parts)
+
+
+def _folders(path: Path) -> list[Path]:
+    found = run_folders(path, most=MOST_RUNS)
+    if not found:
+        raise RunFolderError(f"There is no run in {path}. Name a run folder, or one that has run folders inside.")
+    return found
+
+
+def _read(folder: RunFolder) -> RunResult:
+    """A run as far as it is; its summary is empty until it is finished."""
+    config = folder.config()
+    results = folder.read_results() or {}
+    if int(results.get("rounds", 0)) < config.rounds:  # it was given more rounds since
+        results = {}
+    with closing(folder.read()) as database:
+        tables = {name: database.records(name) for name in ("rounds", "servers", "links", "ledger")}
+        propensity = database.last_propensity()
+    prices = np.full((config.servers, config.servers), np.nan)
+    np.fill_diagonal(prices, 0.0)
+    for row in tables["ledger"]:
+        if row["cause"] == "link":
+            prices[row["receiver"], row["sender"]] = row["joules"]
+    results.pop("config", None)
+    return RunResult(
+        config=config, summary=results, link_joules=prices, propensity=propensity, folder=folder.path, **tables
+    )
+
+
+def _draw(run: RunData, folder: Path) -> list[Picture]:
+    files = write_run_figures(run, folder)
+    (method,) = drawn_methods({run.label: [run]})
+    if has_regret(method):
+        files.append(save(regret_figure([method]), folder / "regret.png"))
+    return [Picture(file, f"{_MEANING[file.stem]}: {run.title}") for file in files]
+
+
+def _draw_comparison(rows: Sequence[Row], drawn: Mapping[str, RunData], folder: Path) -> list[Picture]:
+    """What saw the test set is listed, but not drawn (D3)."""
+    fair = {row.label: [drawn[run.name] for run in row.runs] for row in rows if not row.leaks_test}
+    files = write_comparison_figures(fair, folder) if fair else []
+    return [Picture(file, f"{_MEANING[file.stem]}: {', '.join(fair)}") for file in files]
+
+
+def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) -> RunPart:
+    config, summary = result.config, result.summary
+    played = len(result.rounds)
+    state = f"Finished after {played} rounds." if summary else f"Not finished: {played} of {config.rounds} rounds."
+    by_server = [number(value) for value in summary.get("accuracy_by_server", ())]
+    return RunPart(
+        anchor=f"run-{index + 1}",
+        name=text(str(folder)),
+        title=f"{config.method} on {config.dataset}, {config.servers} servers, seed {config.seed}",
+        is_finished=bool(summary),
+        state=state,
+        figures=_figures(summary) if summary else _progress(result.rounds),
+        by_server=[value for value in by_server if value is not None],
+        notes=[text(note, 500) for note in summary.get("notes", ())],
+        pictures=pictures,
+        settings=flat_settings(config.model_dump(mode="json")),
+        environment=flat_settings(read_document(folder, "environment.json")),
+    )
+
+
+def _figures(summary: Mapping[str, Any]) -> list[Figure]:
+    causes = summary.get("energy_by_cause_mj", {})
+    percent = {
+        "Test accuracy, mean over servers": "avg_accuracy",
+        "its standard deviation over servers": "std_accuracy",
+        "best server": "best_accuracy",
+        "worst server": "worst_accuracy",
+        "Accuracy on own labels": "personal_accuracy",
+    }
+    found = [Figure(name, number(summary.get(key)), "percent") for name, key in percent.items()]
+    found.append(Figure("Energy", _joules(summary.get("total_energy_mj")), "joules"))
+    for cause, name in (("upload", "device upload"), ("training", "training"), ("link", "links")):
+        found.append(Figure(f"of it on {name}", _joules(causes.get(cause)), "joules"))
+    found.append(Figure("Links in a round", number(summary.get("links_per_round")), "count"))
+    return [*found, Figure("Regret against the best fixed links", number(summary.get("regret_best_fixed")), "count")]
+
+
+def _progress(rounds: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """What can be said before the test data are read."""
+    if not rounds:
+        return []
+    spent = sum(row[f"{cause}_joules"] for row in rounds for cause in ("upload", "training", "link"))
+    accuracy = Figure("Validation accuracy so far, mean over servers", number(rounds[-1]["avg_accuracy"]), "percent")
+    return [accuracy, Figure("Energy so far", number(spent), "joules")]
+
+
+def _joules(megajoules: Any) -> float | None:
+    value = number(megajoules)
+    return None if value is None else value * JOULES_PER_MJ
