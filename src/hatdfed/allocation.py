@@ -1,7 +1,9 @@
 """How the C library treats memory that tensors give back.
 
 By default glibc returns buffers of a few megabytes to the system and faults them in again, page by page, at the next
-allocation. A round does that thousands of times.
+allocation. A round does that thousands of times. Once such a buffer was freed it does the opposite with others of its
+size, and what is kept lies in pieces between what is used: an edge with little memory is better off giving all of it
+back.
 """
 
 from __future__ import annotations
@@ -9,19 +11,29 @@ from __future__ import annotations
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of mallopt's parameters in <malloc.h>
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # mallopt's parameters in <malloc.h>
 _LARGEST_KEPT = 32 << 20  # bytes; the most that glibc accepts
 _FREE_KEPT = 1 << 30  # bytes
+_SMALL = 1 << 20  # bytes; what is larger is given back at once
+_ARENAS = 2  # heaps that threads share; each keeps some of what is freed
 
 
 def keep_freed_memory() -> bool:
     """Ask the C library to keep what is freed for the next tensor; whether it will."""
+    return _ask({_MMAP_THRESHOLD: _LARGEST_KEPT, _TRIM_THRESHOLD: _FREE_KEPT, _TOP_PAD: _LARGEST_KEPT})
+
+
+def return_freed_memory() -> bool:
+    """Ask the C library to give back what is freed; whether it will. Training is a little slower for it."""
+    return _ask({_MMAP_THRESHOLD: _SMALL, _TRIM_THRESHOLD: _SMALL, _ARENA_MAX: _ARENAS})
+
+
+def _ask(wanted: dict[int, int]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    wanted = {_MMAP_THRESHOLD: _LARGEST_KEPT, _TRIM_THRESHOLD: _FREE_KEPT, _TOP_PAD: _LARGEST_KEPT}
     accepted = [mallopt(parameter, value) == 1 for parameter, value in wanted.items()]
     return all(accepted)

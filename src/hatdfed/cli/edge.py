@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hatdfed.allocation import return_freed_memory
 from hatdfed.cli.console import require_torch
 from hatdfed.cli.coordinator import PLAIN_TEXT, Insecure, InsecureAnywhere, LogJson, quiet_grpc, split_listen
 from hatdfed.cli.identity import edge_join, needs_deploy, split_address
@@ -84,6 +85,7 @@ def edge_command(
         from hatdfed.node.store import EdgeStore
     import torch
 
+    return_freed_memory()
     torch.set_num_threads(threads or torch.get_num_threads())
     log_to_stderr(as_json=log_json)
     host, port = split_address(coordinator)

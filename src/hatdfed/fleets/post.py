@@ -79,13 +79,24 @@ def accept(
     return Received(model, message.num_samples, message.mass)
 
 
-def inbox_of(server: ServerState, own: Offer, mailbox: Mailbox, mixing: NDArray[np.float64] | None, i: int) -> Inbox:
-    """Server i's own model in slot 0 with the mass it kept, then what came, by sender."""
+def inbox_of(
+    server: ServerState,
+    own: Offer,
+    mailbox: Mailbox,
+    mixing: NDArray[np.float64] | None,
+    i: int,
+    *,
+    models: Tensor | None = None,
+) -> Inbox:
+    """Server i's own model in slot 0 with the mass it kept, then what came, by sender.
+
+    `models` are just these, for whoever has them in one tensor already.
+    """
     senders = sorted(mailbox)
     received = [mailbox[sender] for sender in senders]
     planned = [np.nan] * (1 + len(senders)) if mixing is None else mixing[[i, *senders]].tolist()
     return Inbox(
-        models=torch.stack([server.params, *(mail.model for mail in received)]),
+        models=torch.stack([server.params, *(mail.model for mail in received)]) if models is None else models,
         num_samples=torch.tensor([own.num_samples, *(mail.num_samples for mail in received)]),
         mixing=torch.tensor(planned, dtype=torch.float64),
         mass=torch.tensor([server.mass, *(mail.mass for mail in received)], dtype=torch.float64),

@@ -54,21 +54,28 @@ def pack(message: Message) -> bytes:
 def pack_parts(message: Message) -> list[Buffer]:
     """The same in parts, of which the tensors are views: nothing is copied, so they must stay as they are."""
     values = (message.run, message.t, message.sender, message.num_samples, repr(message.mass), message.codec)
-    header: dict[str, Any] = {"__metadata__": {name: str(v) for name, v in zip(_FIELDS, values, strict=True)}}
+    about = {name: str(value) for name, value in zip(_FIELDS, values, strict=True)}
+    body = tensor_parts(message.payload, about, before=_PREFIX)
+    digest = hashlib.sha256()
+    for part in body:
+        digest.update(part)
+    return [MAGIC + digest.digest(), *body]
+
+
+def tensor_parts(tensors: Mapping[str, NDArray[Any]], about: Mapping[str, str], *, before: int = 0) -> list[Buffer]:
+    """A safetensors file in parts, again without copies; it comes after so many bytes of something else."""
+    header: dict[str, Any] = {"__metadata__": about}
     # Large numbers first, as the format's own library has it: so all are aligned.
-    arrays = sorted(message.payload.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    arrays = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
     end = 0
     for name, array in arrays:
         start, end = end, end + array.nbytes
         header[name] = {"dtype": _CODES[array.dtype], "shape": array.shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(_PREFIX + 8 + len(text)) % _ALIGNMENT)
+    text += b" " * (-(before + 8 + len(text)) % _ALIGNMENT)
     body: list[Buffer] = [len(text).to_bytes(8, "little") + text]
     body += [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for _, array in arrays if array.size]
-    digest = hashlib.sha256()
-    for part in body:
-        digest.update(part)
-    return [MAGIC + digest.digest(), *body]
+    return body
 
 
 def unpack(data: Buffer, *, max_bytes: int | None = None) -> Message:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.aggregation import Inbox
 from hatdfed.codecs import payload_bits
 from hatdfed.edge_server import EdgeProgram, Offer, ServerState
 from hatdfed.errors import WireError
-from hatdfed.fleets.post import Postmark, Received, packed_parts
+from hatdfed.fleets.post import Postmark, Received, inbox_of, packed_parts
 from hatdfed.link_codecs import LinkCodec
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.transfer import frames
@@ -83,6 +85,7 @@ class Exchange:
         """Nothing more is taken for this round; who waits for it need not."""
         async with self._changed:
             self._is_closed, self._packed = True, {}
+            self._offer = self.server = None  # nobody needs them any more, and each may be a whole model
             self._changed.notify_all()
 
     async def excuse(self, t: int, peers: Iterable[int]) -> None:
@@ -186,6 +189,20 @@ class Exchange:
         by_link = isinstance(self.program.codec, LinkCodec)
         of = {s: mail.model for s, mail in self.mailbox.items()} if by_link else {}
         return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})
+
+    def inbox(self, server: ServerState, own: Offer) -> tuple[ServerState, Inbox]:
+        """What is merged, as one tensor: every model is let go once it is in there, so that none is here twice."""
+        models = torch.empty(1 + len(self.mailbox), len(server.params))
+        models[0] = server.params
+        for row, sender in enumerate(sorted(self.mailbox), start=1):
+            models[row] = self.mailbox[sender].model
+            self.mailbox[sender] = self.mailbox[sender]._replace(model=models[row])
+        server = server._replace(params=models[0])
+        return server, inbox_of(server, own, self.mailbox, self.mixing(), self.index, models=models)
+
+    def forget(self) -> None:
+        """The round is merged: its models need not wait for the next to begin."""
+        self.mailbox, self._known = {}, {}
 
     def mixing(self) -> NDArray[np.float64] | None:
         """The plan's weights as a row, if it has any."""

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from hatdfed.edge_server import EdgeProgram, ServerState, Verdict
 from hatdfed.errors import RunFolderError
-from hatdfed.fleets.post import inbox_of
 from hatdfed.learning.work import DataSource, Work
 from hatdfed.net.failpoints import failpoint
 from hatdfed.net.protocol import hatdfed_pb2 as pb
@@ -49,20 +48,40 @@ class Player:
         await exchange.begin(order, self.server)
         self.doing = f"training for round {t}"
         work: Work = await self.off_loop(self._source.work, t)
-        trained = await self.off_loop(program.train, self.server, work, t)
-        failpoint("trained")
-        server, offer = await self.off_loop(program.offer, trained, work, len(order.receivers))
-        await exchange.offer(server, offer)
-        self.doing = f"exchanging models of round {t}"
-        await self._exchange_models(order, until)
-        self.doing = f"merging round {t}"
-        server = exchange.remembered(program.take_back(server, offer, exchange.failed_sends))
-        inbox = inbox_of(server, offer, exchange.mailbox, exchange.mixing(), exchange.index)
-        merged, verdict = await self.off_loop(program.merge, server, inbox, work)
-        outcome = self._outcome(t, work, verdict)
-        await self._commit(merged, t + 1, outcome)
+        try:
+            # The moments are overwritten: for two sets of them a small machine has no room.
+            server = await self.off_loop(partial(program.train, self.server, work, t, spend=True))
+            failpoint("trained")
+            server, offer = await self.off_loop(program.offer, server, work, len(order.receivers))
+            await exchange.offer(server, offer)
+            self.doing = f"exchanging models of round {t}"
+            await self._exchange_models(order, until)
+            self.doing = f"merging round {t}"
+            server = exchange.remembered(program.take_back(server, offer, exchange.failed_sends))
+            server, inbox = await self.off_loop(exchange.inbox, server, offer._replace(payload={}))
+            del offer  # whose payload may be the model as it was
+            server, verdict = await self.off_loop(program.merge, server, inbox, work)
+            outcome = self._outcome(t, work, verdict)
+            exchange.forget()
+            del inbox
+            await self._commit(server, t + 1, outcome)
+        except Exception:
+            await self._recover()
+            raise
         self.doing = "waiting for a round"
         return outcome
+
+    async def _recover(self) -> None:
+        """As before the round: the moments that it has overwritten are on the disk, or begin anew."""
+        learner, server = self._program.learner, self.server
+        self.server = server._replace(optimiser=learner.optimiser.init(learner.num_trainable))
+        try:
+            kept = await self.off_loop(self._store.load, self._exchange.run)
+        except RunFolderError as error:
+            _log.error("%s", error)
+            return
+        if kept is not None and kept.round == self.next_round:
+            self.server = kept.server
 
     async def accuracy(self) -> float:
         """Of the model as it is, on validation data."""

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from hatdfed.edge_server import ServerState
 from hatdfed.errors import RunFolderError
 from hatdfed.fleets.server_arrays import server_arrays, server_from
+from hatdfed.net.wire import tensor_parts
 from hatdfed.records.checkpoint import write_atomically
 
 _log = logging.getLogger("hatdfed.node")
@@ -48,7 +48,7 @@ class EdgeStore:
         self._make()
         arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(kept.server).items()}
         about = {"run": kept.run, "round": str(kept.round), "outcome": kept.outcome.hex(), "digest": _digest(arrays)}
-        write_atomically(self._path(kept.round), save(arrays, metadata=about))
+        write_atomically(self._path(kept.round), tensor_parts(arrays, about))
         self._prune()
 
     def load(self, run: str | None = None) -> Kept | None:
