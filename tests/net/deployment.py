@@ -68,8 +68,8 @@ class Deployment:
             folder.save(key, self.office.authority.sign(csr(key), edge(name)), self.office.authority.pem)
         return Ends(folder, edge(name))
 
-    def start_edge(self, name, *, outfit=simulated_outfit, listen="127.0.0.1:0"):
-        place = Place(f"127.0.0.1:{self.port}", listen, patience=20.0)
+    def start_edge(self, name, *, outfit=simulated_outfit, listen="127.0.0.1:0", advertise=""):
+        place = Place(f"127.0.0.1:{self.port}", listen, advertise, patience=20.0)
         self.edges[name] = Edge(place, self.ends(name), EdgeStore(self.folder / "stores" / name), outfit)
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]

@@ -66,11 +66,11 @@ class Processes:
         self.started.append(process)
         return process
 
-    def start_edge(self, name):
+    def start_edge(self, name, outfit=simulated_outfit):
         """In this process."""
         place = Place(f"127.0.0.1:{self.port}", "127.0.0.1:0", patience=30.0)
         self.edges[name] = Edge(
-            place, Ends(None, edge(name)), EdgeStore(self.folder / "stores" / name), simulated_outfit
+            place, Ends(None, edge(name)), EdgeStore(self.folder / "stores" / name), outfit
         )
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]
