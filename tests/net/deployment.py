@@ -5,6 +5,7 @@ import contextlib
 
 from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
 from hatdfed.net.ends import Ends
+from hatdfed.net.identity.authority import LIFETIME
 from hatdfed.net.identity.files import IdentityFolder
 from hatdfed.net.identity.keys import csr, make_key
 from hatdfed.net.identity.names import edge
@@ -27,9 +28,9 @@ def settings(method="hat-dfed", **more):
 class Deployment:
     """Use as `async with Deployment(folder, config) as deployment`."""
 
-    def __init__(self, folder, config, quick=QUICK, *, secure=True):
-        self.folder, self.config, self.quick = folder, config, quick
-        self.office = create_office(folder / "ca") if secure else None
+    def __init__(self, folder, config, quick=QUICK, *, secure=True, desk=None, lifetime=LIFETIME):
+        self.folder, self.config, self.quick, self.desk = folder, config, quick, desk
+        self.office = create_office(folder / "ca", lifetime) if secure else None
         self.edges = {}
         self.tasks = {}
 
@@ -45,7 +46,7 @@ class Deployment:
 
     async def start_coordinator(self, port=0):
         ends = Ends(None) if self.office is None else Ends(self.office.identity)
-        hosting = Hosting(self.folder / "run", f"127.0.0.1:{port}", ends, self.office)
+        hosting = Hosting(self.folder / "run", f"127.0.0.1:{port}", ends, self.office, self.desk)
         self.process = CoordinatorProcess(self.config, self.quick, hosting)
         self.run = asyncio.ensure_future(self.process.serve())
         while not self.process.port and not self.run.done():
@@ -65,12 +66,13 @@ class Deployment:
         if not folder.cert_file.exists():
             key = make_key()
             (self.folder / "identities").mkdir(exist_ok=True)
-            folder.save(key, self.office.authority.sign(csr(key), edge(name)), self.office.authority.pem)
+            cert = self.office.authority.sign(csr(key), edge(name), self.office.lifetime)
+            folder.save(key, cert, self.office.authority.pem)
         return Ends(folder, edge(name))
 
-    def start_edge(self, name, *, outfit=simulated_outfit, listen="127.0.0.1:0", advertise=""):
-        place = Place(f"127.0.0.1:{self.port}", listen, advertise, patience=20.0)
-        self.edges[name] = Edge(place, self.ends(name), EdgeStore(self.folder / "stores" / name), outfit)
+    def start_edge(self, name, *, outfit=simulated_outfit, listen="127.0.0.1:0", advertise="", ends=None):
+        place = Place(f"127.0.0.1:{self.port}", listen, advertise, patience=20.0, desk=self.desk)
+        self.edges[name] = Edge(place, ends or self.ends(name), EdgeStore(self.folder / "stores" / name), outfit)
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]
 

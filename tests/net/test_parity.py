@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from tests.net.deployment import Deployment, settings
 
 from hatdfed.build.simulation import make_simulation
 from hatdfed.learning.datasets import load_dataset
 from hatdfed.loop import run
-from tests.net.deployment import Deployment, settings
 
 TOLERANCE = 1e-5
 
