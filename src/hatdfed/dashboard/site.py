@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +57,7 @@ class Site:
         return found
 
 
+@cache
 def style_marks(script: Path) -> list[str]:
     """Names by which plotly's script knows that a style sheet of one of its parts is there already.
 

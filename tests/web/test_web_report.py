@@ -1,0 +1,105 @@
+import json
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+from web_help import unfinish
+
+from hatdfed.cli.app import app
+from hatdfed.report.document import gather
+from hatdfed.report.document_text import html_text, markdown_text
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+@pytest.fixture(scope="module")
+def page(played, tmp_path_factory):
+    """A report of two runs."""
+    runs = [played / "hat-dfed-seed0", played / "rnd-seed0"]
+    return html_text(gather(runs, tmp_path_factory.mktemp("pictures")))
+
+
+def test_a_report_needs_nothing_but_itself(page):
+    found = Elements(page).found
+    tags = {tag for tag, _ in found}
+    assert not tags & {"script", "link", "iframe", "object", "base"}
+    assert all(attributes["src"].startswith("data:image/png;base64,") for tag, attributes in found if tag == "img")
+    assert all(attributes["href"].startswith("#") for tag, attributes in found if tag == "a")
+    assert "url(" not in page
+    assert "@import" not in page
+    assert sum(tag == "img" for tag, _ in found) == 5 + 2 * 5  # the comparison, and each run
+    assert all(attributes.get("alt") for tag, attributes in found if tag == "img")
+
+
+def test_the_numbers_of_a_report_are_those_of_results_json(page, played):
+    values = [float(attributes["value"]) for tag, attributes in Elements(page).found if tag == "data"]
+    for folder in (played / "hat-dfed-seed0", played / "rnd-seed0"):
+        results = json.loads((folder / "results.json").read_text())
+        for name in ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "links_per_round"):
+            assert results[name] in values
+        assert 1e6 * results["total_energy_mj"] in values
+        assert all(1e6 * spent in values for spent in results["energy_by_cause_mj"].values())
+        assert set(results["accuracy_by_server"]) <= set(values)
+
+
+def test_a_report_has_settings_machine_and_version(page):
+    text = unescape(page)
+    for words in ("link_share", "packages.hatdfed", "packages.torch", "hatdfed 0.", "seed 0"):
+        assert words in text
+
+
+def test_a_run_that_is_not_finished_says_so(runs, tmp_path):
+    unfinish(runs / "both" / "rnd-seed0", 3)
+    page = html_text(gather([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
+    assert "Not finished: 3 of 5 rounds." in page
+    assert "Validation accuracy so far" in page
+
+
+def test_a_run_without_rounds_has_no_pictures(runs, tmp_path):
+    unfinish(runs / "both" / "rnd-seed0", 0)
+    page = html_text(gather([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
+    assert "No round was played yet." in page
+
+
+def test_names_are_text_in_both_forms(runs, tmp_path):
+    name = "<script>alert(1)<|`*"
+    (runs / "both" / "rnd-seed0").rename(runs / name)
+    config = yaml.safe_load((runs / name / "config.yaml").read_text())
+    (runs / name / "config.yaml").write_text(yaml.safe_dump({**config, "method": "<img src=x>"}))
+    (runs / name / "environment.json").write_text(json.dumps({"processor": "<script>x</script>"}))
+    document = gather([runs / name], tmp_path / "pictures")
+    page, words = html_text(document), markdown_text(document, tmp_path / "pictures")
+    assert "<script>" not in page
+    assert "<img src=x>" not in page
+    assert not re.search(r"(?<!\\)<", words)
+
+
+def test_the_command_writes_one_file_or_markdown_with_pictures(runs, tmp_path):
+    run = str(runs / "both" / "hat-dfed-seed0")
+    done = CliRunner().invoke(app, ["report", run, "-o", str(tmp_path / "one.html")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "one.html").read_text().startswith("<!doctype html>")
+    done = CliRunner().invoke(app, ["report", run, "--format", "md", "-o", str(tmp_path / "two.md")])
+    assert done.exit_code == 0, done.output
+    pictures = re.findall(r"\]\(([^)]+)\)", (tmp_path / "two.md").read_text())
+    assert len(pictures) == 5
+    assert all((tmp_path / picture).is_file() for picture in pictures)
+
+
+def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.html")])
+    assert done.exit_code != 0
+    assert "There is no run in" in str(done.exception)

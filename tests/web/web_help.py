@@ -1,0 +1,52 @@
+"""Small things that the tests of the dashboard share."""
+
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from hatdfed.dashboard.app import make_app
+from hatdfed.dashboard.serving import listen
+from hatdfed.records.database import RunDatabase
+
+ADDRESS = "http://127.0.0.1"
+HOSTILE = '<script>alert("1")</script>'
+
+
+def id_of(client, name):
+    """The identifier of the run in that folder."""
+    (found,) = [card["id"] for card in client.get("/api/runs").json() if card["name"] == name]
+    return found
+
+
+def look_again(site):
+    """As if time had passed: the catalogue walks the disk anew."""
+    site.catalogue._looked_at = -1e9
+
+
+def unfinish(folder: Path, rounds: int) -> None:
+    """Turn a finished run into one that has played so many rounds."""
+    (folder / "results.json").unlink()
+    database = RunDatabase(folder / "run.sqlite")
+    database.forget_from(rounds)
+    database.close()
+
+
+@contextmanager
+def serving(site):
+    """The dashboard on a port of its own; gives its address."""
+    listener = listen("127.0.0.1", 0)
+    config = uvicorn.Config(make_app(site), log_level="critical", timeout_graceful_shutdown=1, lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
