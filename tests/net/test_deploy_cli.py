@@ -219,6 +219,10 @@ def test_a_coordinator_runs_where_there_is_no_torch(hatdfed, start, tmp_path, wi
     where = f"127.0.0.1:{port_of(coordinator)}"
     status = json.loads(done("status", "--coordinator", where, "--json"))  # ./ca is found by itself
     assert (status["round"], status["rounds"], status["servers"]) == (0, 2, [])
+    done("ca", "init", "another")
+    code, said = hatdfed("status", "--coordinator", where, "--ca", "another")
+    assert code == 2
+    assert "its certificate is of another authority" in said
     assert "waits for servers" in done("status", "--coordinator", where, "--ca", "ca")
     assert "ends now" in done("stop", "--coordinator", where, "--ca", "ca")
     assert coordinator.wait(SECONDS) == 0

@@ -118,7 +118,9 @@ def _cause(details: str | None) -> str:
     >>> _cause("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused")
     'Connection refused'
     """
-    return (details or "").rstrip(" ]").rpartition(": ")[2] or "no reason given"
+    if "CERTIFICATE_VERIFY_FAILED" in (details or ""):
+        return "its certificate is of another authority"
+    return (details or "").rstrip(" ].").rpartition(": ")[2] or "no reason given"
 
 
 def _show(status: dict[str, Any]) -> None:
