@@ -56,6 +56,7 @@ export function draw(target, traces, layout) {
     plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 12, r: 16, t: 8, b: 8 },
     hovermode: "x unified",
+    hoverdistance: 200,
     hoverlabel: { bgcolor: colour("paper"), bordercolor: colour("line"), font: { ...font, color: colour("ink") } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, xanchor: "left" },
     showlegend: false,
