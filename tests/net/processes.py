@@ -11,6 +11,7 @@ import time
 import yaml
 from tests.net.deployment import QUICK
 
+from hatdfed.errors import RunFolderError
 from hatdfed.net.ends import Ends
 from hatdfed.net.identity.names import edge
 from hatdfed.net.journal import Journal
@@ -69,9 +70,7 @@ class Processes:
     def start_edge(self, name, outfit=simulated_outfit):
         """In this process."""
         place = Place(f"127.0.0.1:{self.port}", "127.0.0.1:0", patience=30.0)
-        self.edges[name] = Edge(
-            place, Ends(None, edge(name)), EdgeStore(self.folder / "stores" / name), outfit
-        )
+        self.edges[name] = Edge(place, Ends(None, edge(name)), EdgeStore(self.folder / "stores" / name), outfit)
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]
 
@@ -92,6 +91,13 @@ class Processes:
             return database.records(table)
         finally:
             database.close()
+
+    def so_far(self, table):
+        """The same while the run may not have begun."""
+        try:
+            return self.records(table)
+        except RunFolderError:
+            return []
 
     def links(self):
         """Of all committed plans, as matrices would print them."""

@@ -189,7 +189,7 @@ async def real_kills(folder):
 
 async def until_round(processes, t):
     async with asyncio.timeout(40):
-        while not (processes.state / "run.sqlite").exists() or len(processes.records("rounds")) < t:
+        while len(processes.so_far("rounds")) < t:
             await asyncio.sleep(0.1)
 
 
@@ -199,3 +199,45 @@ def test_coordinator_and_edge_are_killed_in_the_middle_and_the_run_ends_as_it_sh
     assert [row["t"] for row in rounds] == list(range(40))
     assert plans == 40
     assert "goes on with its own model" in log
+
+
+class Slow(Gate):
+    """Every round takes a while."""
+
+    def pass_through(self, t):
+        time.sleep(0.1)
+
+
+async def frozen(folder):
+    """An edge stands still without hanging up, and goes on later."""
+    config = settings("hat-dfed", rounds=80)
+    with Processes(folder, config, min_servers=2, away_seconds=1.0, idle_seconds=3.0, beat_seconds=0.2) as processes:
+        coordinator = processes.coordinator()
+        for name in ("edge-0", "edge-1"):
+            processes.start_edge(name, outfit=Slow())
+        edge = processes.edge_process("edge-2")
+        await until_server(processes, 2)
+        edge.send_signal(signal.SIGSTOP)
+        stopped_at, began = len(processes.records("rounds")), time.monotonic()
+        await until_round(processes, stopped_at + 12)
+        seconds = time.monotonic() - began
+        edge.send_signal(signal.SIGCONT)
+        await until_server(processes, 2, after=len(processes.records("rounds")))
+        assert await ended(coordinator) == 0, processes.log()
+        await asyncio.wait_for(asyncio.gather(*processes.tasks.values()), 20)
+        await ended(edge)
+        return seconds, processes.records("rounds")
+
+
+async def until_server(processes, server, after=0):
+    async with asyncio.timeout(40):
+        while not any(row["server"] == server and row["t"] >= after for row in processes.so_far("servers")):
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_frozen_edge_delays_one_round_and_no_other(play, tmp_path, one_thread, eager):
+    seconds, rounds = play(frozen(tmp_path))
+    assert seconds < 10
+    assert sum(row["seconds"] > 1.5 for row in rounds[3:]) <= 2
+    assert [row["t"] for row in rounds] == list(range(80))
