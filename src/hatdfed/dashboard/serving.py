@@ -17,6 +17,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host.strip("[]"), port))
+        listener.listen(128)  # whoever reads the address may come at once
     except OSError as error:
         listener.close()
         raise ConfigError(
