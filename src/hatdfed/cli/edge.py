@@ -34,7 +34,7 @@ def edge_command(
         Path | None, typer.Option("--identity", metavar="FOLDER", help="Made by `hatdfed edge join`.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option("--store", metavar="FOLDER", help="Where its models are kept; edge-NAME.")
+        Path | None, typer.Option("--store", metavar="FOLDER", help="Where its models are kept; by default store-NAME.")
     ] = None,
     listen: Annotated[
         str | None,
@@ -93,7 +93,7 @@ def edge_command(
     ends = _ends(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
     asked = split_address(desk) if desk else (host, port - 1)
     place = Place(coordinator, listen, advertise, patience, None if insecure else asked)
-    keeps = EdgeStore(store or Path(f"edge-{_name(ends)}"), keep_models, keep_mb << 20)
+    keeps = EdgeStore(store or Path(f"store-{_name(ends)}"), keep_models, keep_mb << 20)
     outfit = partial(simulated_outfit, data_dir=data_dir, own_data=data, work_share=work_share)
     why = asyncio.run(_serve(partial(Edge, place, ends, keeps, outfit)))
     _log.info("This edge is done: %s.", why)
