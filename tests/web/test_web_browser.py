@@ -203,7 +203,7 @@ def test_hostile_runs_are_shown_as_text(browser, runs, address, name):
 
 def test_a_deployment_is_shown_as_text_with_whom_it_waits_for(browser, address):
     browser.get(f"{address}/deployment")
-    wait_for(lambda: "Waits for edge-2, for at most" in text(browser, "#waits"))
+    wait_for(lambda: "Waits for edge-2. At most" in text(browser, "#waits"))
     assert HOSTILE in text(browser, "#servers")
     assert "<b>too-late</b>" in text(browser, "#refused")
     assert complaints(browser) == []

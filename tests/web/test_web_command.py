@@ -27,7 +27,9 @@ def test_the_command_serves_until_it_is_told_to_stop(runs):
         address = re.search(r"http://127\.0\.0\.1:\d+/", line)[0]
         assert "hat-dfed-seed0" in httpx2.get(address).text
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        _, complaints = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert complaints == ""
 
 
 def test_what_cannot_work_is_refused_in_a_sentence(tmp_path):

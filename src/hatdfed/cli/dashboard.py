@@ -48,7 +48,7 @@ def dashboard_command(
     if not runs.is_dir():
         raise ConfigError(f"The folder {runs} does not exist. Name the folder of your runs with --runs.")
     deployment = _deployment(coordinator, ca, insecure, insecure_anywhere)
-    app = make_app(Site(Catalogue(runs.resolve()), deployment), listens_at=host)
+    app = make_app(Site(Catalogue(runs), deployment), listens_at=host)
     listener = listen(host, port)
     if not is_local(host):
         note(f"Everybody who reaches {host} can read these runs: the dashboard has no password and no encryption.")

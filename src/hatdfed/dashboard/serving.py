@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -37,4 +38,5 @@ def serve(app: FastAPI, listener: socket.socket) -> None:
         limit_concurrency=200,
         proxy_headers=False,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])

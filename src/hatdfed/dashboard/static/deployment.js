@@ -2,18 +2,19 @@
 import { byId, fillTable, joules, percent, setText } from "./dom.js";
 import { watch } from "./live.js";
 
+const STATES = { running: "running", finishing: "running", done: "done", stopped: "stale" };
 const HERE = { here: "here", away: "away", drained: "drained" };
 
 function seen(seconds) {
-  if (seconds === null) return "never";
+  if (seconds === null) return "–";
   return seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
 }
 
 function waits({ waits_for: whom, waits_seconds: seconds }) {
   if (!whom) return "Waits for nobody.";
-  if (seconds === null) return `Waits for ${whom}, as long as it takes.`;
+  if (seconds === null) return `Waits for ${whom}. There is no limit on that.`;
   const until = new Date(Date.now() + 1000 * seconds).toLocaleTimeString();
-  return `Waits for ${whom}, for at most ${Math.round(seconds)} s more, until ${until}.`;
+  return `Waits for ${whom}. At most ${Math.round(seconds)} s more, until ${until}.`;
 }
 
 function show(status) {
@@ -25,6 +26,7 @@ function show(status) {
     return;
   }
   setText("state", status.state);
+  byId("state").className = `state ${STATES[status.state] ?? ""}`;
   setText("played", String(status.round));
   setText("planned", `of ${status.rounds}, run ${status.run}`);
   setText("accuracy", percent(status.accuracy));
