@@ -28,6 +28,7 @@ from hatdfed.net.ends import Ends
 from hatdfed.net.failpoints import failpoint
 from hatdfed.net.identity.office import Office
 from hatdfed.net.journal import Journal
+from hatdfed.net.keeper import Keeper
 from hatdfed.net.metrics import serve_metrics
 from hatdfed.net.protocol.hatdfed_pb2_grpc import (
     add_CoordinationServicer_to_server,
@@ -39,7 +40,7 @@ from hatdfed.net.station import Station
 from hatdfed.net.status import Progress, status_of
 from hatdfed.records.database import RunDatabase
 from hatdfed.records.folder import RunFolder
-from hatdfed.round import RoundPlan, RoundRecord, RoundReport
+from hatdfed.round import RoundPlan, RoundReport
 from hatdfed.summary import summarise
 
 _log = logging.getLogger("hatdfed.net.coordinator")
@@ -141,15 +142,15 @@ class CoordinatorProcess:
         """The main loop, in a thread of its own: the services go on meanwhile."""
         database = RunDatabase(self.folder.database)
         try:
+            database.forget_from(self._journal.next_round())  # records may be ahead of the journal
+            self.progress.take_over(database.records("rounds"), database.records("links"))
             self._wait_for(self.station.assembled(self._min_servers))
             manifest = self.station.manifest
             if manifest is None:
                 raise RuntimeError("servers are ready without having said what their models are")
-            keeper = _Keeper(database, self.progress)
+            keeper = Keeper(database, self.progress)
             durable = DurableCoordinator(self._config, manifest, self._journal, self._assembled, keeper.keep)
             state = durable.restored()
-            database.forget_from(0 if state is None else state.t)
-            self.progress.take_over(database.records("rounds"), database.records("links"))
             self.progress.state = "running"
             fleet = RemoteFleet(lambda plan: self._played(plan, durable, keeper), self._accuracies)
             run(durable, fleet, rounds=self._config.rounds, state=state)
@@ -166,7 +167,7 @@ class CoordinatorProcess:
     def _assembled(self) -> Any:
         return self._wait_for(self.station.assembled(self._min_servers))
 
-    def _played(self, plan: RoundPlan, durable: DurableCoordinator, keeper: _Keeper) -> RoundReport:
+    def _played(self, plan: RoundPlan, durable: DurableCoordinator, keeper: Keeper) -> RoundReport:
         failpoint("before-announce")
         keeper.announced()
         prices = durable.for_servers(plan.draw.topology.num_servers).prices
@@ -228,33 +229,6 @@ async def _keep_fresh(office: Office) -> None:
         except HatdfedError as error:
             _log.error("the coordinator's certificate could not be renewed yet: %s", error)
         await asyncio.sleep(min(600.0, office.lifetime.total_seconds() / 10))
-
-
-class _Keeper:
-    """Writes records, and measures how long the coordinator itself worked on a round."""
-
-    def __init__(self, database: RunDatabase, progress: Progress) -> None:
-        self._database = database
-        self._progress = progress
-        self._began = self._since = time.perf_counter()
-        self._own = 0.0
-
-    def announced(self) -> None:
-        """The plan is drawn and committed; now the servers work."""
-        self._own = time.perf_counter() - self._since
-
-    def closed(self) -> None:
-        """All reports are there."""
-        self._since = time.perf_counter()
-
-    def keep(self, record: RoundRecord) -> None:
-        """One more round on the disk."""
-        now = time.perf_counter()
-        self._database.write(record, now - self._began)
-        self._database.flush()
-        self._progress.coordinator_seconds = self._own + (time.perf_counter() - self._since)
-        self._progress.count(record)
-        self._began = self._since = time.perf_counter()
 
 
 def _run_folder(path: Path, config: Config) -> RunFolder:
