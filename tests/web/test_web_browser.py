@@ -7,6 +7,7 @@ import yaml
 from web_browser import PHONE, SIZE, complaints, open_browser, requests, shape, wait_for
 from web_help import HOSTILE, serving, unfinish
 
+import hatdfed
 from hatdfed.dashboard.catalogue import Catalogue
 from hatdfed.dashboard.deployment import Deployment
 from hatdfed.dashboard.live import Streams
@@ -106,6 +107,15 @@ def test_the_slider_moves_the_graph_by_keys_and_the_charts_by_clicks(browser, ad
     click = "document.getElementById('accuracy-chart').emit('plotly_click', {points: [{x: 5}]})"
     browser.execute_script(click)
     wait_for(lambda: text(browser, "#ledger-round") == "round 5")
+    assert complaints(browser) == []
+
+
+def test_a_large_fleet_is_a_matrix_and_bands(browser, runs, address):
+    hatdfed.run(servers=50, rounds=2, out=runs / "fifty")
+    open_run(browser, address, "fifty")
+    wait_for(lambda: text(browser, "#topology-note").startswith("Every coloured cell is a link"))
+    assert browser.execute_script("return document.querySelectorAll('#topology .heatmaplayer image').length") == 1
+    assert "Bands" in text(browser, "#accuracy-note")
     assert complaints(browser) == []
 
 

@@ -72,7 +72,7 @@ def round_view(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:
 
 
 def _round(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str, Any]:
-    links = [link for link in reader.links(t) if _is_inside(link, num_servers)][:_MOST_LINKS]
+    links = [link for link in reader.links(t) if _is_inside(link, num_servers)]
     propensity = reader.propensity(t)
     accuracy: list[float | None] = [None] * num_servers
     for row in _inside(reader.servers(t), num_servers):
@@ -82,7 +82,8 @@ def _round(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str
         "t": t,
         "played": played,
         "accuracy": accuracy,
-        "links": [_link(link) for link in links],
+        "links": [_link(link) for link in links[:_MOST_LINKS]],
+        "links_are_cut": len(links) > _MOST_LINKS,
         "propensity": None if propensity is None else _without_diagonal(propensity),
         "ledger": [_ledger_line(line) for line in ledger[:MOST_LEDGER_LINES]],
         "ledger_is_cut": len(ledger) > MOST_LEDGER_LINES,

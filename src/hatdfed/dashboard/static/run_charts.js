@@ -1,5 +1,5 @@
 // The curves of one run, and the probabilities of one round.
-import { axis, chanceScale, colour, cursor, draw, energyUnit } from "./charts.js";
+import { CELL_GAP, axis, chanceScale, colour, cursor, draw, energyUnit } from "./charts.js";
 import { byId, setText } from "./dom.js";
 
 const CAUSES = { upload_joules: "upload", training_joules: "training", link_joules: "links" };
@@ -101,7 +101,7 @@ export function drawPropensity(target, round) {
   const highest = Math.max(...round.propensity.flat().map((value) => value ?? 0));
   const trace = {
     type: "heatmap", z: round.propensity, x: servers, y: servers, colorscale: chanceScale(), zmin: 0, zmax: Math.max(highest, 0.05), colorbar: bar,
-    xgap: isSmall ? 2 : 0, ygap: isSmall ? 2 : 0, hoverongaps: false, texttemplate: isSmall ? "%{z:.2f}" : "", hovertemplate: "%{x} → %{y}: %{z:.3f}<extra></extra>",
+    xgap: isSmall ? 2 : CELL_GAP, ygap: isSmall ? 2 : CELL_GAP, hoverongaps: false, texttemplate: isSmall ? "%{z:.2f}" : "", hovertemplate: "%{x} → %{y}: %{z:.3f}<extra></extra>",
   };
   const ticks = isSmall ? { tickvals: servers } : {};
   draw(target, [trace], {

@@ -1,10 +1,12 @@
 // One round's links: servers on a circle, arrows from sender to receiver. Many servers become a matrix instead.
-import { axis, colour, draw, jouleRamp, mixed } from "./charts.js";
-import { decimal, element, joules, percent } from "./dom.js";
+import { CELL_GAP, axis, colour, draw, jouleRamp, mixed } from "./charts.js";
+import { decimal, element, joules, percent, setText } from "./dom.js";
 
 const MOST_NODES = 40;
 const SIDE = 480;
 const RING = 172;
+const CIRCLE_NOTE = "Arrows go from sender to receiver, their colour says what they cost. Beside each server, and as its size: validation accuracy in percent.";
+const MATRIX_NOTE = "Every coloured cell is a link, its colour says what it cost. Rows receive, columns send. A cross: it did not arrive.";
 const SVG = "http://www.w3.org/2000/svg";
 
 function shape(tag, attributes, ...children) {
@@ -16,7 +18,10 @@ function shape(tag, attributes, ...children) {
 
 export function drawTopology(target, round) {
   const servers = round.accuracy.length;
-  if (servers > MOST_NODES) drawMatrix(target, round, servers);
+  const isMatrix = servers > MOST_NODES;
+  const cut = round.links_are_cut ? ` Only the first ${round.links.length} links are drawn.` : "";
+  setText("topology-note", (isMatrix ? MATRIX_NOTE : CIRCLE_NOTE) + cut);
+  if (isMatrix) drawMatrix(target, round, servers);
   else drawCircle(target, round, servers);
 }
 
@@ -28,7 +33,7 @@ function range(values, least) {
 }
 
 function drawCircle(target, round, servers) {
-  const widest = Math.min(30, 560 / servers);
+  const widest = Math.min(30, 400 / servers);
   const [low, high] = range(round.accuracy, 1);
   const radius = round.accuracy.map((value) => widest * Math.sqrt(0.4 + 0.6 * (value === null ? 0 : (value - low) / (high - low))));
   const place = round.accuracy.map((_, server) => {
@@ -135,9 +140,14 @@ function drawMatrix(target, round, servers) {
     target.replaceChildren(chart);
   }
   const ramp = jouleRamp().map((shade, index, all) => [index / (all.length - 1), shade]);
-  const bar = { thickness: 10, outlinewidth: 0, title: { text: "J", side: "top" } };
-  const trace = { type: "heatmap", z: values, colorscale: ramp, colorbar: bar, hovertemplate: "%{x} → %{y}: %{z:.3g} J<extra></extra>", hoverongaps: false };
-  draw(chart, [trace], {
+  const bar = { thickness: 10, outlinewidth: 0, ticksuffix: " J" };
+  const hovertemplate = "%{x} → %{y}: %{z:.3g} J<extra></extra>";
+  const cells = { type: "heatmap", z: values, colorscale: ramp, colorbar: bar, hovertemplate, hoverongaps: false, xgap: CELL_GAP, ygap: CELL_GAP };
+  const lost = round.links.filter((link) => !link.delivered);
+  const crosses = {
+    x: lost.map((link) => link.from), y: lost.map((link) => link.to), mode: "markers", marker: { symbol: "x-thin", size: 6, line: { width: 1.5, color: colour("ink") } }, hoverinfo: "skip",
+  };
+  draw(chart, [cells, crosses], {
     hovermode: "closest",
     xaxis: axis("Sending server", { showgrid: false, constrain: "domain" }),
     yaxis: axis("Receiving server", { showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain" }),
