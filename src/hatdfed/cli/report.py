@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hatdfed.cli.console import err, interruptible, out, require_torch
+from hatdfed.cli.console import err, interruptible, out
 from hatdfed.errors import ConfigError, MissingDependencyError
 
 
@@ -28,7 +28,6 @@ def report_command(
     ),
 ) -> None:
     """Write runs as one document: figures, pictures, settings, machine."""
-    require_torch()
     path = to or Path(f"report.{form.value}")
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")
@@ -48,7 +47,7 @@ def _write(runs: list[Path], path: Path, form: Format) -> None:
         from hatdfed.report.document import gather
         from hatdfed.report.document_text import html_text, markdown_text
     except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "matplotlib"):
+        if error.name not in ("jinja2", "matplotlib", "torch"):
             raise
         raise MissingDependencyError(
             f"This command needs the package {error.name}: pip install 'hatdfed[sim]'."
