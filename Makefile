@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow paper-smoke bench protocol cluster readme-figures clean
+.PHONY: help setup run test lint format test-slow test-browser paper-smoke bench protocol cluster readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,7 +18,7 @@ setup: $(READY)  ## Make the environment in .venv (run and test do it by themsel
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sim,deploy,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sim,deploy,dashboard,dev]'
 	touch $@
 
 run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
@@ -39,6 +39,10 @@ format: $(READY)  ## Rewrite the code in the one format
 
 test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
 	$(BIN)/pytest -m slow
+
+test-browser: $(READY)  ## The dashboard in headless Chromium (Debian: chromium, chromium-driver)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt selenium
+	$(BIN)/pytest -m browser tests/web
 
 paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at a small scale on digits
 	$(BIN)/hatdfed paper run all calibration readings released --scale smoke
