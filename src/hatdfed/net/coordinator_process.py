@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import secrets
-import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Writes a round to the run's records, says so in the log, and measures how long the coordinator itself worked on it."""
+"""Writes a round to the run's records, says so in the log, and measures the coordinator's own work on it."""
 
 from __future__ import annotations
 
