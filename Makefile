@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow test-browser paper-smoke bench protocol cluster readme-figures clean
+.PHONY: help setup run test lint format test-slow test-browser dashboard paper-smoke bench protocol cluster readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,10 @@ format: $(READY)  ## Rewrite the code in the one format
 
 test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
 	$(BIN)/pytest -m slow
+
+dashboard: $(READY)  ## Runs in a browser, at http://127.0.0.1:8050/
+	mkdir -p runs
+	$(BIN)/hatdfed dashboard
 
 test-browser: $(READY)  ## The dashboard in headless Chromium (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt selenium

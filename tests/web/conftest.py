@@ -21,16 +21,12 @@ if IS_INSTALLED:
     from hatdfed.dashboard.site import Site
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "browser: in headless Chromium; run by `pytest -m browser tests/web`")
-
-
 def pytest_collection_modifyitems(config, items):
     if "browser" in config.option.markexpr:
         return
     for item in items:
         if "browser" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="browser tests run by `pytest -m browser tests/web`"))
+            item.add_marker(pytest.mark.skip(reason="browser tests run by `make test-browser`"))
 
 
 @pytest.fixture(scope="session")
