@@ -8,13 +8,14 @@ back.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # mallopt's parameters in <malloc.h>
 _LARGEST_KEPT = 32 << 20  # bytes; the most that glibc accepts
 _FREE_KEPT = 1 << 30  # bytes
-_SMALL = 1 << 20  # bytes; what is larger is given back at once
+_SMALL = 1 << 17  # bytes; what is larger is given back at once
 _ARENAS = 2  # heaps that threads share; each keeps some of what is freed
 
 
@@ -26,6 +27,12 @@ def keep_freed_memory() -> bool:
 def return_freed_memory() -> bool:
     """Ask the C library to give back what is freed; whether it will. Training is a little slower for it."""
     return _ask({_MMAP_THRESHOLD: _SMALL, _TRIM_THRESHOLD: _SMALL, _ARENA_MAX: _ARENAS})
+
+
+def tidy_freed_memory() -> None:
+    """Give back what is free between pieces that are used, once: for a moment when little is used."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _ask(wanted: dict[int, int]) -> bool:

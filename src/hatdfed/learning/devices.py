@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hatdfed.learning.work import Batch, Indices, Work, WorkPlan
+from hatdfed.learning.work import Batch, Gathered, Indices, Work, WorkPlan
 from hatdfed.presence import is_present
 from hatdfed.randomness import stream, torch_seed
 
@@ -54,7 +54,7 @@ class SimulatedDevices:
         """The round's data, in batches."""
         plan = self.plan(t)
         return Work(
-            batches=tuple(self._take(chosen) for chosen in plan.batches),
+            batches=Gathered(self._take, plan.batches),
             num_samples=plan.num_samples,
             devices_online=plan.devices_online,
             probe=self._take(plan.probe),

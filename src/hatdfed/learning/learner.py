@@ -24,7 +24,7 @@ from hatdfed.learning.work import Batch
 # Numbers in a forward pass, as in 100 images of 28×28: ten such passes are twice as fast as one over 1,000, whose
 # buffers the allocator returns to the system and faults in again every time.
 EVALUATION_NUMBERS = 100 * 28 * 28
-_PIECE = 1 << 16  # numbers that an optimiser moves at once
+_PIECE = 1 << 14  # numbers that an optimiser moves at once: few enough for a cache, and for memory that is kept
 
 
 class Learner:

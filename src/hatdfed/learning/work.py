@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,33 @@ class Batch(NamedTuple):
 class Work(NamedTuple):
     """What a server knows in one round. The test set is not in it."""
 
-    batches: tuple[Batch, ...]  # all passes over the round's data, in order
+    batches: Sequence[Batch]  # all passes over the round's data, in order
     num_samples: int  # |D_k|
     devices_online: int
     probe: Batch  # a few of the server's own images, to judge models on
     validation: Batch
     seed: int  # for dropout
     label_counts: Tensor | None = None  # [C] of all images that the server owns; None: not known
+
+
+class Gathered(Sequence[Batch]):
+    """Batches that are put together when they are asked for: all passes at once would take room for nothing."""
+
+    def __init__(self, take: Callable[[Indices], Batch], chosen: Sequence[Indices]) -> None:
+        self._take = take
+        self._chosen = chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, place: int) -> Batch: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, place: int | slice) -> Batch | Sequence[Batch]:
+        if isinstance(place, slice):
+            return Gathered(self._take, self._chosen[place])
+        return self._take(self._chosen[place])
 
 
 class WorkPlan(NamedTuple):

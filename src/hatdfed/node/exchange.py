@@ -24,6 +24,7 @@ from hatdfed.net.transfer import frames
 from hatdfed.net.wire import Buffer
 
 EARLY = "early"  # the reason that is worth another try
+_IN_PLACE_OF_TRAINING = 2  # models for which there is no room while the own one is trained
 
 
 class Outgoing(NamedTuple):
@@ -64,6 +65,8 @@ class Exchange:
         self._excuses: dict[int, set[int]] = {}  # by round: one may come before its round begins here
         self._changed = asyncio.Condition()
         self._is_closed = True
+        self._came_early = 0
+        self._models = torch.empty(0)  # [1 + senders, P] the own one first, then what came
 
     async def begin(self, order: pb.RoundOrder, server: ServerState) -> None:
         """A new round: from now on its models are taken."""
@@ -72,7 +75,7 @@ class Exchange:
             self.until = time.monotonic() + order.seconds
             self.mailbox, self.sent, self._known = {}, {}, {}
             self._excuses = {t: peers for t, peers in self._excuses.items() if t >= order.round}
-            self._offer, self._packed = None, {}
+            self._offer, self._packed, self._came_early = None, {}, 0
             self._changed.notify_all()
 
     async def offer(self, server: ServerState, offer: Offer) -> None:
@@ -128,6 +131,19 @@ class Exchange:
         if self.order.round > t or self._is_closed:
             raise WireError("late", f"Round {t} is over here.")
         return self.order
+
+    async def room_for_model(self, t: int, until: float) -> None:
+        """Training takes memory of its own: until it is over, some models wait at their senders."""
+
+        def is_room() -> bool:
+            senders = 0 if self.order is None else len(self.order.senders)
+            is_trained = self._offer is not None
+            return not self._is_open(t) or is_trained or self._came_early < senders - _IN_PLACE_OF_TRAINING
+
+        await self._wait(is_room, until)
+        if not self._is_open(t) or not is_room():
+            raise WireError("late", f"Round {t} is over here.")
+        self._came_early += self._offer is None
 
     async def message_for(self, receiver: int, t: int, until: float) -> Outgoing:
         """The bytes for one receiver, once the model is trained."""
@@ -190,15 +206,20 @@ class Exchange:
         of = {s: mail.model for s, mail in self.mailbox.items()} if by_link else {}
         return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})
 
-    def inbox(self, server: ServerState, own: Offer) -> tuple[ServerState, Inbox]:
-        """What is merged, as one tensor: every model is let go once it is in there, so that none is here twice."""
-        models = torch.empty(1 + len(self.mailbox), len(server.params))
-        models[0] = server.params
+    def make_room(self, server: ServerState) -> ServerState:
+        """The same server, whose model is the first row of the tensor that will be merged."""
+        senders = 0 if self.order is None else len(self.order.senders)
+        self._models = torch.empty(1 + senders, len(server.params))  # takes memory as it is written, row by row
+        self._models[0] = server.params
+        return server._replace(params=self._models[0])
+
+    def inbox(self, server: ServerState, own: Offer) -> Inbox:
+        """What is merged: every model is let go once it is in its row, so that none is here twice."""
+        models, self._models = self._models[: 1 + len(self.mailbox)], torch.empty(0)
         for row, sender in enumerate(sorted(self.mailbox), start=1):
             models[row] = self.mailbox[sender].model
             self.mailbox[sender] = self.mailbox[sender]._replace(model=models[row])
-        server = server._replace(params=models[0])
-        return server, inbox_of(server, own, self.mailbox, self.mixing(), self.index, models=models)
+        return inbox_of(server, own, self.mailbox, self.mixing(), self.index, models=models)
 
     def forget(self) -> None:
         """The round is merged: its models need not wait for the next to begin."""

@@ -88,6 +88,7 @@ class PeerService(PeerServicer):
         sender = exchange.sender_named(name)
         if sender in exchange.mailbox:
             raise WireError("duplicate", f"The model of {name} is already here.")
+        await exchange.room_for_model(parcel.round, exchange.until)
         try:
             async with asyncio.timeout(exchange.until - time.monotonic()), self._room:
                 data = await collect(stream, parcel.size, limit=_limit(exchange), idle_seconds=self._idle_seconds)

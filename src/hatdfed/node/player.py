@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from hatdfed.allocation import tidy_freed_memory
 from hatdfed.edge_server import EdgeProgram, ServerState, Verdict
 from hatdfed.errors import RunFolderError
 from hatdfed.learning.work import DataSource, Work
@@ -50,16 +51,19 @@ class Player:
         work: Work = await self.off_loop(self._source.work, t)
         try:
             # The moments are overwritten: for two sets of them a small machine has no room.
-            server = await self.off_loop(partial(program.train, self.server, work, t, spend=True))
+            train = partial(program.train, self.server, work, t, spend=True)
+            server = exchange.make_room(await self.off_loop(train))
+            self._worker.submit(tidy_freed_memory)
             failpoint("trained")
             server, offer = await self.off_loop(program.offer, server, work, len(order.receivers))
             await exchange.offer(server, offer)
             self.doing = f"exchanging models of round {t}"
             await self._exchange_models(order, until)
             self.doing = f"merging round {t}"
+            self._worker.submit(tidy_freed_memory)
             server = exchange.remembered(program.take_back(server, offer, exchange.failed_sends))
-            server, inbox = await self.off_loop(exchange.inbox, server, offer._replace(payload={}))
-            del offer  # whose payload may be the model as it was
+            inbox = await self.off_loop(exchange.inbox, server, offer)
+            del offer
             server, verdict = await self.off_loop(program.merge, server, inbox, work)
             outcome = self._outcome(t, work, verdict)
             exchange.forget()
@@ -68,6 +72,7 @@ class Player:
         except Exception:
             await self._recover()
             raise
+        self._worker.submit(tidy_freed_memory)
         self.doing = "waiting for a round"
         return outcome
 

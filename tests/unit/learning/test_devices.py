@@ -40,7 +40,7 @@ def test_every_pass_sees_the_rounds_data_once():
 
 def test_a_server_whose_devices_are_all_offline_trains_on_nothing_and_still_has_a_probe():
     work = devices(online_probability=0.0).work(4)
-    assert work.batches == ()
+    assert not work.batches
     assert work.num_samples == work.devices_online == 0
     assert len(work.probe.y) == 16
 
