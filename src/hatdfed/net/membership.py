@@ -106,9 +106,10 @@ class Membership:
         """Links along which one of the two ends can dial the other; row receives."""
         can_dial = np.zeros((self.num_places, self.num_places), dtype=bool)
         known = self.members[: self.num_places]
-        for member in known:
-            for other in known:
-                can_dial[member.index, other.index] = self.can_dial(member, other)
+        can_dial[: len(known), : len(known)] = [bool(other.address) for other in known]
+        for member in known:  # as `can_dial` says, but a row at once: there may be hundreds of servers
+            missed = [index for index, yes in member.dials.items() if not yes and index < len(known)]
+            can_dial[member.index, missed] = False
         result: BoolMatrix = (can_dial | can_dial.T) & all_links(self.num_places)
         return result
 
