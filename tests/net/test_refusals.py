@@ -40,26 +40,37 @@ async def turned_away(folder, make_ends, *, secure=True):
         return str(caught.value), time.monotonic() - began
 
 
-def test_an_edge_of_another_authority_is_told_so(play, tmp_path, one_thread):
+def noted(caplog):
+    """What the coordinator's front desk has written down about those it refused."""
+    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.net.desk"]
+    return [line for line in lines if line.startswith("Refused")]
+
+
+def test_an_edge_of_another_authority_is_told_so(play, tmp_path, one_thread, caplog):
     other = create_office(tmp_path / "other")
     sentence, seconds = play(turned_away(tmp_path, lambda _: identity(tmp_path / "mine", other, "edge-9")))
     assert "did not prove that it is the coordinator" in sentence
     assert "join again" in sentence
     assert seconds < 10
+    (line,) = noted(caplog)
+    assert "certificate" in line
 
 
-def test_an_edge_whose_certificate_has_expired_is_told_so(play, tmp_path, one_thread):
+def test_an_edge_whose_certificate_has_expired_is_told_so(play, tmp_path, one_thread, caplog):
     def expired(deployment):
         return identity(tmp_path / "mine", deployment.office, "edge-9", timedelta(seconds=-5))
 
     sentence, _ = play(turned_away(tmp_path, expired))
     assert "expired at" in sentence
     assert "Join again with a new token." in sentence
+    assert all("expired" in line for line in noted(caplog))
 
 
-def test_an_edge_in_plain_text_is_told_that_certificates_are_wanted(play, tmp_path, one_thread):
+def test_an_edge_in_plain_text_is_told_that_certificates_are_wanted(play, tmp_path, one_thread, caplog):
     sentence, _ = play(turned_away(tmp_path, lambda _: Ends(None, edge("edge-9"))))
     assert "wants certificates" in sentence
+    (line,) = noted(caplog)
+    assert "without a certificate" in line
 
 
 def test_an_edge_with_a_certificate_is_told_that_the_coordinator_has_none(play, tmp_path, one_thread):
@@ -114,8 +125,9 @@ async def denied_in_the_middle(folder):
     gate = Gate(0, 2)
     async with Deployment(folder, settings("full"), FEW) as deployment:
         await deployment.start_edges(1, outfit=gate)
-        for name in ("edge-1", "edge-2"):
+        for name in ("edge-1", "edge-2"):  # one by one, so that each has the place of its number
             deployment.start_edge(name)
+            await deployment.until(lambda name=name: name in [each["name"] for each in deployment.status["servers"]])
         await deployment.until(lambda: gate.is_reached(0) and deployment.active == 3)
         gate.release(0)
         await deployment.until(lambda: gate.is_reached(2))

@@ -92,7 +92,7 @@ def edge_command(
     listen, advertise = _reached_at(listen, advertise, host, port)
     ends = _ends(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
     asked = split_address(desk) if desk else (host, port - 1)
-    place = Place(coordinator, listen, advertise, patience, None if insecure else asked)
+    place = Place(coordinator, listen, advertise, patience, asked)
     keeps = EdgeStore(store or Path(f"store-{_name(ends)}"), keep_models, keep_mb << 20)
     outfit = partial(simulated_outfit, data_dir=data_dir, own_data=data, work_share=work_share)
     why = asyncio.run(_serve(partial(Edge, place, ends, keeps, outfit)))

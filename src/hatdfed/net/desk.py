@@ -37,6 +37,11 @@ from hatdfed.net.identity.office import Office
 _log = logging.getLogger("hatdfed.net.desk")
 _PAUSE_SECONDS = 0.1
 
+_TURNED_AWAY = {
+    "wrong-pin": "It was given the pin of another authority.",
+    "no-certificate": "It came in plain text, without a certificate.",
+}
+
 
 class FrontDesk:
     """Serves one office; use it as `async with FrontDesk(office) as desk`."""
@@ -142,7 +147,10 @@ class FrontDesk:
             if ask == "explain":
                 what = "an explanation"
                 return self._explain(text_of(request, "cert"), caller)
-            raise IdentityError("bad-field", "The field 'ask' must be authority, enroll or explain.")
+            if ask == "refuse":
+                self._note(text_of(request, "word"), caller)
+                return {}
+            raise IdentityError("bad-field", "The field 'ask' must be authority, enroll, explain or refuse.")
         except IdentityError as error:
             self._refuse(what, caller, error)
             return {"error": str(error), "word": error.reason}
@@ -160,6 +168,12 @@ class FrontDesk:
             return {"reason": None}
         self._refuse("a certificate", caller, refused)
         return {"reason": str(refused)}
+
+    def _note(self, word: str, caller: str) -> None:
+        """A caller turned away by itself, and says why."""
+        if word not in _TURNED_AWAY:
+            raise IdentityError("bad-field", f"The field 'word' must be one of {', '.join(_TURNED_AWAY)}.")
+        self._refuse("a caller", caller, IdentityError(word, _TURNED_AWAY[word]))
 
     def _refuse(self, what: str, caller: str, error: IdentityError) -> None:
         self.refusals[error.reason] += 1

@@ -16,7 +16,7 @@ import grpc
 from hatdfed.config import Config
 from hatdfed.errors import HatdfedError, IdentityError
 from hatdfed.net.ends import Ends
-from hatdfed.net.identity.join import explain
+from hatdfed.net.identity.join import explain, tell_desk
 from hatdfed.net.identity.names import COORDINATOR
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.protocol.hatdfed_pb2_grpc import CoordinationStub, add_PeerServicer_to_server
@@ -116,6 +116,8 @@ class Edge:
         """A handshake that fails gives no reason; the front desk does."""
         identity = self._ends.identity
         if reason := await wrong_kind_of_line(self._place.coordinator, is_secure=identity is not None):
+            if identity is None and self._place.desk is not None:
+                await tell_desk(*self._place.desk, "no-certificate")
             raise RefusedError(reason)
         if identity is None or self._place.desk is None:
             return

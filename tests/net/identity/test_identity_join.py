@@ -79,12 +79,14 @@ def test_an_expired_and_an_unknown_token_are_refused(play, office, new_edge, cap
     assert len(refusals(caplog)) == 2
 
 
-def test_a_wrong_pin_ends_it_before_the_token_is_sent(play, office, new_edge):
+def test_a_wrong_pin_ends_it_before_the_token_is_sent(play, office, new_edge, caplog):
     token = office.tokens.create("edge-7", HOUR)
     error = refused(play, office, token, new_edge, "sha256:" + "0" * 64)
     assert error.reason == "wrong-pin"
     assert "somebody is in between" in str(error)
     assert office.tokens.redeem(token) == "edge-7"
+    (line,) = refusals(caplog)
+    assert "the pin of another authority" in line
 
 
 @pytest.mark.parametrize("pin", ["", "sha256:12", "0" * 64, "md5:" + "0" * 64])
@@ -215,7 +217,7 @@ def test_no_secret_shows_up_in_a_log(play, office, tmp_path, caplog):
                 await ask_desk(HOST, desk.port, unverified(), content)
 
     play(scene())
-    assert len(refusals(caplog)) == 6
+    assert len(refusals(caplog)) == 7
     body = request.splitlines()[1]
     secrets = [token, body, joined.key_pem.decode().splitlines()[1], "PRIVATE KEY", "BEGIN CERTIFICATE REQUEST"]
     assert not [secret for secret in secrets if secret in caplog.text]

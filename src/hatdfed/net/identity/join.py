@@ -7,6 +7,7 @@ alone, and sends the token and a signing request. The private key is made here a
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import re
 from datetime import UTC, datetime
@@ -49,8 +50,20 @@ async def explain(host: str, port: int, folder: IdentityFolder) -> str | None:
     """Why the coordinator refuses this node's certificate, or None if it does not. The coordinator notes it, too."""
     identity = folder.read()
     request = {"ask": "explain", "cert": identity.cert_pem.decode("ascii")}
-    answer = _accepted(await ask_desk(host, port, verified_by(identity.ca_pem), request))
+    try:
+        answer = _accepted(await ask_desk(host, port, verified_by(identity.ca_pem), request))
+    except IdentityError as error:
+        if error.reason == "not-the-coordinator":  # a certificate is no secret: whoever it is may note who came
+            with contextlib.suppress(IdentityError):
+                await ask_desk(host, port, unverified(), request)
+        raise
     return None if answer.get("reason") is None else text_of(answer, "reason")
+
+
+async def tell_desk(host: str, port: int, word: str) -> None:
+    """Let the coordinator note why this node turned away; nothing of it is a secret, and no answer is believed."""
+    with contextlib.suppress(IdentityError):
+        await ask_desk(host, port, unverified(), {"ask": "refuse", "word": word})
 
 
 async def _pinned_authority(host: str, port: int, pin: str) -> x509.Certificate:
@@ -58,6 +71,7 @@ async def _pinned_authority(host: str, port: int, pin: str) -> x509.Certificate:
     # Only the one certificate that is compared is used, whatever else the text holds.
     authority = certificate_from_pem(str(answer.get("ca")).encode("utf-8", "replace"), f"The answer of {host}:{port}")
     if not hmac.compare_digest(pin_of(authority), pin):
+        await tell_desk(host, port, "wrong-pin")
         raise IdentityError(
             "wrong-pin",
             f"The authority at {host}:{port} is not the one of the pin {pin}. The token was not sent. "
