@@ -52,6 +52,10 @@ class Deployment:
         while not self.process.port and not self.run.done():
             await asyncio.sleep(0.01)
         self.port = self.process.port
+        while self.desk is not None and not self.process.desk_port and not self.run.done():
+            await asyncio.sleep(0.01)
+        if self.desk is not None:
+            self.desk = (self.desk[0], self.process.desk_port)
 
     async def stop_coordinator(self):
         self.process.station.stop_asked.set()

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 from tests.net.deployment import QUICK, Deployment, settings
 from tests.net.gates import Gate
-from tests.net.processes import free_port
 
 from hatdfed.errors import IdentityError
 from hatdfed.net.ends import Ends
@@ -30,7 +29,7 @@ def identity(folder, office, name, lifetime=timedelta(hours=1)):
 
 async def turned_away(folder, make_ends, *, secure=True):
     """What an edge with these ends is told, in how long."""
-    desk = ("127.0.0.1", free_port()) if secure else None
+    desk = ("127.0.0.1", 0) if secure else None
     async with Deployment(folder, settings(), secure=secure, desk=desk) as deployment:
         began = time.monotonic()
         deployment.start_edge("edge-9", ends=make_ends(deployment))

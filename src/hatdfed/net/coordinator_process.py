@@ -79,7 +79,7 @@ class CoordinatorProcess:
             raise
         self.station = Station(self._journal, settings, config.servers, epoch, self._journal.next_round())
         self.progress = Progress(run_id, config.rounds)
-        self.port = 0
+        self.port = self.desk_port = 0  # once it listens
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def status(self) -> dict[str, Any]:
@@ -132,6 +132,7 @@ class CoordinatorProcess:
                 if self._hosting.desk is not None:
                     host, port = self._hosting.desk
                     desk = await stack.enter_async_context(FrontDesk(self._hosting.office, host=host, port=port))
+                    self.desk_port = desk.port
                     _log.info("new edges join at port %d", desk.port)
             if self._hosting.metrics is not None:
                 stack.callback(serve_metrics(self.status, *self._hosting.metrics))
