@@ -104,6 +104,40 @@ def half_precision_table() -> str:
     return table(headings, rows)
 
 
+def wire_line() -> str:
+    """A model between two edges, and the bare copy."""
+    row = _load("wire-cpu.json")
+    return (
+        f"{row['model_bytes'] / 1e6:.1f} MB in {row['edge_ms']:.0f} ms, the bare copy in {row['bare_ms']:.0f} ms: "
+        f"{row['ratio']:.2f} times as long (median of {row['repeats']})"
+    )
+
+
+def edge_memory_table() -> str:
+    """How much an edge grows in rounds."""
+    rows = _load("edge-memory-cpu.json")["rows"]
+    cells = []
+    for degree in sorted({row["in_degree"] for row in rows}):
+        mine = [row for row in rows if row["in_degree"] == degree]
+        growth = [value for row in mine for value in row["growth_models"]]
+        idle, peak = (max(value for row in mine for value in row[name]) for name in ("idle_mb", "peak_mb"))
+        cells.append(
+            [str(degree), f"{idle:.0f}", f"{peak:.0f}", f"{min(growth):.2f} to {max(growth):.2f}", str(degree + 4)]
+        )
+    return table(("models received a round", "idle MB", "peak MB", "growth in models", "in-degree + 4"), cells)
+
+
+def fifty_edges_line() -> str:
+    """What fifty processes cost, and what they lose."""
+    row = _load("fifty-edges-cpu.json")
+    return (
+        f"{row['edges']} edges, {row['rounds']} rounds: {row['links_lost']} of {row['links']:,} models and "
+        f"{row['reports_lost']} of {row['edges'] * row['rounds']:,} reports lost; {row['round_seconds']:.1f} s a round, of "
+        f"which {row['own_mean_ms']:.0f} ms are the coordinator's own work ({max(row['own_ms']):.0f} ms at most), and "
+        f"{row['cpu_ms_a_round']:.0f} ms of processor time with all its connections"
+    )
+
+
 def paper_run_line() -> str:
     """How long a whole run takes."""
     run = _load("paper-run-cpu.json")

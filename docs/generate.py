@@ -17,6 +17,8 @@ from pathlib import Path
 
 from bench_tables import (
     coordinator_table,
+    edge_memory_table,
+    fifty_edges_line,
     fleets_table,
     half_precision_table,
     machine_line,
@@ -26,6 +28,7 @@ from bench_tables import (
     profile_table,
     speed_table,
     table,
+    wire_line,
 )
 from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
@@ -97,8 +100,9 @@ def generated() -> dict[Path, str]:
         "half-precision": half_precision_table(),
         "phases": phases_table(),
         "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
+        "edge-memory": edge_memory_table(),
     }
-    inline = {"paper-run": paper_run_line()}
+    inline = {"paper-run": paper_run_line(), "wire": wire_line(), "fifty-edges": fifty_edges_line()}
     paper = Reproduction()
     numbers = ("D3", "D4", "D7", "D8", "D9", "D12", "D15", "D16", "D17", "D18")
     worth = {f"worth-{number}": paper.worth(number) for number in numbers}

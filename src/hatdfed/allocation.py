@@ -16,7 +16,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # mallo
 _LARGEST_KEPT = 32 << 20  # bytes; the most that glibc accepts
 _FREE_KEPT = 1 << 30  # bytes
 _SMALL = 1 << 17  # bytes; what is larger is given back at once
-_ARENAS = 4  # heaps that threads share; each keeps some of what is freed
+_ARENAS = 4  # heaps that threads share: with more each keeps some of what is freed, with fewer it lies in pieces
 
 
 def keep_freed_memory() -> bool:

@@ -1,0 +1,175 @@
+"""How long a model takes from one edge to another, against a bare TLS socket with the same bytes.
+
+python benchmarks/wire.py [--repeats 41]     prints a table, writes results/wire-cpu.json
+
+Two processes on loopback, mutual TLS. Ours is what a deployment does: encode, digest, stream, collect, check digest,
+header, shape and finiteness, decode to a tensor, acknowledge. The bare copy is Python's `ssl` with SHA-256 at both
+ends. They take turns, so that both meet the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import socket
+import ssl
+import statistics
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from deployment import identity
+
+from hatdfed.bench.workload import W_CIFAR
+from hatdfed.build.program import make_program
+from hatdfed.edge_server import EdgeProgram, Offer, ServerState
+from hatdfed.net.ends import Ends
+from hatdfed.net.identity.files import IdentityFolder
+from hatdfed.net.identity.names import edge
+from hatdfed.net.identity.office import create_office
+from hatdfed.net.protocol import hatdfed_pb2 as pb
+from hatdfed.net.protocol.hatdfed_pb2_grpc import add_PeerServicer_to_server
+from hatdfed.node.exchange import Exchange
+from hatdfed.node.peers import Peers, PeerService
+from hatdfed.records.folder import environment
+
+SENDER, RECEIVER = "edge-0", "edge-1"
+WARM_UP = 3
+IDLE_SECONDS = 30.0
+
+
+def make_exchange(index: int) -> tuple[EdgeProgram, ServerState, Exchange]:
+    """An edge with the CIFAR-10 network."""
+    config = W_CIFAR.config(2, rounds=1)
+    program = make_program(config, W_CIFAR.dataset())
+    return program, program.start(index), Exchange("bench", config.codec, index, program)
+
+
+def order(t: int, address: str = "") -> pb.RoundOrder:
+    """Edge 0 sends to edge 1, and dials it."""
+    if not address:
+        return pb.RoundOrder(round=t, seconds=60.0, senders=[pb.Neighbour(index=0, name=SENDER)])
+    receiver = pb.Neighbour(index=1, name=RECEIVER, address=address, dial=True)
+    return pb.RoundOrder(round=t, seconds=60.0, receivers=[receiver])
+
+
+def receive(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
+    """The other process: first as an edge, on another port as a bare socket."""
+    torch.set_num_threads(1)
+    asyncio.run(receive_both(folder, pipe, rounds))
+
+
+async def receive_both(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
+    """Serve models, and bare copies beside them."""
+    ends = Ends(folder, edge(RECEIVER))
+    _, server, exchange = make_exchange(1)
+    grpc_server = ends.server()
+    add_PeerServicer_to_server(PeerService(ends, exchange, IDLE_SECONDS, list), grpc_server)
+    port = ends.listen(grpc_server, "127.0.0.1:0")
+    await grpc_server.start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    bare = asyncio.create_task(asyncio.to_thread(receive_bare, listener, tls(folder, ssl.PROTOCOL_TLS_SERVER)))
+    pipe.send((port, listener.getsockname()[1]))
+    for t in range(rounds):
+        await exchange.begin(order(t), server)
+        await exchange.offer(server, Offer({}, 0, 1.0))
+        await exchange.complete(time.monotonic() + 60)
+        await exchange.close()
+    await bare
+    await grpc_server.stop(grace=1.0)
+
+
+def tls(folder: IdentityFolder, side: int) -> ssl.SSLContext:
+    """Certificates at both ends, as everywhere."""
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(folder.cert_file, folder.key_file)
+    context.load_verify_locations(folder.ca_file)
+    return context
+
+
+def receive_bare(listener: socket.socket, context: ssl.SSLContext) -> None:
+    """Size, digest and bytes; one byte back if they agree."""
+    with context.wrap_socket(listener.accept()[0], server_side=True) as line:
+        while head := line.recv(40):
+            data = memoryview(bytearray(int.from_bytes(head[:8], "big")))
+            filled = 0
+            while filled < len(data):
+                filled += line.recv_into(data[filled:])
+            line.sendall(b"\1" if hashlib.sha256(data).digest() == head[8:] else b"\0")
+
+
+def send_bare(line: ssl.SSLSocket, data: bytes) -> float:
+    """Seconds of a bare copy."""
+    start = time.perf_counter()
+    line.sendall(len(data).to_bytes(8, "big") + hashlib.sha256(data).digest())
+    line.sendall(data)
+    if line.recv(1) != b"\1":
+        raise SystemExit("The bare copy was damaged.")
+    return time.perf_counter() - start
+
+
+async def send_both(
+    folder: IdentityFolder, ports: tuple[int, int], rounds: int
+) -> tuple[list[float], list[float], int]:
+    """Seconds of models and of bare copies, in turns."""
+    program, server, exchange = make_exchange(0)
+    peers = Peers(Ends(folder, edge(SENDER)), exchange, IDLE_SECONDS)
+    data = server.params.numpy().tobytes()
+    ours, bare = [], []
+    with tls(folder, ssl.PROTOCOL_TLS_CLIENT).wrap_socket(socket.create_connection(("127.0.0.1", ports[1]))) as line:
+        for t in range(rounds):
+            told = order(t, f"127.0.0.1:{ports[0]}")
+            await exchange.begin(told, server)
+            start = time.perf_counter()
+            payload, _ = program.codec.encode(server.params, server.codec_memory)
+            await exchange.offer(server, Offer(payload, 60, 1.0))
+            await peers.push(told.receivers[0], t, time.monotonic() + 60)
+            ours.append(time.perf_counter() - start)
+            if exchange.failed_sends:
+                raise SystemExit("A model did not arrive.")
+            await exchange.close()
+            bare.append(send_bare(line, data))
+    await peers.close()
+    return ours[WARM_UP:], bare[WARM_UP:], len(data)
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=41)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "wire-cpu.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rounds = arguments.repeats + WARM_UP
+    with tempfile.TemporaryDirectory() as folder:
+        office = create_office(Path(folder) / "ca")
+        known = {name: identity(office, Path(folder) / name) for name in (SENDER, RECEIVER)}
+        spawn = multiprocessing.get_context("spawn")  # gRPC must not be forked
+        here, there = spawn.Pipe()
+        process = spawn.Process(target=receive, args=(known[RECEIVER], there, rounds))
+        process.start()
+        ours, bare, size = asyncio.run(send_both(known[SENDER], here.recv(), rounds))
+        process.join()
+    row = {
+        "model_bytes": size,
+        "repeats": arguments.repeats,
+        "edge_ms": round(1e3 * statistics.median(ours), 1),
+        "bare_ms": round(1e3 * statistics.median(bare), 1),
+        "edge_fastest_ms": round(1e3 * min(ours), 1),
+        "bare_fastest_ms": round(1e3 * min(bare), 1),
+        "ratio": round(statistics.median(a / b for a, b in zip(ours, bare, strict=True)), 2),
+    }
+    print("  ".join(f"{name} {value}" for name, value in row.items()))
+    arguments.out.write_text(json.dumps({"machine": environment(), **row}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Models as streams of frames: any chunks, no more than was agreed upon, nothing that stops or ends too soon."""
+
+import asyncio
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+
+from hatdfed.errors import WireError
+from hatdfed.net.protocol import hatdfed_pb2 as pb
+from hatdfed.net.transfer import CHUNK_BYTES, collect, first_frame, frames
+from hatdfed.net.wire import MAGIC, Message, pack, pack_parts, tensor_parts, unpack
+
+LIMIT = 10**6
+
+
+def message(**payload):
+    return Message("run", 3, 1, 42, 1.0, "float32", payload)
+
+
+def collected(chunks, size, *, limit=LIMIT, idle_seconds=5.0, then=None):
+    """What becomes of a stream of these chunks; `then` is awaited before it ends."""
+
+    async def stream():
+        for chunk in chunks:
+            yield pb.Frame(chunk=chunk)
+        if then is not None:
+            await then()
+
+    return asyncio.run(collect(stream(), size, limit=limit, idle_seconds=idle_seconds))
+
+
+def refusal(*arguments, **named):
+    with pytest.raises(WireError) as caught:
+        collected(*arguments, **named)
+    return caught.value.reason
+
+
+@given(st.binary(min_size=1, max_size=400), st.integers(1, 100))
+def test_chunks_of_any_size_make_the_same_bytes(data, size):
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert collected(chunks, len(data)) == data
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_a_message_travels_in_chunks_and_arrives_as_it_was(extra):
+    sent = message(model=np.arange(CHUNK_BYTES // 2 + extra, dtype=np.float32))
+    parts = pack_parts(sent)
+    first, *others = frames(pb.Parcel(size=sum(map(len, parts))), parts)
+    assert max(len(frame.chunk) for frame in others) <= CHUNK_BYTES
+    received = unpack(collected([frame.chunk for frame in others], first.parcel.size, limit=10**7))
+    np.testing.assert_array_equal(received.payload["model"], sent.payload["model"])
+
+
+@pytest.mark.parametrize("size", [0, -1, LIMIT + 1, 2**60])
+def test_a_size_that_was_not_agreed_upon_is_refused_before_anything_is_read(size):
+    assert refusal([b"abc"], size) == "too-long"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "size", "reason"),
+    [
+        ([b"abc", b"d"], 5, "cut-short"),
+        ([], 5, "cut-short"),
+        ([b"abc", b"def"], 5, "too-long"),
+        ([b"abc", b"", b"de"], 5, "too-long"),
+        ([bytes(2**20 + 1)], 2**20 + 1, "too-long"),
+    ],
+)
+def test_streams_that_are_too_short_or_too_long_are_refused(chunks, size, reason):
+    assert refusal(chunks, size, limit=2**21) == reason
+
+
+def test_a_stream_that_stops_is_given_up():
+    assert refusal([b"abc"], 5, idle_seconds=0.05, then=lambda: asyncio.sleep(60)) == "stalled"
+
+
+def test_a_stream_that_moves_may_take_longer_than_it_may_stop():
+    async def slow():
+        for _ in range(6):
+            await asyncio.sleep(0.05)
+            yield pb.Frame(chunk=b"a")
+
+    assert asyncio.run(collect(slow(), 6, limit=LIMIT, idle_seconds=0.2)) == b"aaaaaa"
+
+
+@pytest.mark.parametrize("opening", [[], [pb.Frame(chunk=b"abc")], [pb.Frame()]])
+def test_a_transfer_says_first_what_it_is(opening):
+    async def stream():
+        for frame in opening:
+            yield frame
+
+    with pytest.raises(WireError) as caught:
+        asyncio.run(first_frame(stream(), 5.0))
+    assert caught.value.reason == "not-a-message"
+
+
+def test_what_is_received_is_not_copied():
+    data = bytearray(pack(message(model=np.arange(50, dtype=np.float32))))
+    model = unpack(data).payload["model"]
+    assert np.shares_memory(model, np.frombuffer(data, np.uint8))
+    assert model.flags.aligned
+    assert model.flags.writeable
+
+
+def test_what_is_sent_is_not_copied():
+    model = np.arange(50, dtype=np.float32)
+    assert any(np.shares_memory(np.frombuffer(part, np.uint8), model) for part in pack_parts(message(model=model)))
+
+
+def test_messages_are_what_the_library_of_the_format_reads_and_writes():
+    tensors = {
+        "model": np.arange(6, dtype=np.int8).reshape(2, 3),
+        "scale": np.array([0.5, 2.0], dtype=np.float32),
+        "place": np.array([3], dtype=np.int32),
+        "none": np.zeros(0, dtype=np.float64),
+    }
+    for found in (load(b"".join(tensor_parts(tensors, {"a": "b"}))), unpack(with_header(tensors)).payload):
+        assert found.keys() == tensors.keys()
+        for name, array in tensors.items():
+            np.testing.assert_array_equal(found[name], array)
+            assert found[name].dtype == array.dtype
+
+
+def with_header(tensors):
+    about = {"run": "r", "round": "0", "sender": "0", "num_samples": "1", "mass": "1.0", "codec": "c"}
+    return signed(save(tensors, metadata=about))
+
+
+def signed(body):
+    return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def forged(text, data=b"\0" * 8):
+    """A message whose digest is right and whose tensors are described by `text`."""
+    about = '{"run":"r","round":"0","sender":"0","num_samples":"1","mass":"1.0","codec":"c"}'
+    header = f'{{"__metadata__":{about}{text}}}'.encode()
+    return signed(len(header).to_bytes(8, "little") + header + data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ',"m":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}',
+        ',"m":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}',
+        ',"m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}',
+        ',"m":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}',
+        ',"m":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}',
+        ',"m":{"dtype":"F32","shape":[true,2],"data_offsets":[0,8]}',
+        ',"m":{"dtype":"F32","shape":[0,99999999999999999999],"data_offsets":[0,0]}',
+        ',"m":{"dtype":"object","shape":[1],"data_offsets":[0,8]}',
+        ',"m":{"dtype":["F32"],"shape":[2],"data_offsets":[0,8]}',
+        ',"m":{"dtype":"F32","shape":[2],"data_offsets":[0]}',
+        ',"m":{"dtype":"F32","shape":[2]}',
+        ',"m":[1,2,3]',
+        ',"m":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"n":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}',
+        ',"m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"n":{"dtype":"I8","shape":[3],"data_offsets":[5,8]}',
+        "",
+    ],
+)
+def test_tensors_that_lie_elsewhere_than_they_say_are_refused(text):
+    with pytest.raises(WireError) as caught:
+        unpack(bytearray(forged(text)))
+    assert caught.value.reason == "not-a-message"
+
+
+@pytest.mark.parametrize("value", ["Infinity", "1e999", '{"a":1}', "[" * 30000 + "]" * 30000])
+def test_header_fields_that_are_no_numbers_are_refused(value):
+    header = f'{{"__metadata__":{{"run":"r","round":{value},"sender":"0"}}}}'.encode()
+    with pytest.raises(WireError) as caught:
+        unpack(signed(len(header).to_bytes(8, "little") + header))
+    assert caught.value.reason == "bad-header"
