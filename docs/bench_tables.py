@@ -132,8 +132,8 @@ def fifty_edges_line() -> str:
     row = _load("fifty-edges-cpu.json")
     return (
         f"{row['edges']} edges, {row['rounds']} rounds: {row['links_lost']} of {row['links']:,} models and "
-        f"{row['reports_lost']} of {row['edges'] * row['rounds']:,} reports lost; {row['round_seconds']:.1f} s a round, of "
-        f"which {row['own_mean_ms']:.0f} ms are the coordinator's own work ({max(row['own_ms']):.0f} ms at most), and "
+        f"{row['reports_lost']} of {row['edges'] * row['rounds']:,} reports lost; {row['round_seconds']:.1f} s a round, "
+        f"of which {row['own_mean_ms']:.0f} ms are the coordinator's own work ({max(row['own_ms']):.0f} ms at most), and "
         f"{row['cpu_ms_a_round']:.0f} ms of processor time with all its connections"
     )
 
