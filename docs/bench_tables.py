@@ -130,10 +130,11 @@ def edge_memory_table() -> str:
 def fifty_edges_line() -> str:
     """What fifty processes cost, and what they lose."""
     row = _load("fifty-edges-cpu.json")
+    reports, most = row["edges"] * row["rounds"], max(row["own_ms"])
     return (
         f"{row['edges']} edges, {row['rounds']} rounds: {row['links_lost']} of {row['links']:,} models and "
-        f"{row['reports_lost']} of {row['edges'] * row['rounds']:,} reports lost; {row['round_seconds']:.1f} s a round, "
-        f"of which {row['own_mean_ms']:.0f} ms are the coordinator's own work ({max(row['own_ms']):.0f} ms at most), and "
+        f"{row['reports_lost']} of {reports:,} reports lost; {row['round_seconds']:.1f} s a round, of which "
+        f"{row['own_mean_ms']:.0f} ms are the coordinator's own work ({most:.0f} ms at most), and "
         f"{row['cpu_ms_a_round']:.0f} ms of processor time with all its connections"
     )
 
