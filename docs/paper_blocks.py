@@ -83,17 +83,17 @@ class Reproduction:
         )
         return f"{table(headings, cells)}\n\n{words}"
 
-    def missing(self) -> str:
-        """What has been planned and not been played."""
+    def missing(self, *, plus: bool = False) -> str:
+        """What has been planned and not been played: about the paper, or about `hat-dfed-plus`."""
         cells = []
-        for name in (name for name, experiment in EXPERIMENTS.items() if experiment.group != "plus"):
+        for name in (name for name, experiment in EXPERIMENTS.items() if (experiment.group == "plus") == plus):
             for dataset in FULL.datasets:
                 what = todo([name], FULL, PAPER / "results", dataset, files=self.files)
                 if what.missing:
                     cells.append([name, dataset, f"{len(what.missing)} of {len(what.missing) + what.known}"])
         if not cells:
             return "Nothing is missing: every planned run is in the committed results."
-        return "Not played yet, and so not in any table or figure:\n\n" + table(
+        return "Not played yet, and so in no table or figure:\n\n" + table(
             ("experiment", "data set", "runs missing"), cells
         )
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paper_blocks import PAPER, Reproduction
+from paper_blocks import Reproduction
 
 from hatdfed.methods import method_named
 from hatdfed.paper.figure_words import span
 from hatdfed.paper.markdown_cells import table, with_ends
-from hatdfed.paper.plans import EXPERIMENTS, FULL
+from hatdfed.paper.plans import EXPERIMENTS
 from hatdfed.paper.plus_choice import LINKS_AT_MOST, TOLERATED
 from hatdfed.paper.plus_markdown import searches
 from hatdfed.paper.plus_plans import SWEEPS
-from hatdfed.paper.todo import todo
 
 Row = dict[str, Any]
 PLUS = "hat-dfed-plus"
@@ -39,7 +38,7 @@ def plus_blocks(paper: Reproduction) -> dict[str, str]:
         "plus-summary": paper.markdown.get("plus_summary", "Not played yet."),
         "plus-energy-split": paper.markdown.get("plus_energy_split", "Not played yet."),
         "plus-which": which_links(paper),
-        "plus-missing": missing(paper),
+        "plus-missing": paper.missing(plus=True),
     }
 
 
@@ -147,21 +146,6 @@ def search(paper: Reproduction) -> str:
         parts += [_folded(f"{name}: {EXPERIMENTS[name].question}", text), f"`{name}`. {what}"]
     absent = [f"`{name}`" for name in SWEEPS if name not in played]
     return "\n\n".join([*parts, *([f"Not played yet: {', '.join(absent)}."] if absent else [])])
-
-
-def missing(paper: Reproduction) -> str:
-    """What has been planned about it and not been played."""
-    cells = []
-    for name in (name for name, experiment in EXPERIMENTS.items() if experiment.group == "plus"):
-        for dataset in FULL.datasets:
-            what = todo([name], FULL, PAPER / "results", dataset, files=paper.files)
-            if what.missing:
-                cells.append([name, dataset, f"{len(what.missing)} of {len(what.missing) + what.known}"])
-    if not cells:
-        return "Nothing is missing: every planned run is in the committed results."
-    return "Not played yet, and so in no table or figure:\n\n" + table(
-        ("experiment", "data set", "runs missing"), cells
-    )
 
 
 def recipe_table(recipe: Any) -> str:
