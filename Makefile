@@ -18,7 +18,8 @@ setup: $(READY)  ## Make the environment in .venv (run and test do it by themsel
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sim,deploy,dashboard,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable \
+		'.[sim,deploy,dashboard,search,ray,tensorboard,mlflow,dev]'
 	touch $@
 
 run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
