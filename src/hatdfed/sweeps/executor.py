@@ -1,0 +1,30 @@
+"""Who plays the runs of a sweep: processes on this machine, or tasks on a cluster (`hatdfed.cluster.executor`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from hatdfed.batches import How, OnDone
+from hatdfed.experiment import Job
+
+OnFailed = Callable[[int, str], None]  # the number of a job that was given up, and why, in one line
+
+
+class Executor(Protocol):
+    """Plays jobs and tells about each; the caller neither knows nor cares where.
+
+    What every executor promises:
+
+    - Jobs are put together into batches of compatible runs (`batches.make_batches`) and each batch is one task.
+    - `done(index, kept)` is told in the caller's thread as runs end; `kept` is `how.keep(result)`, or the result. By
+      then the job's folder (`job.out`), if it has one, is complete on the caller's machine, results.json and all.
+    - A batch that dies or raises is tried again as `attempts.Attempts` says; the rest goes on. A run that is given up
+      is told by `failed(index, reason)`, exactly once and never after `done`.
+    - A folder that is half played is looked at again before every try (`standing.as_it_stands`).
+    - `how.on_rounds` is told how many rounds all runs have played and will have played; it never goes back.
+    - A KeyboardInterrupt passes through, after every process or task that was started has been stopped.
+    """
+
+    def play(self, jobs: Mapping[int, Job], how: How, done: OnDone, failed: OnFailed) -> None:
+        """Play all of them; returns when each has been told to be done or failed."""
