@@ -144,7 +144,7 @@ class Config(Section):
     probe_top_up: bool = False
     """Whether a probe is filled with images that no device sent (D8)."""
     codec: str = "float32"
-    """How a model looks on a link: float32, float16, int8 (with error feedback) or top-k (what has changed most)."""
+    """How a model looks on a link: float32, float16, int8, int4 (both with error feedback), top-k (what changed)."""
 
     policy: Component = Component(name="link-bandit")
     utility: UtilityConfig = UtilityConfig()

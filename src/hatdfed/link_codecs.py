@@ -14,8 +14,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from hatdfed.codecs import Codec, Int8, Memory, Payload, Plain, expect
+from hatdfed.codecs import Codec, Memory, Payload, Plain, expect
 from hatdfed.errors import WireError
+from hatdfed.few_bits import FewBits, Int4, Int8
 
 _WHOLE = Plain(torch.float32)
 
@@ -87,6 +88,7 @@ CODECS: dict[str, Codec] = {
     "float32": Plain(torch.float32),
     "float16": Plain(torch.float16),
     "int8": Int8(),
+    "int4": Int4(),
     "top-k": TopK(),
 }
 
@@ -94,4 +96,4 @@ CODECS: dict[str, Codec] = {
 def codec_for(name: str, sizes: Sequence[int]) -> Codec:
     """The codec called `name`, for a model of tensors of these sizes."""
     codec = CODECS[name]
-    return codec.fitted(sizes) if isinstance(codec, Int8) else codec
+    return codec.fitted(sizes) if isinstance(codec, FewBits) else codec

@@ -48,6 +48,7 @@ def deployment_links(deployment, t):
         ("hat-dfed-plus", {"schedule": {"every": 2, "finish_rounds": 1}, "codec": "float32"}),
         ("sgp", {"servers": 4}),
         ("d-psgd", {"codec": "top-k"}),
+        ("rnd", {"codec": "int4", "rounds": 2}),
     ],
 )
 def test_deployment_and_simulation_give_the_same(play, tmp_path, one_thread, method, more):

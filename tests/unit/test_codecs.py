@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from hatdfed.codecs import Int8, message_share, payload_bits
+from hatdfed.codecs import message_share, payload_bits
 from hatdfed.errors import WireError
+from hatdfed.few_bits import Int4, Int8
 from hatdfed.link_codecs import CODECS, TopK
 
 MODEL = torch.tensor([0.0, 1.5, -2.25, 1e-4, 3e4])
@@ -50,21 +51,41 @@ def test_eight_bits_and_a_scale_for_each_block():
     assert message_share(codec, 1000) == pytest.approx((8 * 1000 + 32 * 8) / 32000)
 
 
-def test_what_rounding_takes_comes_back_with_later_messages():
+@pytest.mark.parametrize("count", [1000, 1001])
+def test_four_bits_and_half_a_scale_for_each_block(count):
+    codec = Int4(block=64)
+    payload, _ = codec.encode(torch.randn(count), codec.init(count))
+    assert payload_bits(payload) == 8 * ((count + 1) // 2) + 16 * 16
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 64, 129])
+def test_every_level_of_four_bits_comes_back(count):
+    model = (torch.arange(count) % 15 - 7).to(torch.float32)
+    model[0] = -7.0
+    payload, memory = Int4(block=256).encode(model, torch.zeros(count))
+    assert torch.equal(Int4(block=256).decode(payload, count), model)
+    assert not memory.any()
+
+
+FEW_BITS = pytest.mark.parametrize("codec", [Int8(), Int4()], ids=["int8", "int4"])
+
+
+@FEW_BITS
+def test_what_rounding_takes_comes_back_with_later_messages(codec):
     """Σ of what was received = Σ of what was meant, but for what is remembered: nothing is lost over time."""
-    codec, generator = Int8(), torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     memory, meant, received = codec.init(300), torch.zeros(300), torch.zeros(300)
     for _ in range(20):
         model = torch.randn(300, generator=generator)
         payload, memory = codec.encode(model, memory)
         meant, received = meant + model, received + codec.decode(payload, 300)
     torch.testing.assert_close(received + memory, meant, rtol=0, atol=1e-4)
-    assert memory.abs().max() < 4 / 127
+    assert memory.abs().max() < 4 / codec.most
 
 
-def test_a_constant_smaller_than_a_level_arrives_on_average():
-    codec = Int8()
-    model = torch.tensor([1.0, 0.001])
+@FEW_BITS
+def test_a_constant_smaller_than_a_level_arrives_on_average(codec):
+    model = torch.tensor([1.0, 0.127 / codec.most])
     memory, received = codec.init(2), torch.zeros(2)
     for _ in range(100):
         payload, memory = codec.encode(model, memory)
@@ -72,19 +93,20 @@ def test_a_constant_smaller_than_a_level_arrives_on_average():
     torch.testing.assert_close(received, model, rtol=0.1, atol=0)
 
 
-def test_many_models_at_once_are_each_as_alone():
-    codec, generator = Int8(), torch.Generator().manual_seed(1)
-    models, memories = torch.randn(4, 200, generator=generator), 0.01 * torch.randn(4, 200, generator=generator)
+@FEW_BITS
+def test_many_models_at_once_are_each_as_alone(codec):
+    generator = torch.Generator().manual_seed(1)
+    models, memories = torch.randn(4, 201, generator=generator), 0.01 * torch.randn(4, 201, generator=generator)
     payload, remembered = codec.encode(models, memories)
     for row in range(4):
         alone, memory = codec.encode(models[row], memories[row])
-        assert torch.equal(codec.restore(payload)[row], codec.decode(alone, 200))
+        assert torch.equal(codec.restore(payload, 201)[row], codec.decode(alone, 201))
         assert torch.equal(remembered[row], memory)
 
 
+@FEW_BITS
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-def test_a_model_that_is_none_is_refused_and_leaves_no_trace(poison):
-    codec = Int8()
+def test_a_model_that_is_none_is_refused_and_leaves_no_trace(codec, poison):
     payload, memory = codec.encode(torch.tensor([1.0, poison, 2.0]), codec.init(3))
     assert torch.isfinite(memory).all()
     with pytest.raises(WireError) as caught:
@@ -92,16 +114,17 @@ def test_a_model_that_is_none_is_refused_and_leaves_no_trace(poison):
     assert caught.value.reason == "not-finite"
 
 
-def test_zeros_stay_zeros():
-    codec = Int8()
+@FEW_BITS
+def test_zeros_stay_zeros(codec):
     payload, memory = codec.encode(torch.zeros(5), codec.init(5))
     assert torch.equal(codec.decode(payload, 5), torch.zeros(5))
     assert torch.equal(memory, torch.zeros(5))
 
 
+@FEW_BITS
 @pytest.mark.parametrize("sizes", [(2000, 3, 5, 1500), (4, 2000, 4), (4, 2000), (2000, 1), (2000,), (5, 5)])
-def test_small_tensors_are_sent_as_they_are(sizes):
-    codec = Int8().fitted(sizes)
+def test_small_tensors_are_sent_as_they_are(codec, sizes):
+    codec = codec.fitted(sizes)
     model = torch.cat([torch.full((size,), 100.0) if size > 9 else torch.rand(size) / 1000 for size in sizes])
     model[0] += 1
     payload, memory = codec.encode(model, codec.init(len(model)))
@@ -112,12 +135,13 @@ def test_small_tensors_are_sent_as_they_are(sizes):
             assert torch.equal(decoded[start : start + size], model[start : start + size])
             assert not memory[start : start + size].any()
         start += size
-    torch.testing.assert_close(decoded, model, rtol=0, atol=0.5)
+    torch.testing.assert_close(decoded, model, rtol=0, atol=101 / codec.most / 2 + 0.1)
     assert payload_bits(payload) < 32 * len(model) or max(sizes) < 9
 
 
-def test_a_payload_without_its_plain_part_is_refused():
-    codec = Int8().fitted((2000, 4))
+@FEW_BITS
+def test_a_payload_without_its_plain_part_is_refused(codec):
+    codec = codec.fitted((2000, 4))
     payload, _ = codec.encode(torch.randn(2004), codec.init(2004))
     with pytest.raises(WireError):
         codec.decode({name: part for name, part in payload.items() if name != "plain"}, 2004)

@@ -30,7 +30,7 @@ def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sen
     if isinstance(codec, ManyAtOnce):
         payload, remembered = codec.encode(models, torch.stack(list(memories)))
         share = payload_bits(payload) / (32 * models.numel())
-        return Sent(codec.restore(payload), list(remembered), [share] * len(models))
+        return Sent(codec.restore(payload, models.shape[1]), list(remembered), [share] * len(models))
     encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
     decoded = [codec.decode(payload, models.shape[1]).to(models.device) for payload, _ in encoded]
     compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]
