@@ -65,16 +65,22 @@ CHANGES = (
 SECOND_GUESS: Mapping[str, Any] = merge_layers(FIRST_GUESS, {"policy": {"thrift": 8.0}, "learner": {"cool_down": 0.25}})
 
 # When steps become shorter at the end, models need not be pulled together so hard, and more of the joules may go to the
-# rounds before.
+# rounds before; in four bits for a number, they reach twice as far.
 CHANGES_AGAIN = (
     Change("spending", "links in every third round", {"schedule": {"every": 3}}),
     Change("spending", "every third, 2 rounds with all", {"schedule": {"every": 3, "finish_rounds": 2}}),
     Change("spending", "every second, 1 round with all", {"schedule": {"every": 2, "finish_rounds": 1}}),
     Change("spending", "two models in every eighth", {"policy": {"degree": 2}, "schedule": {"every": 8}}),
+    *(Change("spending", f"int4, links in every {name} round, {last} with all",
+             {"codec": "int4", "schedule": {"every": m, "finish_rounds": last}})
+      for m, name, last in ((4, "fourth", 5), (2, "second", 5), (2, "second", 2), (1, "single", 2), (1, "single", 1))),
     Change("cool-down", "steps become shorter over the last seventh", {"learner": {"cool_down": 0.15}}),
     Change("cool-down", "steps become shorter over two fifths", {"learner": {"cool_down": 0.4}}),
     Change("learning", "a bandit learns from accuracy", {"policy": {"learning_rate": None}, "gain_share": 1.0}),
-)
+)  # fmt: skip
+
+# What the second sweep chose.
+THIRD_GUESS: Mapping[str, Any] = SECOND_GUESS
 
 CHANGES_FOR_MANY = (
     Change("degree", "one more model for every doubling", {"policy": {"degree": None}}),
@@ -109,7 +115,7 @@ class Sweep:
 SWEEPS: Mapping[str, Sweep] = {
     "plus_search": Sweep(FIRST_GUESS, CHANGES),
     "plus_search_again": Sweep(SECOND_GUESS, CHANGES_AGAIN),
-    "plus_search_many": Sweep(SECOND_GUESS, CHANGES_FOR_MANY, ({"servers": 20},), ({"servers": 50},)),
+    "plus_search_many": Sweep(THIRD_GUESS, CHANGES_FOR_MANY, ({"servers": 20},), ({"servers": 50},)),
 }
 
 
