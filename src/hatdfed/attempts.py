@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -32,9 +32,12 @@ class Attempts(Generic[T]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def take(self) -> dict[int, T] | None:
-        """The next batch to play; None when nothing is waiting (what is in play may come back)."""
-        return self._waiting.popleft() if self._waiting else None
+    def take(self, allows: Callable[[Mapping[int, T]], bool] = lambda batch: True) -> dict[int, T] | None:
+        """The first batch that may be played now; None when there is none (what is in play may come back)."""
+        batch = next((batch for batch in self._waiting if allows(batch)), None)
+        if batch is not None:
+            self._waiting.remove(batch)
+        return batch
 
     def died(self, batch: Mapping[int, T]) -> list[int]:
         """A batch did not end well: it is put back into the line, whole or in parts. Returns the runs to give up.

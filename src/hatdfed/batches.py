@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from hatdfed.attempts import Attempts
 from hatdfed.build.placement import Placement, device_of
 from hatdfed.build.simulation import network_key
 from hatdfed.errors import HatdfedError
 from hatdfed.experiment import Job, play
 from hatdfed.learning.datasets import Dataset, load_dataset
 from hatdfed.session import RunResult
+from hatdfed.standing import as_it_stands, found
 from hatdfed.workers import Workers
 
 # Servers in one batch; a CPU gains little from more, and a stop loses the runs in play.
@@ -29,6 +30,7 @@ GPU_PROCESSES = 6
 
 OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
 OnDone = Callable[[int, Any], None]  # the number of a job, and what is kept of it
+OnFailed = Callable[[int, str], None]  # the number of a job that was given up, and why, in one line
 Batch = Mapping[int, Job]
 
 
@@ -68,6 +70,67 @@ class How:
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(float("inf")))
 
 
+class Game:
+    """Batches that are being played, here or elsewhere: which comes next, and who is told what about those that end."""
+
+    def __init__(
+        self, batches: Sequence[Batch], how: How, done: OnDone, failed: OnFailed | None, retries: int = 0
+    ) -> None:
+        self.how, self._done, self._failed = how, done, failed
+        self._attempts = Attempts(batches, retries)
+        self._rounds_ended = self._rounds_told = 0
+        self._rounds_in_all = sum(job.config.rounds for batch in batches for job in batch.values())
+
+    def take(self) -> Batch | None:
+        """The next batch for which there is time; None: what is in play may still come back."""
+        return self._attempts.take(self.how.limit.allows)
+
+    def rounds(self, in_play: int) -> None:
+        """How many rounds the batches in play have played; what is tried again does not count twice."""
+        self._rounds_told = max(self._rounds_told, min(self._rounds_ended + in_play, self._rounds_in_all))
+        if self.how.on_rounds is not None and self._rounds_in_all:
+            self.how.on_rounds(self._rounds_told, self._rounds_in_all)
+
+    def ended(self, batch: Batch, kept: Sequence[Any], seconds: float) -> None:
+        """A batch was played to its end."""
+        self.how.limit.learn(batch, seconds)
+        for index, result in zip(batch, kept, strict=True):
+            self._tell(index, batch[index], result)
+        if self.how.on_batch is not None:
+            self.how.on_batch()
+
+    def died(self, batch: Batch, error: Exception) -> None:
+        """A batch was not: runs that had ended are kept, the others come again, or are given up."""
+        if self._failed is None:
+            raise error
+        left: dict[int, Job] = {}
+        for index, job in batch.items():
+            try:
+                result = found(job)
+                if result is None:
+                    left[index] = as_it_stands(job)
+                else:
+                    self._tell(index, job, result if self.how.keep is None else self.how.keep(result))
+            except (HatdfedError, OSError) as trouble:  # its folder has become unusable
+                self._give_up(index, job, trouble, self._failed)
+        for index in self._attempts.died(left):
+            self._give_up(index, batch[index], error, self._failed)
+
+    def _tell(self, index: int, job: Job, kept: Any) -> None:
+        self._rounds_ended += job.config.rounds
+        self._done(index, kept)
+
+    def _give_up(self, index: int, job: Job, error: Exception, failed: OnFailed) -> None:
+        self._rounds_ended += job.config.rounds
+        failed(index, one_line(error))
+
+
+def one_line(error: BaseException) -> str:
+    """Why something did not work, for a list of such things."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, HatdfedError) and text else f"{type(error).__name__}: {text or 'no reason given'}"
+
+
 class _TimeIsUpError(Exception):
     """Thrown out of a batch that has to be given up."""
 
@@ -80,38 +143,20 @@ def default_processes(placement: Placement, servers: int) -> int:
     return max(1, min(GPU_PROCESSES, cores // 2, servers // SERVERS_AT_ONCE["cuda"]))
 
 
-def play_jobs(jobs: Batch, processes: int, how: How, done: OnDone) -> None:
-    """Play all jobs, or those that the time limit leaves room for, as many processes at a time."""
-    device = device_of(how.placement)
-    batches = _batches(jobs, processes, SERVERS_AT_ONCE[device])
-    counter = _Counter(sum(job.config.rounds for job in jobs.values()), how.on_rounds)
+def play_jobs(
+    jobs: Batch, processes: int, how: How, done: OnDone, failed: OnFailed | None = None, *, retries: int = 0
+) -> None:
+    """Play all jobs, or those that the time limit leaves room for, as many processes at a time.
+
+    Where somebody wants to be told what `failed`, a batch that dies is tried again so many times (`attempts`) and the
+    others go on; otherwise its error ends everything.
+    """
+    batches = make_batches(jobs, processes, SERVERS_AT_ONCE[device_of(how.placement)])
+    game = Game(batches, how, done, failed, retries)
     if min(processes, len(batches)) > 1:
-        _play_in_processes(batches, min(processes, len(batches)), how, done, counter)
-        return
-    datasets = _Datasets()
-
-    def one_more() -> None:
-        counter.set(counter.done + 1)
-        if how.limit.is_over:
-            raise _TimeIsUpError
-
-    for batch in batches:
-        if not how.limit.allows(batch):
-            return
-        start = time.monotonic()
-        try:
-            kept = _play(list(batch.values()), how, datasets, one_more)
-        except _TimeIsUpError:
-            return
-        how.limit.learn(batch, time.monotonic() - start)
-        _tell(batch, kept, how, done)
-
-
-def _tell(batch: Batch, kept: Sequence[Any], how: How, done: OnDone) -> None:
-    for index, result in zip(batch, kept, strict=True):
-        done(index, result)
-    if how.on_batch is not None:
-        how.on_batch()
+        _play_in_processes(game, min(processes, len(batches)))
+    else:
+        _play_in_this_process(game)
 
 
 def server_rounds(batch: Batch) -> int:
@@ -119,7 +164,7 @@ def server_rounds(batch: Batch) -> int:
     return sum(job.config.servers * job.config.rounds for job in batch.values())
 
 
-def _batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:
+def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:
     """Jobs that can be played together, in their order; small enough for every process to get some, where it can be."""
     most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
     kinds: dict[str, list[dict[int, Job]]] = {}
@@ -142,40 +187,53 @@ def _kind(job: Job) -> str:
     return network_key(config) + repr([config.local_passes, config.samples_per_round, config.batch_size])
 
 
-def _play_in_processes(batches: Sequence[Batch], processes: int, how: How, done: OnDone, counter: _Counter) -> None:
-    plain = How(how.placement, how.data_dir, keep=how.keep)  # a function of this process means nothing in another
-    waiting = list(batches)
-    with Workers(processes, device_of(how.placement)) as workers:
+def _play_in_this_process(game: Game) -> None:
+    played = 0  # rounds of the batch in play
+
+    def one_more() -> None:
+        nonlocal played
+        played += 1
+        game.rounds(played)
+        if game.how.limit.is_over:
+            raise _TimeIsUpError
+
+    datasets = _Datasets()
+    while batch := game.take():
+        start, played = time.monotonic(), 0
         try:
-            while waiting or workers.busy:
-                while workers.busy < processes and (batch := _next(waiting, how.limit)):
-                    waiting.remove(batch)
-                    workers.start(batch, _play_there, list(batch.values()), plain)
-                if not workers.busy:
-                    return  # no time for what is left
-                for batch, kept, seconds in workers.finished():
-                    how.limit.learn(batch, seconds)
-                    _tell(batch, kept, how, done)
-                counter.set(workers.count)
-                if how.limit.is_over:
-                    workers.stop()  # runs that are done are kept
-                    return
-        except BrokenProcessPool:
-            raise HatdfedError(
-                "A worker process was killed, perhaps for want of memory. Try again with --jobs 1."
-            ) from None
+            kept = _play(list(batch.values()), game.how, datasets, one_more)
+        except _TimeIsUpError:
+            return
+        except Exception as error:  # noqa: BLE001 (whatever it is, other runs may do without it)
+            game.died(batch, error)
+        else:
+            game.ended(batch, kept, time.monotonic() - start)
 
 
-def _next(waiting: Sequence[Batch], limit: TimeLimit) -> Batch | None:
-    """The first for which there is time."""
-    return next((batch for batch in waiting if limit.allows(batch)), None)
+def _play_in_processes(game: Game, processes: int) -> None:
+    how = game.how
+    plain = How(how.placement, how.data_dir, keep=how.keep)  # a function of this process means nothing in another
+    with Workers(processes, device_of(how.placement)) as workers:
+        while True:
+            while workers.busy < processes and (batch := game.take()):
+                workers.start(batch, play_there, list(batch.values()), plain)
+            if not workers.busy:
+                return  # all done, or no time for what is left
+            for end in workers.finished():
+                if end.error is None:
+                    game.ended(end.task, end.result, end.seconds)
+                else:
+                    game.died(end.task, end.error)
+            game.rounds(workers.count)
+            if how.limit.is_over:
+                return  # runs that are done are kept
 
 
 _datasets_here: list[_Datasets] = []  # of a worker process
 
 
-def _play_there(one_more: Callable[[], None], jobs: Sequence[Job], how: How) -> list[Any]:
-    """In a worker process."""
+def play_there(one_more: Callable[[], None], jobs: Sequence[Job], how: How) -> list[Any]:
+    """In another process, which keeps the data sets that it has read."""
     if not _datasets_here:
         _datasets_here.append(_Datasets())
     return _play(jobs, how, _datasets_here[0], one_more)
@@ -201,15 +259,3 @@ class _Datasets:
             where = None if data_dir is None else Path(data_dir)
             self._known[key] = load_dataset(name, data_dir=where, options=options)
         return self._known[key]
-
-
-class _Counter:
-    """Rounds played so far, told to whoever watches."""
-
-    def __init__(self, total: int, tell: OnRounds | None) -> None:
-        self.done, self._total, self._tell = 0, total, tell
-
-    def set(self, done: int) -> None:
-        self.done = done
-        if self._tell is not None and self._total:
-            self._tell(done, self._total)

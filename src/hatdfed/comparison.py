@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hatdfed.batches import How, OnRounds, play_jobs
 from hatdfed.build.placement import Placement
 from hatdfed.config import Config
-from hatdfed.errors import ConfigError, RunFolderError, did_you_mean
+from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.experiment import Job
-from hatdfed.records.folder import RunFolder
-from hatdfed.resolve import merge_layers, resolve, validated
+from hatdfed.resolve import merge_layers, resolve
 from hatdfed.session import RunResult
+from hatdfed.standing import as_it_stands, found
 from hatdfed.statistics import default_reference, default_target, method_row
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are
@@ -86,57 +84,12 @@ def summarise_runs(
     return Comparison({name: list(runs[name]) for name in runs}, rows, against, target)
 
 
-def read_run(folder: RunFolder) -> RunResult:
-    """A finished run from its folder; the price of a link that was never drawn is not known there: nan."""
-    results = folder.read_results()
-    if results is None:
-        raise RunFolderError(f"The run in {folder.path} is not finished. Go on with it by --resume {folder.path}.")
-    config = validated(results.pop("config"))
-    database = folder.read()
-    try:
-        tables = {name: database.records(name) for name in ("rounds", "servers", "links", "ledger")}
-        propensity = database.last_propensity()
-    finally:
-        database.close()
-    prices = np.full((config.servers, config.servers), np.nan)
-    np.fill_diagonal(prices, 0.0)
-    for row in tables["ledger"]:
-        if row["cause"] == "link":
-            prices[row["receiver"], row["sender"]] = row["joules"]
-    summary = {**results, "run_folder": str(folder.path)}  # it may have been moved
-    return RunResult(
-        config=config, summary=summary, link_joules=prices, propensity=propensity, folder=folder.path, **tables
-    )
-
-
 def _config(settings: Mapping[str, Any], method: str, seed: int) -> Config:
     return resolve(merge_layers({"checkpoint_every": 0}, settings, {"method": method, "seed": seed}))
 
 
 def _folder(out: Path | str | None, config: Config) -> Path | None:
     return None if out is None else Path(out) / f"{config.method}-seed{config.seed}"
-
-
-def _found(task: Job) -> RunResult | None:
-    """The run in the task's folder, if it is finished; a run of other settings is refused."""
-    if task.out is None or not (task.out / "config.yaml").exists():
-        return None
-    folder = RunFolder(task.out)
-    wanted, there = _settings(task.config), _settings(folder.config())
-    for key in wanted:
-        if there[key] != wanted[key]:
-            raise RunFolderError(
-                f"The run in {task.out} has {key} {there[key]!r}, but {wanted[key]!r} was asked for. "
-                "Compare with the settings that are there, or choose another --out."
-            )
-    results = folder.read_results()
-    is_finished = results is not None and _settings(validated(results.get("config", {}))) == wanted
-    return read_run(folder) if is_finished and folder.database.is_file() else None
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """What decides a run's result."""
-    return config.model_dump(mode="json", exclude={"checkpoint_every"})
 
 
 def _play_all(jobs: Sequence[Job], processes: int, how: How, on_run: OnRun | None) -> list[RunResult]:
@@ -147,22 +100,10 @@ def _play_all(jobs: Sequence[Job], processes: int, how: How, on_run: OnRun | Non
         if on_run is not None:
             on_run(result, len(results), len(jobs))
 
-    found = [_found(job) for job in jobs]  # all of them before the first is played: any may be refused
-    for index, result in enumerate(found):
+    there = [found(job) for job in jobs]  # all of them before the first is played: any may be refused
+    for index, result in enumerate(there):
         if result is not None:
             done(index, result)
-    missing = {index: _as_it_stands(job) for index, job in enumerate(jobs) if found[index] is None}
+    missing = {index: as_it_stands(job) for index, job in enumerate(jobs) if there[index] is None}
     play_jobs(missing, processes, how, done)
     return [results[index] for index in range(len(jobs))]
-
-
-def _as_it_stands(job: Job) -> Job:
-    """Whether the run can go on from where it is; what cannot be used is cleared away."""
-    if job.out is None or not (job.out / "config.yaml").exists():
-        return job
-    folder = RunFolder(job.out)  # of these settings, as `_found` has seen
-    if folder.checkpoint.is_file() and folder.database.is_file():
-        return job._replace(config=folder.config(), resumed=True)
-    for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "results.json"):
-        (job.out / name).unlink(missing_ok=True)
-    return job

@@ -1,64 +1,95 @@
-"""Worker processes that play batches of runs, and count the rounds that they have played."""
+"""Worker processes that play batches of runs, and count the rounds that they have played.
+
+Each has a line of its own to its parent and a counter that it alone writes, so that one that is killed takes nothing
+with it but the task that it was at.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.connection
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from hatdfed.errors import HatdfedError
+
 LOOK_SECONDS = 0.5  # between two looks at how far the workers are
 GPU_MEMORY_SHARE = 0.95  # of all processes together; the rest is what CUDA itself takes in each
+_LEAVE_SECONDS = 5.0  # that a process has for going by itself
 
-_shared_counter: Any = None  # of a worker process: rounds that all workers have played
+
+class WorkerDiedError(HatdfedError):
+    """A process ended in the middle of its task."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A task that is over: its result, or the error that it ended with."""
+
+    task: Any
+    seconds: float
+    result: Any = None
+    error: Exception | None = None
 
 
 class Workers:
     """A pool of processes; whoever starts a task gets it back with its result and its seconds."""
 
     def __init__(self, processes: int, device: str) -> None:
-        # Spawned, not forked: neither torch's threads nor CUDA survive a fork.
-        context = multiprocessing.get_context("spawn")
-        self._counter = context.Value("q", 0)
-        self._pool = ProcessPoolExecutor(
-            processes, mp_context=context, initializer=_prepare, initargs=(processes, device, self._counter)
-        )
-        self._tasks: dict[Future[Any], tuple[Any, float]] = {}
+        self._limits = (processes, device)
+        self._all: list[_Worker] = []
 
     @property
     def busy(self) -> int:
-        """Tasks that are not finished."""
-        return len(self._tasks)
+        """Tasks that are not over."""
+        return sum(worker.is_busy for worker in self._all)
 
     @property
     def count(self) -> int:
-        """What the tasks have counted together."""
-        return int(self._counter.get_obj().value)  # without the lock, which a killed process may hold
+        """What the tasks that are not over have counted together."""
+        return sum(int(worker.counter.value) for worker in self._all if worker.is_busy)
 
     def start(self, task: Any, work: Callable[..., Any], *arguments: Any) -> None:
         """Do `work(one_more, *arguments)` in a process; `one_more()` counts there."""
-        self._tasks[self._pool.submit(_counted, work, *arguments)] = (task, time.monotonic())
+        idle = next((worker for worker in self._all if not worker.is_busy), None)
+        if idle is None:
+            idle = _Worker(*self._limits)
+            self._all.append(idle)
+        idle.start(task, work, arguments)
 
-    def finished(self) -> Iterator[tuple[Any, Any, float]]:
+    def finished(self) -> list[Ended]:
         """Tasks that have ended since the last look, after waiting a moment for one; those that failed come last."""
-        ended, _ = wait(self._tasks, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-        for future in sorted(ended, key=lambda future: future.exception() is not None):
-            task, since = self._tasks.pop(future)
-            yield task, future.result(), time.monotonic() - since
+        busy = [worker for worker in self._all if worker.is_busy]
+        ready = wait([end for worker in busy for end in (worker.line, worker.process.sentinel)], timeout=LOOK_SECONDS)
+        ended = [worker.end() for worker in busy if worker.line in ready or worker.process.sentinel in ready]
+        self._all = [worker for worker in self._all if worker.process.is_alive()]
+        return sorted(ended, key=lambda end: end.error is not None)
 
     def stop(self) -> None:
         """End all processes now, whatever they are doing."""
-        for worker in list((self._pool._processes or {}).values()):
-            worker.terminate()
-        self._tasks.clear()
+        for worker in self._all:
+            worker.process.terminate()
+        self._leave()
+
+    def _leave(self) -> None:
+        for worker in self._all:
+            worker.line.close()  # an idle one goes when nobody is at the other end
+        for worker in self._all:
+            worker.process.join(_LEAVE_SECONDS)
+            if worker.process.is_alive():
+                worker.process.kill()
+        self._all = []
 
     def __enter__(self) -> Workers:
         return self
@@ -66,9 +97,54 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is None and not self.busy:
+            self._leave()
+        else:
             self.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Worker:
+    """One process, as its parent sees it."""
+
+    def __init__(self, processes: int, device: str) -> None:
+        # Spawned, not forked: neither torch's threads nor CUDA survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self.counter: Any = context.RawValue("q", 0)  # no lock: a killed process would hold it for ever
+        self.line, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, processes, device, self.counter), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.is_busy = False
+        self._task: Any = None
+        self._since = 0.0
+
+    def start(self, task: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._task, self._since, self.is_busy = task, time.monotonic(), True
+        self.counter.value = 0
+        with suppress(BrokenPipeError):  # it died while it was idle; `end` will say so
+            self.line.send((work, arguments))
+
+    def end(self) -> Ended:
+        """The task is over, or the process is."""
+        self.is_busy = False
+        seconds = time.monotonic() - self._since
+        try:
+            result, error = self.line.recv() if self.line.poll() else (None, self._death())
+        except (EOFError, ConnectionResetError):
+            result, error = None, self._death()
+        except Exception as trouble:  # noqa: BLE001 (an answer that cannot be unpacked here, of whatever kind)
+            result, error = None, trouble
+        return Ended(self._task, seconds, result, error)
+
+    def _death(self) -> WorkerDiedError:
+        self.process.join(_LEAVE_SECONDS)
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            killer = signal.Signals(-code).name
+            reason = f"A worker process was killed ({killer}), perhaps for want of memory."
+        else:
+            reason = f"A worker process ended by itself (exit code {code}) in the middle of its work."
+        return WorkerDiedError(f"{reason} Try again with --jobs 1.")
 
 
 def multi_process_service() -> bool:
@@ -76,12 +152,32 @@ def multi_process_service() -> bool:
     return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108
 
 
-def _prepare(processes: int, device: str, counter: Any) -> None:
-    global _shared_counter
+def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any) -> None:
+    """In the process: one task after another, until nobody is at the other end."""
+    _prepare(processes, device)
+
+    def one_more() -> None:
+        counter.value += 1
+
+    while True:
+        try:
+            work, arguments = line.recv()
+        except EOFError:
+            return
+        answer: tuple[Any, Exception | None]
+        try:
+            answer = (work(one_more, *arguments), None)
+        except Exception as error:  # noqa: BLE001 (it is the parent's to judge)
+            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+            answer = (None, error)
+        line.send(answer)
+
+
+def _prepare(processes: int, device: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     if device == "cuda":
         torch.cuda.set_per_process_memory_fraction(GPU_MEMORY_SHARE / processes)
-    _shared_counter = counter
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -89,13 +185,5 @@ def _end_with_parent() -> None:
     """A worker whose parent was killed would sleep for ever, with all its memory."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
+        wait([parent.sentinel])
         os._exit(1)
-
-
-def _counted(work: Callable[..., Any], *arguments: Any) -> Any:
-    def one_more() -> None:
-        with _shared_counter.get_lock():
-            _shared_counter.value += 1
-
-    return work(one_more, *arguments)

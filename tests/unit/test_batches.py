@@ -16,7 +16,7 @@ from hatdfed.experiment import Job, play
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.records import database
 from hatdfed.resolve import resolve
-from hatdfed.workers import Workers
+from hatdfed.workers import WorkerDiedError, Workers
 
 CPU = Placement("stacked", "cpu")
 
@@ -96,35 +96,59 @@ def _slow(one_more, seconds, fails=False):
     return "done"
 
 
-def _play_both():
+def _play_until_one_fails():
     with Workers(2, "cpu") as workers:
         workers.start("long", _slow, 60)
         workers.start("bad", _slow, 0, True)
-        while workers.busy:
-            list(workers.finished())
+        while True:
+            for end in workers.finished():
+                raise end.error
 
 
 def test_an_error_in_one_worker_ends_the_others_at_once():
     start = time.monotonic()
-    with pytest.raises(ValueError, match="own trouble"):
-        _play_both()
-    processes = multiprocessing.active_children()
-    for process in processes:
-        process.join(10)
+    with pytest.raises(ValueError, match="own trouble") as caught:
+        _play_until_one_fails()
     assert time.monotonic() - start < 40
-    assert not any(process.is_alive() for process in processes)
+    assert not multiprocessing.active_children()
+    assert "in _slow" in caught.value.__notes__[0]  # where it happened, there
 
 
 def test_what_is_done_comes_before_what_failed():
     with Workers(2, "cpu") as workers:
         workers.start("bad", _slow, 0, True)
         workers.start("good", _slow, 0)
-        while not all(future.done() for future in workers._tasks):
+        while not all(worker.line.poll(0.05) for worker in workers._all):
+            pass
+        good, bad = workers.finished()
+        assert (good.task, good.result, good.error) == ("good", "done", None)
+        assert bad.task == "bad"
+        assert isinstance(bad.error, ValueError)
+        assert workers.busy == 0
+
+
+def _slow_and_counting(one_more, seconds):
+    one_more()
+    time.sleep(seconds)
+
+
+def test_a_worker_that_is_killed_takes_only_its_own_task():
+    with Workers(2, "cpu") as workers:
+        workers.start("killed", _slow_and_counting, 60)
+        workers.start("spared", _slow, 3)
+        while workers.count == 0:
             time.sleep(0.05)
-        ended = workers.finished()
-        assert next(ended)[:2] == ("good", "done")
-        with pytest.raises(ValueError, match="own trouble"):
-            next(ended)
+        workers._all[0].process.kill()
+        ended = {}
+        while workers.busy:
+            ended |= {end.task: end for end in workers.finished()}
+        assert ended["spared"].result == "done"
+        assert isinstance(ended["killed"].error, WorkerDiedError)
+        assert "SIGKILL" in str(ended["killed"].error)
+        workers.start("next", _slow, 0)  # somebody is there for it
+        while workers.busy:
+            ended |= {end.task: end for end in workers.finished()}
+        assert ended["next"].result == "done"
 
 
 def test_workers_end_with_the_process_that_started_them():

@@ -12,12 +12,13 @@ from rich.console import Console
 
 import hatdfed.cli.tables as tables
 from hatdfed.cli.app import main
-from hatdfed.comparison import compare, read_run
+from hatdfed.comparison import compare
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.experiment import play, run
 from hatdfed.methods import METHODS, Method
 from hatdfed.records.folder import RunFolder
 from hatdfed.resolve import resolve
+from hatdfed.standing import read_run
 
 SMALL = {
     "dataset": "synthetic",
