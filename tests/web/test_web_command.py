@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import httpx2
+import pytest
 from typer.testing import CliRunner
 
 import hatdfed.dashboard
@@ -57,3 +58,33 @@ def test_static_files_load_nothing_from_elsewhere():
         assert "http://" not in text, file.name
         assert "https://" not in text, file.name
         assert "url(" not in text, file.name
+
+
+def test_the_dark_palette_is_the_same_without_scripts():
+    styles = (STATIC / "style.css").read_text()
+    chosen, system = (
+        re.search(rf"{re.escape(selector)} {{(.*?)}}", styles, re.DOTALL)[1]
+        for selector in (':root[data-theme="dark"]', ":root:not([data-theme])")
+    )
+    assert re.findall(r"--[\w-]+: [^;]+", chosen) == re.findall(r"--[\w-]+: [^;]+", system)
+
+
+def _contrast(one, other):
+    """The ratio that WCAG asks for: 4.5 for text."""
+
+    def brightness(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((brightness(one), brightness(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("selector", [":root", ':root[data-theme="dark"]'])
+@pytest.mark.parametrize("text", ["ink", "muted", "accent", "warning", "good"])
+def test_text_stands_out_from_its_ground(selector, text):
+    block = re.search(rf"{re.escape(selector)} {{(.*?)}}", (STATIC / "style.css").read_text(), re.DOTALL)[1]
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", block))
+    for ground in ("page", "paper"):
+        assert _contrast(colours[text], colours[ground]) >= 4.5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from web_help import id_of, look_again, unfinish
 
-from hatdfed.dashboard.run_views import MOST_POINTS, _kept
+from hatdfed.dashboard.run_views import MOST_POINTS, kept_rounds
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.reading import reading
 from hatdfed.report.groups import Run, comparison_rows
@@ -149,7 +149,29 @@ def test_unchanged_runs_are_not_read_again(client, site, runs, monkeypatch):
 
 
 def test_a_long_run_is_thinned_out_and_keeps_its_ends():
-    kept = _kept(10 * MOST_POINTS + 3)
+    kept = kept_rounds(10 * MOST_POINTS + 3)
     assert len(kept) <= MOST_POINTS + 1
     assert (kept[0], kept[-1]) == (0, 10 * MOST_POINTS + 2)
-    assert _kept(5) == [0, 1, 2, 3, 4]
+    assert kept_rounds(5) == [0, 1, 2, 3, 4]
+
+
+def test_a_method_that_saw_the_test_data_is_not_said_to_end_highest(client, runs):
+    ids = []
+    for name, leaks in (("hat-dfed-seed0", True), ("rnd-seed0", False)):
+        file = runs / "both" / name / "results.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "leaks_test": leaks}))
+        ids.append(id_of(client, f"both/{name}"))
+    with closing(sqlite3.connect(runs / "both/hat-dfed-seed0/run.sqlite")) as database:
+        database.execute("UPDATE rounds SET avg_accuracy = 99")
+        database.commit()
+    content = client.get("/api/compare", params={"run": ids}).json()
+    last = tables(runs / "both/rnd-seed0")["rounds"][-1]["avg_accuracy"]
+    assert content["titles"]["accuracy"] == f"rnd ends at {last:.1f} % validation accuracy"
+
+
+def test_the_head_of_a_page_and_its_renewal_are_written_alike(client, run_id):
+    page = client.get(f"/runs/{run_id}").text
+    figures = client.get(f"/api/runs/{run_id}/series").json()["figures"]
+    assert set(figures) == {"accuracy", "accuracy-of", "energy", "link-energy", "played"}
+    for name, words in figures.items():
+        assert f'id="{name}">{words}<' in page

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import shutil
 import time
 
 import grpc
@@ -134,3 +135,35 @@ def test_a_status_that_makes_no_sense_breaks_no_page():
 
     view = asyncio.run(Deployment("x", ask).view())
     assert (view["servers"], view["refused"], view["joules"], view["round"]) == ([], [], 0.0, 0)
+
+
+def test_certificates_that_cannot_be_read_are_said_in_a_sentence():
+    async def ask():
+        raise PermissionError(13, "Permission denied")
+
+    view = asyncio.run(Deployment("x", ask).view())
+    assert view["trouble"] == "The certificates cannot be read (Permission denied)."
+
+
+def test_the_list_tells_how_many_runs_there_are(site, runs):
+    with (
+        serving(site) as address,
+        httpx2.Client(base_url=address) as client,
+        client.stream("GET", "/api/runs/events") as stream,
+    ):
+        lines = stream.iter_lines()
+        first = news(lines)
+        shutil.copytree(runs / "both" / "rnd-seed0", runs / "more")
+        second = news(lines)
+    assert (first["total"], second["total"]) == (4, 5)
+    assert first["stamp"] != second["stamp"]
+
+
+def test_many_runs_are_not_walked_over_all_the_time(site, monkeypatch):
+    moments = iter([10.0, 12.0, 13.0, 21.9, 22.1, 22.2])
+    monkeypatch.setattr("hatdfed.dashboard.catalogue.time.monotonic", lambda: next(moments))
+    walks = []
+    monkeypatch.setattr(site.catalogue, "_walk", lambda: walks.append(1) or {})
+    for _ in range(4):  # the first walk takes two seconds, so there is none for ten
+        site.catalogue.cards()
+    assert len(walks) == 2

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from html import unescape
 from html.parser import HTMLParser
 
@@ -9,8 +10,10 @@ from typer.testing import CliRunner
 from web_help import unfinish
 
 from hatdfed.cli.app import app
+from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.document import gather
 from hatdfed.report.document_text import html_text, markdown_text
+from hatdfed.report.pdf import print_pdf
 
 
 class Elements(HTMLParser):
@@ -103,3 +106,56 @@ def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):
     done = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.html")])
     assert done.exit_code != 0
     assert "There is no run in" in str(done.exception)
+
+
+def test_a_run_that_cannot_be_read_is_named_and_the_others_are_reported(runs, tmp_path):
+    (runs / "both" / "rnd-seed0" / "run.sqlite").write_bytes(b"not a database at all")
+    folders = [runs / "both" / name for name in ("rnd-seed0", "rnd-seed1")]
+    document = gather(folders, tmp_path / "pictures")
+    assert len(document.runs) == 1
+    assert document.left_out[0].startswith("rnd-seed0 is left out: The records in")
+    assert "rnd-seed0 is left out" in html_text(document)
+    assert "rnd-seed0 is left out" in markdown_text(document, tmp_path / "pictures").replace("\\", "")
+    with pytest.raises(RunFolderError, match="rnd-seed0 is left out"):
+        gather(folders[:1], tmp_path / "pictures")
+
+
+def test_more_runs_than_a_report_holds_are_cut_with_a_word(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("hatdfed.report.document.MOST_RUNS", 1)
+    document = gather([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
+    assert len(document.runs) == 1
+    assert document.left_out == ["Only the first 1 runs are in this report."]
+
+
+def test_results_of_other_kinds_break_no_report(runs, tmp_path):
+    file = runs / "both" / "rnd-seed0" / "results.json"
+    odd = {"notes": 5, "accuracy_by_server": None, "energy_by_cause_mj": [1], "rounds": 5}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **odd}))
+    assert "Finished after 5 rounds" in html_text(gather([file.parent], tmp_path / "pictures"))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rounds": "many"}))
+    assert "Not finished" in html_text(gather([file.parent], tmp_path / "pictures"))
+
+
+def test_a_report_without_chromium_says_what_to_install(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("hatdfed.report.pdf.shutil.which", lambda name: None)
+    target = tmp_path / "one.pdf"
+    done = CliRunner().invoke(app, ["report", str(runs / "both"), "--format", "pdf", "-o", str(target)])
+    assert done.exit_code != 0
+    assert "apt-get install chromium" in str(done.exception)
+    assert not target.exists()
+
+
+def test_a_browser_that_prints_nothing_is_said_in_a_sentence():
+    with pytest.raises(HatdfedError, match="printed no PDF"):
+        print_pdf("<p>x", shutil.which("true"))
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium: apt-get install chromium")
+def test_chromium_prints_a_report(runs, tmp_path):
+    target = tmp_path / "one.pdf"
+    run = str(runs / "both" / "rnd-seed0")
+    done = CliRunner().invoke(app, ["report", run, "--format", "pdf", "-o", str(target)])
+    assert done.exit_code == 0, done.output
+    printed = target.read_bytes()
+    assert printed.startswith(b"%PDF-")
+    assert len(printed) > 50_000  # with its pictures

@@ -23,7 +23,7 @@ def id_of(client, name):
 
 def look_again(site):
     """As if time had passed: the catalogue walks the disk anew."""
-    site.catalogue._looked_at = -1e9
+    site.catalogue._look_again_at = 0.0
 
 
 def unfinish(folder: Path, rounds: int) -> None:

@@ -48,8 +48,10 @@ def dashboard_command(
     if not runs.is_dir():
         raise ConfigError(f"The folder {runs} does not exist. Name the folder of your runs with --runs.")
     deployment = _deployment(coordinator, ca, insecure, insecure_anywhere)
-    app = make_app(Site(Catalogue(runs), deployment), listens_at=host)
+    site = Site(Catalogue(runs), deployment)
+    app = make_app(site, listens_at=host)
     listener = listen(host, port)
+    site.warm_up()
     if not is_local(host):
         note(f"Everybody who reaches {host} can read these runs: the dashboard has no password and no encryption.")
     shown = f"[{host}]" if ":" in host else host

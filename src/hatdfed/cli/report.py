@@ -18,14 +18,16 @@ class Format(StrEnum):
 
     HTML = "html"
     MD = "md"
+    PDF = "pdf"
 
 
 def report_command(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Run folders, or folders with runs inside.")],
     to: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="report.html by default.")] = None,
-    form: Annotated[Format, typer.Option("--format", help="html: one file with all in it. md: pictures beside it.")] = (
-        Format.HTML
-    ),
+    form: Annotated[
+        Format,
+        typer.Option("--format", help="html: one file with all in it. md: pictures beside it. pdf: by Chromium."),
+    ] = Format.HTML,
 ) -> None:
     """Write runs as one document: figures, pictures, settings, machine."""
     path = to or Path(f"report.{form.value}")
@@ -46,12 +48,14 @@ def _write(runs: list[Path], path: Path, form: Format) -> None:
         from hatdfed.records.checkpoint import write_atomically
         from hatdfed.report.document import gather
         from hatdfed.report.document_text import html_text, markdown_text
+        from hatdfed.report.pdf import find_browser, print_pdf
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "matplotlib", "torch"):
             raise
         raise MissingDependencyError(
             f"This command needs the package {error.name}: pip install 'hatdfed[sim]'."
         ) from None
+    browser = find_browser() if form is Format.PDF else None  # before the work, not after it
     with err.status("Reading runs …") as status:
 
         def tell(name: str) -> None:
@@ -63,4 +67,6 @@ def _write(runs: list[Path], path: Path, form: Format) -> None:
         else:
             with tempfile.TemporaryDirectory() as folder:
                 content = html_text(gather(runs, Path(folder), tell))
-        write_atomically(path, content.encode())
+        if browser is not None:
+            status.update("Printing …")
+        write_atomically(path, content.encode() if browser is None else print_pdf(content, browser))

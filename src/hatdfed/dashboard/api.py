@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +16,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from hatdfed.dashboard.cards import Card, accuracy_name
 from hatdfed.dashboard.comparing import choose, comparison_view
 from hatdfed.dashboard.pages import Chosen, in_order
 from hatdfed.dashboard.run_views import round_view, run_series
 from hatdfed.dashboard.site import Site
 from hatdfed.records.cleaning import text
-from hatdfed.records.reading import reading
+from hatdfed.records.reading import LEDGER_COLUMNS, reading
+from hatdfed.report.words import count, joules, percent
 
 MOST_SERVERS = 100_000
+_LINES_AT_A_TIME = 2000  # of a ledger that is downloaded
 Round = Annotated[int, fastapi.Path(ge=0, lt=10**9)]
 
 
@@ -43,9 +46,8 @@ def api_routes(site: Site) -> APIRouter:
     @routes.get("/runs/{run_id}/series")
     def series(run_id: str) -> JSONResponse:
         folder, card = site.run(run_id)
-        figures = {"accuracy": card.accuracy, "accuracy_of": card.accuracy_of, "joules": card.joules}
-        figures |= {"link_joules": card.link_joules, "spread": card.spread, "planned": card.rounds}
-        return JSONResponse({**run_series(folder, _servers(card.servers)), "state": card.state(), "figures": figures})
+        content = run_series(folder, _servers(card.servers))
+        return JSONResponse({**content, "state": card.state(), "figures": _figures(card, content["rounds"])})
 
     @routes.get("/runs/{run_id}/rounds/{t}")
     def one_round(run_id: str, t: Round) -> JSONResponse:
@@ -89,6 +91,17 @@ async def _status(site: Site) -> dict[str, Any]:
     return await site.deployment.view()
 
 
+def _figures(card: Card, rounds: int) -> dict[str, str]:
+    """The figures at the head of a run's page as it writes them itself, by the names of their elements."""
+    return {
+        "accuracy-of": accuracy_name(card),
+        "accuracy": percent(card.accuracy),
+        "energy": joules(card.joules),
+        "link-energy": joules(card.link_joules),
+        "played": count(rounds),
+    }
+
+
 def _servers(servers: int | None) -> int:
     return max(0, min(servers or 0, MOST_SERVERS))
 
@@ -96,7 +109,7 @@ def _servers(servers: int | None) -> int:
 def _list_stamp(site: Site) -> dict[str, Any]:
     """Something else whenever the list would look different."""
     seen = [(card.id, card.played, card.state(), card.accuracy) for card in site.catalogue.cards()]
-    return {"stamp": hashlib.sha256(repr(seen).encode()).hexdigest()[:16]}
+    return {"stamp": hashlib.sha256(repr(seen).encode()).hexdigest()[:16], "total": len(seen)}
 
 
 def _run_stamp(site: Site, run_id: str) -> dict[str, Any] | None:
@@ -105,15 +118,19 @@ def _run_stamp(site: Site, run_id: str) -> dict[str, Any] | None:
 
 
 def _csv(folder: Path) -> Iterator[str]:
-    """The ledger, a few hundred lines at a time."""
-    lines: list[list[Any]] = []
-    with reading(folder / "run.sqlite") as reader:
-        for line in reader.ledger_lines():
-            lines.append([_cell(value) for value in line])
-            if len(lines) == 500:
-                yield _written(lines)
-                lines = []
-    yield _written(lines)
+    """The ledger, some lines at a time; in between nothing is held open, however slowly they are fetched.
+
+    A reader that waits inside SQLite would keep the run that is played from trimming its log.
+    """
+    yield _written([LEDGER_COLUMNS])
+    after = 0
+    while True:
+        with reading(folder / "run.sqlite") as reader:
+            lines = reader.ledger_lines(after, _LINES_AT_A_TIME)
+        if not lines:
+            return
+        after = lines[-1][0]
+        yield _written([[_cell(value) for value in line[1:]] for line in lines])
 
 
 def _cell(value: Any) -> Any:
@@ -124,7 +141,7 @@ def _cell(value: Any) -> Any:
     return f"'{shown}" if shown[:1] in "=+-@" else shown
 
 
-def _written(lines: list[list[Any]]) -> str:
+def _written(lines: Sequence[Sequence[Any]]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()

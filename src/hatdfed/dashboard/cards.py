@@ -49,6 +49,11 @@ class Card(NamedTuple):
         return RUNNING if quiet < self.patience and self.trouble is None else STALE
 
 
+def accuracy_name(card: Card) -> str:
+    """What its accuracy was measured on."""
+    return "Test accuracy" if card.accuracy_of == "test" else "Validation accuracy"
+
+
 def make_card(folder: Path, run_id: str, name: str, written: float) -> Card:
     """The card of one run folder; what is broken becomes its `trouble`."""
     card = Card(run_id, name, "–", "–", *(None,) * 3, 0, None, "validation", *(None,) * 3, False, written, 0.0)
@@ -114,7 +119,7 @@ def _with_progress(card: Card, folder: Path) -> Card:
         accuracy=number(progress["avg_accuracy"]),
         accuracy_of="validation",
         spread=None,
-        joules=sum(spent),
+        joules=number(sum(spent)),
         link_joules=spent[-1],
         patience=max(_SHORTEST_WAIT, _ROUNDS_TO_WAIT * a_round) if played else _FIRST_ROUND_WAIT,
     )

@@ -16,6 +16,7 @@ from hatdfed.records.search import run_folders
 MOST_RUNS = 5000
 _WATCHED = ("config.yaml", "results.json", "run.sqlite", "run.sqlite-wal")
 _FRESH_SECONDS = 0.5  # many browsers look at once, one walk over the disk serves them
+_REST = 5  # times as long as the last walk took; with thousands of runs the disk shall not be walked all the time
 
 Stamp = tuple[tuple[int, int] | None, ...]  # time and size of each watched file
 
@@ -32,7 +33,7 @@ class Catalogue:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._known: dict[str, _Known] = {}  # no larger than the last walk found
-        self._looked_at = -_FRESH_SECONDS
+        self._look_again_at = 0.0
         self._lock = threading.Lock()
 
     def cards(self) -> list[Card]:
@@ -51,9 +52,11 @@ class Catalogue:
 
     def _look(self) -> dict[str, _Known]:
         with self._lock:
-            if time.monotonic() - self._looked_at >= _FRESH_SECONDS:
+            began = time.monotonic()
+            if began >= self._look_again_at:
                 self._known = self._walk()
-                self._looked_at = time.monotonic()
+                ended = time.monotonic()
+                self._look_again_at = ended + max(_FRESH_SECONDS, _REST * (ended - began))
             return self._known
 
     def _walk(self) -> dict[str, _Known]:
@@ -72,12 +75,13 @@ class Catalogue:
 
 
 def _stamp(folder: Path) -> Stamp:
-    return tuple(_time_and_size(folder / name) for name in _WATCHED)
+    place = str(folder)  # eight hundred paths a look are cheaper as texts
+    return tuple(_time_and_size(f"{place}/{name}") for name in _WATCHED)
 
 
-def _time_and_size(path: Path) -> tuple[int, int] | None:
+def _time_and_size(path: str) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size

@@ -10,7 +10,7 @@ import numpy as np
 
 import hatdfed.report.findings as fd
 from hatdfed.dashboard.cards import Card
-from hatdfed.dashboard.run_views import MOST_POINTS, plain
+from hatdfed.dashboard.run_views import kept_rounds, plain
 from hatdfed.errors import HatdfedError
 from hatdfed.records.cleaning import text, whole
 from hatdfed.records.reading import reading
@@ -38,7 +38,11 @@ def choose(found: Sequence[tuple[Path, Card]]) -> Chosen:
         if card.trouble or not card.is_finished:
             left_out.append(card.trouble or f"{card.name} is not finished, so it has no test accuracy yet.")
             continue
-        results = read_document(folder, "results.json")
+        try:
+            results = read_document(folder, "results.json")
+        except HatdfedError as error:  # it has changed since its card was made
+            left_out.append(str(error))
+            continue
         settings = results.get("config")
         if not isinstance(settings, dict) or whole(settings.get("seed")) is None or not is_complete(results):
             left_out.append(f"{card.name} has incomplete results.")
@@ -52,10 +56,8 @@ def choose(found: Sequence[tuple[Path, Card]]) -> Chosen:
 
 def comparison_view(chosen: Chosen) -> dict[str, Any]:
     """What the pictures of a comparison need."""
-    return {
-        "rows": [_row(row, chosen.folders) for row in chosen.rows],
-        "titles": {"front": front_title(chosen.rows), "accuracy": _accuracy_title(chosen.rows)},
-    }
+    rows = [_row(row, chosen.folders) for row in chosen.rows]
+    return {"rows": rows, "titles": {"front": front_title(chosen.rows), "accuracy": _accuracy_title(rows)}}
 
 
 def front_title(rows: Sequence[Row]) -> str:
@@ -63,12 +65,12 @@ def front_title(rows: Sequence[Row]) -> str:
     return fd.front_finding([text(row.label, 40) for row in rows if row.is_on_front], len(rows))
 
 
-def _accuracy_title(rows: Sequence[Row]) -> str:
-    best = max(rows, key=lambda row: row.figures["avg_accuracy"][0], default=None)
-    if best is None:
-        return "No run was chosen"
-    mean = fd.format_percent(*best.figures["avg_accuracy"])
-    return f"{text(best.label, 40)} ends highest, at {mean} test accuracy"
+def _accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
+    """Whose curve ends highest, of those that are drawn: what saw the test set is not ranked (D3)."""
+    ends = {text(row["label"], 40): row["curve"]["mean"][-1:] for row in rows if not row["leaks_test"]}
+    known = {label: end[0] for label, end in ends.items() if end and end[0] is not None}
+    best = max(known, key=lambda label: known[label], default="")
+    return fd.best_finding(best, known.get(best, float("nan")), len(ends))
 
 
 def _row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:
@@ -94,8 +96,7 @@ def _curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
     """Mean validation accuracy over rounds and over seeds, and its spread over seeds."""
     lines = [line for folder in folders if len(line := _mean_accuracy(folder))]
     longest = max(map(len, lines), default=0)
-    step = max(1, -(-longest // MOST_POINTS))
-    kept = [index for index in range(longest) if index % step == 0 or index == longest - 1]
+    kept = kept_rounds(longest)
     values = np.array([mean_and_sd(finite(np.array([line[i] for line in lines if i < len(line)]))) for i in kept])
     mean, sd = values.reshape(-1, 2).T
     return {"played": [float(index + 1) for index in kept], "mean": plain(mean), "sd": plain(sd)}

@@ -43,6 +43,8 @@ class Deployment:
             return {"trouble": None, "address": self.address, **_clean(await self._ask())}
         except HatdfedError as error:
             return {"trouble": text(str(error), 500), "address": self.address}
+        except OSError as error:  # of the certificates
+            return {"trouble": f"The certificates cannot be read ({error.strerror}).", "address": self.address}
 
 
 def asker(address: str, ca: Path | None) -> Ask:

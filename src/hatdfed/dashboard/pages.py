@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
-from hatdfed.dashboard.cards import Card
+from hatdfed.dashboard.cards import Card, accuracy_name
 from hatdfed.dashboard.comparing import MOST_COMPARED, choose, front_title
 from hatdfed.dashboard.listing import HEADINGS, Wish, choices, listed
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
-from hatdfed.records.cleaning import flat_settings, number
+from hatdfed.records.cleaning import flat_settings, number, texts
 from hatdfed.records.small_files import read_document, read_settings
 
 MOST_CHOSEN = 500  # identifiers in one address
@@ -47,11 +47,12 @@ def page_routes(site: Site) -> APIRouter:
                 "settings": flat_settings(read_settings(folder)),
                 "environment": flat_settings(read_document(folder, "environment.json")),
                 "results": {name: number(value) for name, value in results.items()},
-                "notes": [str(note)[:500] for note in results.get("notes") or ()][:20],
+                "notes": texts(results.get("notes"), 500),
             }
         except (HatdfedError, OSError) as error:
             card = card._replace(trouble=card.trouble or str(error))
-        return site.page("run.html", {"card": card, "place": "runs", **content})
+        content |= {"card": card, "accuracy_name": accuracy_name(card), "place": "runs"}
+        return site.page("run.html", content)
 
     @routes.get("/compare")
     def compare(run: Chosen, against: str = "") -> HTMLResponse:

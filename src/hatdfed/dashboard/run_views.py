@@ -25,13 +25,14 @@ def run_series(folder: Path, num_servers: int) -> dict[str, Any]:
     """Every curve of the run page, and the sentences above them."""
     with reading(folder / "run.sqlite") as reader:
         rounds = reader.rounds()
-        servers = reader.servers() if 0 < num_servers <= MOST_LINES else []
-    if not rounds:
-        return {"rounds": 0}
+        if not rounds:
+            return {"rounds": 0}
+        kept = kept_rounds(len(rounds))
+        ends = rounds[0]["t"], rounds[-1]["t"]
+        servers = reader.servers(*ends, _step(len(rounds))) if 0 < num_servers <= MOST_LINES else []
     run = RunData("", "", num_servers, rounds, _inside(servers, num_servers), [], {})
     spent = cumulative_joules(run)
     total = np.sum(list(spent.values()), axis=0)[1:]
-    kept = _kept(len(rounds))
     accuracy = {name: column(rounds, f"{name}_accuracy") for name in _CURVES}
     regret = {name: column(rounds, f"regret_{name}") for name in ("best_fixed", "best_each_round")}
     lines = list(server_accuracy(run)[:, kept]) if servers else []
@@ -73,10 +74,10 @@ def round_view(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:
 
 def _round(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str, Any]:
     links = [link for link in reader.links(t) if _is_inside(link, num_servers)]
-    propensity = reader.propensity(t)
+    propensity = reader.propensity(t, num_servers)
     accuracy: list[float | None] = [None] * num_servers
-    for row in _inside(reader.servers(t), num_servers):
-        accuracy[row["server"]] = number(row["accuracy"])
+    for row in _inside(reader.servers(t, t), num_servers):
+        accuracy[row["server"]] = row["accuracy"]
     ledger = reader.ledger(t, MOST_LEDGER_LINES + 1)
     return {
         "t": t,
@@ -136,15 +137,19 @@ def _is_inside(link: Record, num_servers: int) -> bool:
 
 
 def _inside(servers: list[dict[str, Any]], num_servers: int) -> list[dict[str, Any]]:
-    """Rows of servers that the run has."""
-    return [row for row in servers if (at := whole(row["server"])) is not None and 0 <= at < num_servers]
+    """Rows of servers that the run has; an accuracy that is no number is none."""
+    here = (row for row in servers if (at := whole(row["server"])) is not None and 0 <= at < num_servers)
+    return [{**row, "accuracy": number(row["accuracy"])} for row in here]
 
 
-def _kept(length: int) -> list[int]:
+def kept_rounds(length: int) -> list[int]:
     """Which rounds are drawn: all, or evenly many and the last."""
-    step = -(-length // MOST_POINTS)
-    kept = list(range(0, length, step))
-    return kept if kept[-1] == length - 1 else [*kept, length - 1]
+    kept = list(range(0, length, _step(length)))
+    return kept if not kept or kept[-1] == length - 1 else [*kept, length - 1]
+
+
+def _step(length: int) -> int:
+    return max(1, -(-length // MOST_POINTS))
 
 
 def plain(values: Vector) -> list[float | None]:

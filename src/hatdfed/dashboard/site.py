@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,10 +30,17 @@ HERE = Path(__file__).parent
 def _templates() -> Environment:
     loader = FileSystemLoader(HERE / "templates")
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        auto_reload=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(FILTERS)
     environment.globals.update(version=__version__, plotly=version("plotly"), marks=style_marks(plotly_file()))
+    for name in loader.list_templates():  # now, so that the first reader does not wait for it
+        environment.get_template(name)
     return environment
 
 
@@ -48,6 +56,10 @@ class Site:
     def page(self, name: str, content: Mapping[str, Any], status: int = 200) -> HTMLResponse:
         """A page from its template; `place` in its content says which part of the site it is."""
         return HTMLResponse(self.templates.get_template(name).render({"place": "", **content}), status)
+
+    def warm_up(self) -> None:
+        """Read all runs beside whatever else is done, so that the first reader finds them read."""
+        threading.Thread(target=self.catalogue.cards, daemon=True).start()
 
     def run(self, run_id: str) -> tuple[Path, Card]:
         """Folder and card of a run; an identifier that is not in the list leads nowhere."""

@@ -48,6 +48,11 @@ def text(value: Any, longest: int = _LONGEST) -> str:
     return written if len(written) <= longest else f"{written[: longest - 1]}…"
 
 
+def texts(value: Any, longest: int = _LONGEST, most: int = 20) -> list[str]:
+    """The texts of a list, at most so many; nothing of anything else."""
+    return [text(part, longest) for part in value[:most]] if isinstance(value, list) else []
+
+
 def flat_settings(settings: Any) -> list[tuple[str, str]]:
     """Settings as lines of a table, `energy.model_bits` for a setting inside a section; cut where there is no end."""
     lines: list[tuple[str, str]] = []

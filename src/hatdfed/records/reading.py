@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +20,14 @@ _ROUND_COLUMNS = (
     "regret_best_fixed, regret_best_each_round, seconds"
 )
 
+LEDGER_COLUMNS = ("t", "cause", "sender", "receiver", "bits", "joules", "source")
+
 
 @contextmanager
 def reading(path: Path) -> Iterator[RunReader]:
     """A run's database, opened for the length of a `with`; whatever is wrong with it is one sentence."""
+    if path.exists() and (path.is_symlink() or not path.is_file()):
+        raise RunFolderError(f"The records in {path} are not a plain file, so they are not read.")
     try:
         connection = sqlite3.connect(_address(path), uri=True, timeout=_PATIENCE_SECONDS)
         try:
@@ -65,10 +68,12 @@ class RunReader:
         """All rounds, in order."""
         return self._records(f"SELECT {_ROUND_COLUMNS} FROM rounds ORDER BY t")  # noqa: S608 (our own columns)
 
-    def servers(self, t: int | None = None) -> Records:
-        """Accuracy of each server, in one round or in all."""
-        where, values = ("", ()) if t is None else ("WHERE t = ?", (t,))
-        return self._records(f"SELECT t, server, accuracy, num_samples FROM servers {where} ORDER BY t", values)  # noqa: S608
+    def servers(self, first: int, last: int, step: int = 1) -> Records:
+        """Accuracy of each server, from one round to another: in every `step`-th, and in the last."""
+        return self._records(
+            "SELECT t, server, accuracy FROM servers WHERE t BETWEEN ? AND ? AND ((t - ?) % ? = 0 OR t = ?) ORDER BY t",
+            (first, last, first, step, last),
+        )
 
     def links(self, t: int) -> Records:
         """Links of one round with the joules that each took."""
@@ -79,24 +84,22 @@ class RunReader:
             (t, t),
         )
 
-    def propensity(self, t: int) -> NDArray[np.float64] | None:  # [N, N]
-        """Probability of every link in one round; None where it was not kept."""
+    def propensity(self, t: int, num_servers: int) -> NDArray[np.float64] | None:  # [N, N]
+        """Probability of every link in one round; None where it was not kept for that many servers."""
         row = self._connection.execute("SELECT propensity FROM matrices WHERE t = ?", (t,)).fetchone()
-        if row is None or not isinstance(row[0], bytes) or len(row[0]) % 4:
+        if row is None or not isinstance(row[0], bytes) or len(row[0]) != 4 * num_servers**2:
             return None
-        flat = np.frombuffer(row[0], dtype="<f4").astype(np.float64)
-        side = math.isqrt(len(flat))
-        return flat.reshape(side, side) if side * side == len(flat) else None
+        return np.frombuffer(row[0], dtype="<f4").astype(np.float64).reshape(num_servers, num_servers)
 
     def ledger(self, t: int, limit: int) -> Records:
         """The ledger of one round, at most so many lines of it."""
         return self._records("SELECT * FROM ledger WHERE t = ? ORDER BY rowid LIMIT ?", (t, limit))
 
-    def ledger_lines(self) -> Iterator[tuple[Any, ...]]:
-        """The names of the ledger's columns, then all of its lines."""
-        cursor = self._connection.execute("SELECT t, cause, sender, receiver, bits, joules, source FROM ledger")
-        yield tuple(column[0] for column in cursor.description)
-        yield from cursor
+    def ledger_lines(self, after: int, limit: int) -> list[tuple[Any, ...]]:
+        """Lines of the whole ledger, their number first: those that follow the line `after`, at most so many."""
+        columns = ", ".join(LEDGER_COLUMNS)
+        query = f"SELECT rowid, {columns} FROM ledger WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608 (our own)
+        return self._connection.execute(query, (after, limit)).fetchall()
 
     def _records(self, query: str, values: tuple[Any, ...] = ()) -> Records:
         cursor = self._connection.execute(query, values)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,14 @@ from hatdfed.errors import RunFolderError
 _LARGEST = 8 * 1024 * 1024  # bytes
 
 # The parser in C is ten times as fast, where PyYAML was built with it.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Fastest: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Fastest):  # type: ignore[misc]
+    """Refuses merge keys (`<<`), which our settings never have: a few lines of nested ones take endless memory."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Merge nothing; what is left of `<<` is a key that no constructor takes."""
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -23,7 +32,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         loader = _Loader(_content(folder / "config.yaml"))
         settings = loader.get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise RunFolderError(f"The settings of {folder.name} are not valid YAML.") from None
+        raise RunFolderError(f"The settings of {folder.name} are not plain YAML.") from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -44,11 +53,23 @@ def read_document(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _content(path: Path) -> str:
+    """The text of a small file that is really one: a pipe would never end, and a link may lead anywhere."""
+    name = f"{path.name} of {path.parent.name}"
     try:
-        if path.stat().st_size > _LARGEST:
-            raise RunFolderError(f"{path.name} of {path.parent.name} is larger than 8 MiB, so it is not read.")
-        return path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8", opener=_without_links) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise RunFolderError(f"{name} is not a plain file, so it is not read.")
+            if found.st_size > _LARGEST:
+                raise RunFolderError(f"{name} is larger than 8 MiB, so it is not read.")
+            return file.read(_LARGEST)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RunFolderError(f"{path.name} of {path.parent.name} cannot be read ({error.strerror}).") from None
+        if path.is_symlink():
+            raise RunFolderError(f"{name} is a link, and links are not followed.") from None
+        raise RunFolderError(f"{name} cannot be read ({error.strerror}).") from None
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

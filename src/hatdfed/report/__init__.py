@@ -18,6 +18,8 @@ Record = Mapping[str, Any]
 # Column of a round's record, and what a reader calls it. The order is that of the stacks, from the bottom up.
 CAUSES = {"upload_joules": "device upload", "training_joules": "training", "link_joules": "links"}
 
+_NO_NUMBER = (type(None), str, bytes)  # what SQLite may hold in a column of numbers
+
 
 class RunData(NamedTuple):
     """One run as records; accuracies are percent."""
@@ -46,9 +48,9 @@ class LastLinks(NamedTuple):
 
 
 def column(records: Iterable[Record], key: str) -> Vector:
-    """One field of all records; nan where it is missing or None."""
+    """One field of all records; nan where it is missing, None or no number."""
     values = (record.get(key) for record in records)
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array([np.nan if isinstance(value, _NO_NUMBER) else value for value in values], dtype=np.float64)
 
 
 def rounds_played(run: RunData) -> Vector:  # [R]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hatdfed.errors import RunFolderError
-from hatdfed.records.cleaning import flat_settings, number, text
+from hatdfed.errors import HatdfedError, RunFolderError
+from hatdfed.records.cleaning import flat_settings, number, text, texts, whole
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.search import run_folders
 from hatdfed.records.small_files import read_document
@@ -74,40 +74,59 @@ class Document(NamedTuple):
     rows: list[Row]
     comparison_pictures: list[Picture]
     runs: list[RunPart]
+    left_out: list[str]  # sentences: which runs are not in it, and why
 
 
 def gather(paths: Sequence[Path], pictures: Path, on_run: Callable[[str], None] | None = None) -> Document:
-    """Read all runs under these folders and draw their pictures into `pictures`."""
-    folders = list(dict.fromkeys(folder for path in paths for folder in _folders(path)))[:MOST_RUNS]
+    """Read all runs under these folders and draw their pictures into `pictures`; a run that cannot be read is named."""
+    folders, left_out = _folders(paths)
     parts, compared, drawn = [], [], {}
     for index, folder in enumerate(folders):
         if on_run is not None:
             on_run(folder.name)
-        result = _read(RunFolder.open(folder))
+        result = _read(folder)
+        if isinstance(result, str):
+            left_out.append(result)
+            continue
         run = run_data(result) if result.rounds else None
         drawings = _draw(run, pictures / f"run-{index + 1}") if run is not None else []
         parts.append(_part(folder, result, index, drawings))
         if run is not None and is_complete(result.summary):
             compared.append(Run(str(folder), result.config.model_dump(mode="json"), result.summary))
             drawn[str(folder)] = run
+    if not parts:
+        raise RunFolderError(left_out[0] if len(folders) == 1 else f"No run can be read. The first: {left_out[0]}")
     rows = comparison_rows(compared) if len(compared) > 1 else []
     many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
-    return Document(title, rows, many, parts)
+    return Document(title, rows, many, parts, left_out)
 
 
-def _folders(path: Path) -> list[Path]:
-    found = run_folders(path, most=MOST_RUNS)
-    if not found:
-        raise RunFolderError(f"There is no run in {path}. Name a run folder, or one that has run folders inside.")
-    return found
+def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Run folders once each, and a sentence if there are more than a report can hold."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        inside = run_folders(path, most=MOST_RUNS + 1)
+        if not inside:
+            raise RunFolderError(f"There is no run in {path}. Name a run folder, or one that has run folders inside.")
+        found |= dict.fromkeys(inside)
+    is_cut = len(found) > MOST_RUNS
+    return list(found)[:MOST_RUNS], [f"Only the first {MOST_RUNS} runs are in this report."] if is_cut else []
 
 
-def _read(folder: RunFolder) -> RunResult:
+def _read(path: Path) -> RunResult | str:
+    """A run, or a sentence why it cannot be read."""
+    try:
+        return _result(RunFolder.open(path))
+    except HatdfedError as error:
+        return text(f"{path.name} is left out: {error}", 500)
+
+
+def _result(folder: RunFolder) -> RunResult:
     """A run as far as it is; its summary is empty until it is finished."""
     config = folder.config()
     results = folder.read_results() or {}
-    if int(results.get("rounds", 0)) < config.rounds:  # it was given more rounds since
+    if (whole(results.get("rounds")) or 0) < config.rounds:  # it was given more rounds since
         results = {}
     with closing(folder.read()) as database:
         tables = {name: database.records(name) for name in ("rounds", "servers", "links", "ledger")}
@@ -115,8 +134,9 @@ def _read(folder: RunFolder) -> RunResult:
     prices = np.full((config.servers, config.servers), np.nan)
     np.fill_diagonal(prices, 0.0)
     for row in tables["ledger"]:
-        if row["cause"] == "link":
-            prices[row["receiver"], row["sender"]] = row["joules"]
+        ends = row["receiver"], row["sender"]
+        if row["cause"] == "link" and all(end in range(config.servers) for end in ends):
+            prices[ends] = np.nan if number(row["joules"]) is None else row["joules"]
     results.pop("config", None)
     return RunResult(
         config=config, summary=results, link_joules=prices, propensity=propensity, folder=folder.path, **tables
@@ -142,7 +162,8 @@ def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) 
     config, summary = result.config, result.summary
     played = len(result.rounds)
     state = f"Finished after {played} rounds." if summary else f"Not finished: {played} of {config.rounds} rounds."
-    by_server = [number(value) for value in summary.get("accuracy_by_server", ())]
+    by_server = summary.get("accuracy_by_server")
+    known = [number(value) for value in by_server] if isinstance(by_server, list) else []
     return RunPart(
         anchor=f"run-{index + 1}",
         name=text(str(folder)),
@@ -150,8 +171,8 @@ def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) 
         is_finished=bool(summary),
         state=state,
         figures=_figures(summary) if summary else _progress(result.rounds),
-        by_server=[value for value in by_server if value is not None],
-        notes=[text(note, 500) for note in summary.get("notes", ())],
+        by_server=[value for value in known if value is not None],
+        notes=texts(summary.get("notes"), 500),
         pictures=pictures,
         settings=flat_settings(config.model_dump(mode="json")),
         environment=flat_settings(read_document(folder, "environment.json")),
@@ -159,7 +180,8 @@ def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) 
 
 
 def _figures(summary: Mapping[str, Any]) -> list[Figure]:
-    causes = summary.get("energy_by_cause_mj", {})
+    by_cause = summary.get("energy_by_cause_mj")
+    causes = by_cause if isinstance(by_cause, Mapping) else {}
     percent = {
         "Test accuracy, mean over servers": "avg_accuracy",
         "its standard deviation over servers": "std_accuracy",

@@ -36,6 +36,7 @@ def html_text(document: Document) -> str:
 def markdown_text(document: Document, pictures: Path) -> str:
     """The same in Markdown; pictures are named relative to the folder that `pictures` lies in."""
     lines = [f"# {_plain(document.title)}", f"hatdfed {__version__}, written {_now()}."]
+    lines += [f"> {_plain(sentence)}" for sentence in document.left_out]
     if document.rows:
         lines += ["## Comparison", _comparison(document.rows), *_images(document.comparison_pictures, pictures)]
     for run in document.runs:

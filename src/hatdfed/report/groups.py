@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hatdfed.records.cleaning import number, text
 from hatdfed.report import Record, pareto_front
 from hatdfed.statistics import PairedDifference, paired_or_none
 from hatdfed.summary import JOULES_PER_MJ, mean_and_deviation
@@ -82,8 +82,7 @@ def figure(run: Run, name: str) -> float:
 def is_complete(results: Record) -> bool:
     """Whether results hold every figure of a row."""
     wanted = [f"{n.removesuffix('_joules')}_energy_mj" if n.endswith("_joules") else n for n in _FIGURES]
-    values = [results.get(name) for name in wanted]
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    return all(number(results.get(name)) is not None for name in wanted)
 
 
 def _groups(runs: Iterable[Run]) -> list[list[Run]]:
@@ -98,18 +97,18 @@ def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The method, with the settings in which it differs from others of that method."""
     labels = []
     for one in settings:
-        method = str(one.get("method", "–"))
+        method = text(one.get("method"), 60)
         others = [other for other in settings if other.get("method") == one.get("method")]
         keys = [key for key in one if key not in _NOT_A_DIFFERENCE and any(o.get(key) != one[key] for o in others)]
-        named = ", ".join(f"{key} {_short(one[key])}" for key in keys[:_MOST_NAMED])
+        named = ", ".join(f"{text(key, 30)} {_short(one[key])}" for key in keys[:_MOST_NAMED])
         labels.append(f"{method} ({named}{', …' if len(keys) > _MOST_NAMED else ''})" if keys else method)
     return labels
 
 
 def _short(value: Any) -> str:
     if isinstance(value, Mapping):
-        return str(value.get("name", "…"))
-    return str(value)[:30]
+        return text(value.get("name", "…"), 30)
+    return text(value, 30)
 
 
 def _differences(

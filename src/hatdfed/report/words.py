@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from hatdfed.report.findings import energy_unit, format_joules
@@ -67,6 +68,15 @@ def ago(moment: float | None) -> str:
     return "just now" if seconds < 5 else f"{int(seconds)} seconds ago"
 
 
+def moment(seconds: float) -> str:
+    """A moment as this machine's clock shows it, with its time zone.
+
+    >>> moment(0.0)[4:8]
+    '-01-'
+    """
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
 def unparted(sentence: str) -> str:
     """A sentence in which no number is parted from its unit at the end of a line."""
     return re.sub(r"(?<=\d) (?=[%kMJ±])", _NARROW, sentence)
@@ -83,5 +93,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
     "difference": difference,
     "ago": ago,
+    "moment": moment,
     "breakable": breakable,
 }

@@ -32,7 +32,8 @@ function show(status) {
   setText("accuracy", percent(status.accuracy));
   setText("energy", joules(status.joules));
   setText("links", String(status.links));
-  setText("undelivered", status.undelivered ? `${status.undelivered} of them did not arrive` : "all of them arrived");
+  const arrived = status.links ? "all of them arrived" : "none so far";
+  setText("undelivered", status.undelivered ? `${status.undelivered} of them did not arrive` : arrived);
   setText("waits", waits(status));
   byId("no-servers").hidden = status.servers.length > 0;
   byId("servers").hidden = status.servers.length === 0;

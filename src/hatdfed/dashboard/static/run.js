@@ -1,5 +1,5 @@
 // One run: its curves, the round that the slider points at, and news while it plays.
-import { bits, byId, decimal, fetchJson, fillTable, joules, percent, setText } from "./dom.js";
+import { bits, byId, decimal, fetchJson, fillTable, joules, setText } from "./dom.js";
 import { watch } from "./live.js";
 import { drawCurves, drawPropensity, moveCursor } from "./run_charts.js";
 import { drawTopology } from "./topology.js";
@@ -15,8 +15,19 @@ let wanted = 0;
 let asking = null;
 let player = null;
 let stopWatching = null;
+let loading = null;
 
-const sayTrouble = (error) => { if (error.name !== "AbortError") setText("live", error.message); };
+function sayTrouble(error) {
+  if (error.name === "AbortError") return;
+  setText("trouble-sentence", error.message);
+  byId("trouble").hidden = false;
+}
+
+// News may come faster than answers: one question at a time, so that no old answer overtakes a new one.
+function renew() {
+  loading ??= loadSeries().catch(sayTrouble).finally(() => { loading = null; });
+  return loading;
+}
 
 async function loadSeries() {
   const wasAtEnd = series === null || Number(slider.value) >= series.rounds;
@@ -33,12 +44,8 @@ async function loadSeries() {
 }
 
 function showFigures() {
-  const { figures, state, rounds } = series;
-  setText("accuracy-of", `${figures.accuracy_of === "test" ? "Test" : "Validation"} accuracy`);
-  setText("accuracy", percent(figures.accuracy));
-  setText("energy", joules(figures.joules));
-  setText("link-energy", joules(figures.link_joules));
-  setText("played", String(rounds));
+  const { figures, state } = series;
+  for (const [name, text] of Object.entries(figures)) setText(name, text);
   const badge = byId("state");
   const before = badge.textContent;
   setText("state", state);
@@ -124,12 +131,12 @@ document.addEventListener("themechange", () => {
 });
 
 async function start() {
-  await loadSeries();
-  if (series.state === "done") return;
+  await renew();
+  if (series?.state === "done") return;
   stopWatching = watch(`/api/runs/${id}/events`, (news) => {
-    if (news.rounds !== series.rounds || news.state !== series.state) loadSeries().catch(sayTrouble);
+    if (news.rounds !== series?.rounds || news.state !== series?.state) renew();
     if (news.state === "done") stopWatching();
   });
 }
 
-start().catch(sayTrouble);
+start();

@@ -2,8 +2,9 @@
 import { byId } from "./dom.js";
 import { watch } from "./live.js";
 
-const MOST = 60;
+const MINUTE_MS = 60000;
 const rows = byId("rows");
+const MOST = Number(byId("choose")?.dataset.most);
 
 function ticked() {
   return [...document.querySelectorAll("#rows input:checked")].map((box) => box.value);
@@ -20,8 +21,8 @@ function count() {
 async function renew() {
   const address = new URL(location.href);
   address.searchParams.set("part", "rows");
-  const answer = await fetch(address);
-  if (!answer.ok) return;
+  const answer = await fetch(address).catch(() => null); // a lost connection is said by `watch`
+  if (!answer?.ok) return;
   const kept = new Set(ticked());
   const focused = document.activeElement?.closest?.("#rows a, #rows input");
   const where = focused?.getAttribute("href") ?? focused?.value;
@@ -40,7 +41,12 @@ if (rows) {
 }
 
 let last = null;
-watch("/api/runs/events", ({ stamp }) => {
-  if (last !== null && stamp !== last) rows ? renew() : location.reload(); // the first run of an empty list
+watch("/api/runs/events", ({ stamp, total }) => {
+  const isNews = last !== null && stamp !== last;
   last = stamp;
+  if (isNews && !rows) location.reload(); // the first run of an empty list
+  if (!rows) return;
+  byId("total").textContent = total;
+  if (isNews) renew();
 });
+if (rows) setInterval(() => { if (!document.hidden) renew(); }, MINUTE_MS); // for how long ago things were

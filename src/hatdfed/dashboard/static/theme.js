@@ -4,8 +4,8 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   const kept = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
   const keep = (theme) => { try { localStorage.setItem("theme", theme); } catch { /* private window */ } };
-  const apply = () => {
-    root.dataset.theme = kept() ?? (system.matches ? "dark" : "light");
+  const apply = (forced) => {
+    root.dataset.theme = forced ?? kept() ?? (system.matches ? "dark" : "light");
     const button = document.getElementById("theme");
     if (button) {
       button.hidden = false;
@@ -14,7 +14,9 @@
     document.dispatchEvent(new Event("themechange"));
   };
   apply();
-  system.addEventListener("change", apply);
+  system.addEventListener("change", () => apply());
+  addEventListener("beforeprint", () => apply("light")); // paper is light
+  addEventListener("afterprint", () => apply());
   document.addEventListener("DOMContentLoaded", () => {
     apply();
     document.getElementById("theme").addEventListener("click", () => {

@@ -3,6 +3,7 @@ import { CELL_GAP, axis, colour, draw, jouleRamp, mixed } from "./charts.js";
 import { decimal, element, joules, percent, setText } from "./dom.js";
 
 const MOST_NODES = 40;
+const MOST_CELLS = 1500; // servers on a side of the matrix; a browser draws no more
 const SIDE = 480;
 const RING = 172;
 const CIRCLE_NOTE = "Arrows go from sender to receiver, their colour says what they cost. Beside each server, and as its size: validation accuracy in percent.";
@@ -21,7 +22,8 @@ export function drawTopology(target, round) {
   const isMatrix = servers > MOST_NODES;
   const cut = round.links_are_cut ? ` Only the first ${round.links.length} links are drawn.` : "";
   setText("topology-note", (isMatrix ? MATRIX_NOTE : CIRCLE_NOTE) + cut);
-  if (isMatrix) drawMatrix(target, round, servers);
+  if (servers > MOST_CELLS) target.replaceChildren(element("p", { class: "scale" }, `${servers} servers are too many to draw. Links are in the table below.`));
+  else if (isMatrix) drawMatrix(target, round, servers);
   else drawCircle(target, round, servers);
 }
 
@@ -46,8 +48,12 @@ function drawCircle(target, round, servers) {
   const byPrice = [...round.links].sort((one, other) => (one.joules ?? 0) - (other.joules ?? 0)); // dear ones on top
   for (const link of byPrice) picture.append(arrow(link, place, radius, scale, round.links.length));
   place.forEach((_, server) => picture.append(node(server, place[server], radius[server], round.accuracy[server], servers)));
-  highlight(picture);
+  const [focused, pointed] = ["focus", "hover"].map((state) => target.querySelector(`.server:${state}`)?.dataset.server);
+  const show = highlight(picture);
   target.replaceChildren(picture, legend(scale, round.links));
+  // Whoever was at a server stays there when the round changes.
+  if (focused !== undefined) picture.querySelector(`[data-server="${focused}"]`)?.focus();
+  else if (pointed !== undefined) show(pointed);
 }
 
 function jouleScale(links) {
@@ -62,7 +68,6 @@ function arrow(link, place, radius, scale, links) {
   const [x0, y0] = place[link.from];
   const [x1, y1] = place[link.to];
   const [dx, dy] = [x1 - x0, y1 - y0];
-  const length = Math.hypot(dx, dy);
   // Always bent to the same side of the way, so that opposite links do not meet.
   const [bx, by] = [(x0 + x1) / 2 - 0.14 * dy, (y0 + y1) / 2 + 0.14 * dx];
   const towards = ([fx, fy], [tx, ty], far) => {
@@ -83,7 +88,7 @@ function arrow(link, place, radius, scale, links) {
   const line = { d: `M${point(start)} Q${bx.toFixed(1)} ${by.toFixed(1)} ${point(neck)}`, stroke: shade, "stroke-width": width, fill: "none" };
   if (!link.delivered) line["stroke-dasharray"] = "6 4";
   return shape(
-    "g", { class: length ? "link" : "link none", "data-from": link.from, "data-to": link.to },
+    "g", { class: "link", "data-from": link.from, "data-to": link.to },
     shape("title", {}, words), shape("path", line), shape("path", { d: `M${sides.map(point).join(" L")} Z`, fill: shade }),
   );
 }
@@ -112,6 +117,7 @@ function highlight(picture) {
     for (const event of ["mouseenter", "focus"]) place.addEventListener(event, () => show(place.dataset.server));
     for (const event of ["mouseleave", "blur"]) place.addEventListener(event, () => show(null));
   }
+  return show;
 }
 
 function legend(scale, links) {
