@@ -78,8 +78,8 @@ _BEYOND: Mapping[str, Any] = {
     "policy": {"name": "balanced-links", "degree": 1, "thrift": 8.0, "learning_rate": 0.0},
     "aggregator": {"name": "uniform"},
     "loss": {"name": "label-prior"},
-    "codec": "int8",
-    "schedule": {"every": 4, "finish_rounds": 5},
+    "codec": "int4",
+    "schedule": {"every": 2, "finish_rounds": 5},
     "learner": {"cool_down": 0.25},
 }
 

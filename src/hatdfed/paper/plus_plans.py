@@ -80,7 +80,7 @@ CHANGES_AGAIN = (
 )  # fmt: skip
 
 # What the second sweep chose.
-THIRD_GUESS: Mapping[str, Any] = SECOND_GUESS
+THIRD_GUESS: Mapping[str, Any] = merge_layers(SECOND_GUESS, {"codec": "int4", "schedule": {"every": 2}})
 
 CHANGES_FOR_MANY = (
     Change("degree", "one more model for every doubling", {"policy": {"degree": None}}),
