@@ -1,5 +1,5 @@
 // A deployment as its coordinator tells it, once a second.
-import { byId, fillTable, joules, percent, setText } from "./dom.js";
+import { byId, count, fillTable, joules, percent, setText } from "./dom.js";
 import { watch } from "./live.js";
 
 const STATES = { running: "running", finishing: "running", done: "done", stopped: "stale" };
@@ -27,13 +27,13 @@ function show(status) {
   }
   setText("state", status.state);
   byId("state").className = `state ${STATES[status.state] ?? ""}`;
-  setText("played", String(status.round));
-  setText("planned", `of ${status.rounds}, run ${status.run}`);
+  setText("played", count(status.round));
+  setText("planned", `of ${count(status.rounds)}, run ${status.run}`);
   setText("accuracy", percent(status.accuracy));
   setText("energy", joules(status.joules));
-  setText("links", String(status.links));
+  setText("links", count(status.links));
   const arrived = status.links ? "all of them arrived" : "none so far";
-  setText("undelivered", status.undelivered ? `${status.undelivered} of them did not arrive` : arrived);
+  setText("undelivered", status.undelivered ? `${count(status.undelivered)} of them did not arrive` : arrived);
   setText("waits", waits(status));
   byId("no-servers").hidden = status.servers.length > 0;
   byId("servers").hidden = status.servers.length === 0;
@@ -43,7 +43,7 @@ function show(status) {
   ]));
   byId("nothing-refused").hidden = status.refused.length > 0;
   byId("refused").hidden = status.refused.length === 0;
-  fillTable(byId("refused"), status.refused.map(({ reason, count }) => [reason, [count, "number"]]));
+  fillTable(byId("refused"), status.refused.map((refused) => [refused.reason, [count(refused.count), "number"]]));
 }
 
 watch("/api/deployment/events", show);

@@ -38,10 +38,14 @@ export function joules(value) {
   return `${value === 0 ? 0 : threeDigits(value / size)}${SPACE}${unit}`;
 }
 
+const grouped = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
 function threeDigits(value) {
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(Number(value.toPrecision(3))))));
-  return value.toFixed(Math.min(digits, 6));
+  return grouped(value, Math.min(digits, 6));
 }
+
+export const count = (value) => (value === null || value === undefined ? "–" : grouped(value, 0));
 
 export const percent = (value) => (value === null || value === undefined ? "–" : `${value.toFixed(1)}${SPACE}%`);
 
