@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow test-browser dashboard paper-smoke bench protocol cluster readme-figures clean
+.PHONY: help setup run test lint format test-slow test-cluster test-browser dashboard paper-smoke bench protocol cluster readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ format: $(READY)  ## Rewrite the code in the one format
 
 test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
 	$(BIN)/pytest -m slow
+
+test-cluster: $(READY)  ## Two Ray nodes in two network namespaces, one of them killed; wants root and iproute2
+	$(BIN)/pytest -m cluster tests/cluster
 
 dashboard: $(READY)  ## Runs in a browser, at http://127.0.0.1:8050/
 	mkdir -p runs

@@ -5,6 +5,7 @@ HatdfedError                  one sentence for the person at the keyboard; the c
 ├── DataError                 a data set that is missing, cut short or not what it claims to be
 ├── RunFolderError            a run folder that cannot be written, read or resumed
 ├── MissingDependencyError    an optional package that this command needs
+├── ClusterError              a Ray cluster that cannot be reached, or cannot do what is asked of it
 ├── IdentityError             a certificate, key or join token that is missing, wrong or refused
 └── WireError                 bytes from another server that are not a message we accept
 
@@ -35,6 +36,10 @@ class RunFolderError(HatdfedError):
 
 class MissingDependencyError(HatdfedError):
     """An optional package that is not installed."""
+
+
+class ClusterError(HatdfedError):
+    """A Ray cluster that cannot be reached, or cannot do what is asked of it."""
 
 
 class IdentityError(HatdfedError):

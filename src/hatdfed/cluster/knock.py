@@ -1,0 +1,81 @@
+"""Whether a Ray cluster answers, found out within seconds: Ray itself tries for minutes and may end the process.
+
+So another process tries first. What it prints is read, and it is ended when its time is up.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+from hatdfed.errors import ClusterError, ConfigError
+
+DIAL_SECONDS = 5.0
+KNOCK_SECONDS = 15.0
+
+_TRY = """
+import sys
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)
+ray.nodes()
+"""
+
+
+def knock(address: str) -> None:
+    """Return if the cluster at `address` lets this machine in; a sentence that says why not, if not."""
+    if address != "auto":
+        _dial(address)
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    try:
+        tried = subprocess.run(  # noqa: S603 (our own interpreter and our own text)
+            [sys.executable, "-c", _TRY, address],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=KNOCK_SECONDS,
+            check=False,
+        )
+        said, is_in = tried.stderr, tried.returncode == 0
+    except subprocess.TimeoutExpired as late:
+        said, is_in = (late.stderr or b"").decode(errors="replace"), False
+    if not is_in:
+        raise ClusterError(reason(address, said))
+
+
+def _dial(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal()):
+        raise ConfigError(f"The address of the Ray cluster is {address!r}, but must be HOST:PORT or auto.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=DIAL_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        why = "no answer in time" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or error
+        raise ClusterError(
+            f"No Ray cluster can be reached at {address} ({why}). Check the address, and that `ray start --head` "
+            "runs there."
+        ) from None
+
+
+def reason(address: str, said: str) -> str:
+    """What Ray's many lines come to."""
+    if "InvalidAuthToken" in said:
+        return (
+            f"The Ray cluster at {address} refuses this machine's token. Set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN_PATH to the file with the token that the cluster was started with."
+        )
+    if "AuthenticationError" in said:
+        return (
+            f"The Ray cluster at {address} wants a token and none was found. Set RAY_AUTH_TOKEN_PATH to the file with "
+            "the token that the cluster was started with."
+        )
+    if "Version mismatch" in said:
+        versions = " ".join(said[said.rindex("Version mismatch") :].split())
+        return f"The Ray cluster at {address} has other versions than this machine. {versions[:300]}"
+    if address == "auto" and "Could not find any running Ray instance" in said:
+        return "No Ray cluster runs on this machine. Start one with `ray start --head`, or leave the address out."
+    if "GCS" in said or not said:
+        return f"What answers at {address} is no Ray cluster, or it is too busy. Check the address."
+    return f"The Ray cluster at {address} cannot be joined ({said.strip().splitlines()[-1][:300]})."

@@ -1,0 +1,65 @@
+"""Ray on one machine, for real: batches as tasks, what is lost comes again, what cannot be is refused."""
+
+import os
+import signal
+
+import pytest
+from tests.cluster.small_runs import CPU, Told, config
+
+from hatdfed.cluster import executor
+from hatdfed.cluster.executor import RayExecutor
+from hatdfed.errors import ClusterError
+from hatdfed.experiment import Job, play
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+
+def _seed(result):
+    return result.config.seed, result.summary["accuracy_by_server"]
+
+
+def _killed_once(marker, task):
+    """A task whose process dies the first time."""
+
+    def dying(order):
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from task(order)
+
+    return dying
+
+
+def test_a_sweep_on_this_machine_survives_a_killed_worker(tmp_path, monkeypatch):
+    orders = []
+    real = executor.make_order
+    monkeypatch.setattr(executor, "make_order", lambda *args: orders.append(args[0]) or real(*args))
+    monkeypatch.setattr(executor, "play_order", _killed_once(tmp_path / "killed", executor.play_order))
+    jobs = {n: Job(config(seed=n), tmp_path / f"seed{n}") for n in range(3)}
+    jobs[3] = Job(config(seed=3))  # without a folder
+    half = jobs[2]._replace(config=config(seed=2, checkpoint_every=1))
+    _play_half(half)
+    jobs[2] = half._replace(resumed=True)
+    told = Told()
+    told.play(RayExecutor(cpus_per_batch=1), jobs, keep=_seed)
+    alone = [play([job._replace(out=None, resumed=False)], CPU)[0] for job in jobs.values()]
+    assert told.done == {n: _seed(result) for n, result in enumerate(alone)}
+    assert not told.failed
+    assert len([note for note in told.notes if "was lost" in note]) == 1
+    assert len(orders) == 3  # two batches, one of them twice
+    assert told.rounds[-1] == (12, 12)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "seed0", "seed1", "seed2"]
+
+
+def _play_half(job):
+    def stop(config, record):
+        if record.t == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play([job], CPU, on_round=stop)
+
+
+def test_more_than_the_machine_has_is_refused():
+    with pytest.raises(ClusterError, match="needs 10000 CPUs"):
+        Told().play(RayExecutor(cpus_per_batch=10_000), {0: Job(config())})
