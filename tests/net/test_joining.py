@@ -119,13 +119,14 @@ async def away_for_a_while(folder):
         gate.release(3)
         await deployment.until(lambda: gate.is_reached(5))
         weights = weights_of(deployment)
+        away = deployment.status["servers"][index]
         again = deployment.start_edge("edge-1")
         await deployment.until(lambda: again._duty is not None)
         await deployment.until(lambda: deployment.active == 3)
         gate.open()
         await deployment.run
         servers = deployment.process.folder.read().records("servers")
-        return why, index, again._duty.exchange.index, weights, servers
+        return why, index, again._duty.exchange.index, weights, servers, away
 
 
 def weights_of(deployment):
@@ -137,8 +138,10 @@ def weights_of(deployment):
 
 
 def test_a_server_that_leaves_and_returns_has_its_place_and_its_weights(play, tmp_path, one_thread, eager):
-    why, index, again, weights, servers = play(away_for_a_while(tmp_path))
+    why, index, again, weights, servers, away = play(away_for_a_while(tmp_path))
     assert why == "asked to leave"
+    assert (away["name"], away["active"]) == ("edge-1", False)
+    assert away["seen_seconds_ago"] >= 0, "one that is away was still seen once"
     assert again == index
     assert weights.shape == (3, 3)
     assert weights[index].any(), "what was learned about its links is kept"

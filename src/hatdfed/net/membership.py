@@ -26,6 +26,7 @@ class Member:
     is_ready: bool = False  # has its program, its data and its model, and listens to orders
     is_drained: bool = False  # wanted no more
     is_awaited: bool = False  # was there before a restart of the coordinator, and may just be dialling again
+    has_left: bool = False  # said goodbye, so that nobody waits until it counts as away
     last_seen: float = -np.inf
     accuracy: float | None = None  # of the model that it came with; None before it was ready for the first time
     round: int = 0  # the next one that it can play
@@ -68,7 +69,8 @@ class Membership:
             for other in self.members:  # what was found out about the old address is worth nothing
                 other.dials.pop(member.index, None)
                 other.asked.discard(member.index)
-        member.address, member.last_seen, member.is_ready, member.doing = address, now, False, "joining"
+        member.address, member.is_ready, member.doing = address, False, "joining"
+        member.last_seen, member.has_left = now, False
         member.asked.clear()  # what it was asked for may not have reached it
         return member
 
@@ -85,7 +87,7 @@ class Membership:
 
     def is_alive(self, member: Member, now: float) -> bool:
         """Whether it gave a sign of life not long ago."""
-        return now - member.last_seen <= self._away_seconds
+        return not member.has_left and now - member.last_seen <= self._away_seconds
 
     def awaited(self, now: float) -> list[Member]:
         """Who was there before a restart and may still be on its way back."""

@@ -88,7 +88,7 @@ class Station:
 
     def seen(self, member: Member) -> None:
         """A sign of life."""
-        member.last_seen = time.monotonic()
+        member.last_seen, member.has_left = time.monotonic(), False
 
     def take_report(self, member: Member, outcome: pb.Outcome) -> pb.Received:
         """What came of the open round at an edge."""
@@ -110,8 +110,7 @@ class Station:
         if member.is_ready:
             _log.info("%s has left: %s", member.name, why)
         member.is_ready, member.doing = False, why
-        if for_good:
-            member.last_seen = float("-inf")
+        member.has_left |= for_good
         self._tell_news()
 
     def reached(self, member: Member, found: pb.Reachable) -> None:
