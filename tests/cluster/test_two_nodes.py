@@ -1,0 +1,87 @@
+"""Forty runs on two Ray nodes, one of which is killed in the middle: every run comes home, none twice."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.cluster import sweep_driver
+from tests.cluster.two_nodes import HEAD, two_nodes
+
+from hatdfed.records.reading import reading
+from hatdfed.standing import is_finished
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    with two_nodes() as both:
+        yield both
+
+
+class Driver:
+    """A process on the first node."""
+
+    def __init__(self, nodes, out, *, address=HEAD, cpus=1, **environment):
+        words = (sys.executable, "-m", "tests.cluster.sweep_driver", address, out, cpus)
+        self.process = subprocess.Popen(
+            nodes.command("a", *words),
+            env={**nodes.environment, **environment},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._late = threading.Timer(200, self.process.kill)
+        self._late.start()
+
+    def events(self):
+        with self.process:
+            yield from map(json.loads, self.process.stdout)
+        self._late.cancel()
+
+
+def test_a_cluster_with_another_token_refuses_in_one_sentence(nodes, tmp_path):
+    wrong = tmp_path / "token"
+    wrong.write_text("not the token")
+    driver = Driver(nodes, tmp_path / "out", RAY_AUTH_TOKEN_PATH=str(wrong))
+    (refusal,) = driver.events()
+    assert refusal["kind"] == "ClusterError"
+    assert "refuses this machine's token" in refusal["text"]
+    assert driver.process.returncode == 2
+
+
+def test_a_batch_that_no_node_has_room_for_is_refused(nodes, tmp_path):
+    (refusal,) = Driver(nodes, tmp_path / "out", cpus=2).events()  # two nodes with one CPU each
+    assert "needs 2 CPUs and 0 GPUs, and no machine of the Ray cluster has so many" in refusal["text"]
+
+
+def test_one_node_is_killed_in_the_middle(nodes, tmp_path):
+    out, seen = tmp_path / "out", []
+    driver = Driver(nodes, out)
+    for event in driver.events():
+        seen.append(event)
+        if sum(each["event"] == "done" for each in seen) == 12 and event["event"] == "done":
+            assert nodes.processes("b")
+            nodes.kill("b")
+    assert driver.process.returncode == 0
+    jobs = sweep_driver.jobs(out)
+    assert Counter(event["run"] for event in seen if event["event"] == "done") == dict.fromkeys(jobs, 1)
+    assert not [event for event in seen if event["event"] == "failed"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(job.out.name for job in jobs.values())
+    for job in jobs.values():
+        assert is_finished(job)
+        with reading(job.out / "run.sqlite") as records:
+            assert records.progress()["rounds"] == sweep_driver.ROUNDS
+    lost = [event["text"] for event in seen if event["event"] == "note"]
+    assert lost
+    assert all("was lost" in text for text in lost)
+    orders = [frozenset(event["runs"]) for event in seen if event["event"] == "order"]
+    assert len(orders) == len(set(orders)) + len(lost)  # a batch is played again only where it was lost
+    assert sum(map(len, set(orders))) == len(jobs)
+    assert [event for event in seen if event["event"] == "rounds"][-1]["done"] == len(jobs) * sweep_driver.ROUNDS
