@@ -20,8 +20,21 @@ if TYPE_CHECKING:
     from hatdfed.methods import METHODS
     from hatdfed.resolve import resolve
     from hatdfed.session import RunResult
+    from hatdfed.sweeps.sweep import SweepResult, sweep
 
-__all__ = ["METHODS", "Comparison", "Config", "RunResult", "__version__", "compare", "resolve", "resume", "run"]
+__all__ = [
+    "METHODS",
+    "Comparison",
+    "Config",
+    "RunResult",
+    "SweepResult",
+    "__version__",
+    "compare",
+    "resolve",
+    "resume",
+    "run",
+    "sweep",
+]
 
 # Loaded when first used: a coordinator imports parts of this package on machines that have no torch.
 _HOMES = {
@@ -29,10 +42,12 @@ _HOMES = {
     "Comparison": "hatdfed.comparison",
     "Config": "hatdfed.config",
     "RunResult": "hatdfed.session",
+    "SweepResult": "hatdfed.sweeps.sweep",
     "compare": "hatdfed.comparison",
     "resolve": "hatdfed.resolve",
     "resume": "hatdfed.experiment",
     "run": "hatdfed.experiment",
+    "sweep": "hatdfed.sweeps.sweep",
 }
 
 

@@ -26,7 +26,7 @@ _COMPONENTS = ("policy", "aggregator", "loss")
 def resolve(user: Layer | None = None) -> Config:
     """The complete configuration behind the user's settings."""
     layer = {_SYNONYMS.get(key, key): value for key, value in (user or {}).items()}
-    _refuse_unknown(layer, Config, "")
+    refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)))
     settings: dict[str, Any] = Config().model_dump()
@@ -37,11 +37,11 @@ def resolve(user: Layer | None = None) -> Config:
 
 def validated(settings: Layer) -> Config:
     """A complete `Config`, or the first thing that is wrong with it as a sentence."""
-    _refuse_unknown(settings, Config, "")
+    refuse_unknown(settings)
     try:
         config = Config.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(_sentence(error)) from None
+        raise ConfigError(sentence_of(error)) from None
     low, high = config.energy.link_kbit_per_joule
     if low > high:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
@@ -142,7 +142,8 @@ def overlay(base: Layer, layer: Layer) -> dict[str, Any]:
     return merged
 
 
-def _refuse_unknown(layer: Layer, model: type[BaseModel], path: str) -> None:
+def refuse_unknown(layer: Layer, model: type[BaseModel] = Config, path: str = "") -> None:
+    """Say which setting does not exist, and which one may have been meant."""
     fields = model.model_fields
     for key, value in layer.items():
         if key not in fields:
@@ -153,14 +154,15 @@ def _refuse_unknown(layer: Layer, model: type[BaseModel], path: str) -> None:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}{key} is {value!r}, wanted a section of settings, as in {path}{key}: {{…}}.")
         if section is not Component:
-            _refuse_unknown(value, section, f"{path}{key}.")
+            refuse_unknown(value, section, f"{path}{key}.")
 
 
 def _section(annotation: object) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence_of(error: ValidationError) -> str:
+    """The first thing that is wrong, in words."""
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("constrained-", "literal[")))
     message = first["msg"][0].lower() + first["msg"][1:]

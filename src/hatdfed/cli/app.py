@@ -23,6 +23,7 @@ from hatdfed.cli.paper import app as paper_app
 from hatdfed.cli.report import report_command
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
+from hatdfed.cli.sweep import sweep_command
 from hatdfed.errors import HatdfedError
 
 BAD_INPUT = 2
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("compare")(compare_command)
+app.command("sweep")(sweep_command)
 app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
 app.command("show")(show_command)

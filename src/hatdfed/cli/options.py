@@ -24,6 +24,15 @@ FleetName = Annotated[
 ]
 DeviceName = Annotated[str, typer.Option("--device", help="Where: auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+TensorBoardFlag = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write events for TensorBoard, in a folder beside the results.")
+]
+MlflowFlag = Annotated[
+    bool, typer.Option("--mlflow", help="Also keep runs for MLflow, in mlflow.sqlite beside the results.")
+]
+MlflowUri = Annotated[
+    str | None, typer.Option("--mlflow-uri", help="The same, in another store: sqlite:///FILE or a server's address.")
+]
 
 
 def user_layer(config: Path | None, assignments: list[str] | None, **flags: Any) -> dict[str, Any]:

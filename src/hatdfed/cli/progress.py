@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hatdfed.comparison import OnRun
     from hatdfed.paper.play import OnRun as OnPaperRun
     from hatdfed.session import OnRound, RunResult
+    from hatdfed.sweeps.playing import OnRun as OnSweepRun
+    from hatdfed.sweeps.table import Figures
 
 
 class _Show(Protocol):
@@ -71,6 +73,21 @@ def watch_experiment() -> Iterator[tuple[OnPaperRun, OnRounds]]:
             nonlocal last
             where = f"{settings['dataset']} seed {settings['seed']}"
             last = f"run {done} of {total}: {settings['method']} on {where}, accuracy {figures['avg_accuracy']:.1f} %"
+
+        yield on_run, lambda done, total: show(done, total, last)
+
+
+@contextmanager
+def watch_sweep() -> Iterator[tuple[OnSweepRun, OnRounds]]:
+    """The runs of a sweep: how many rounds all of them have played, what the last one came to, and the time left."""
+    last = "runs begin"
+    with _counter("round", lines=20) as show:
+
+        def on_run(name: str, figures: Figures | None, done: int, total: int) -> None:
+            nonlocal last
+            known = None if figures is None else figures["validation_accuracy"]
+            came_to = "failed" if figures is None else "done" if known is None else f"validation accuracy {known:.1f} %"
+            last = f"run {done} of {total}: {name}, {came_to}"
 
         yield on_run, lambda done, total: show(done, total, last)
 

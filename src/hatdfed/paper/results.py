@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hatdfed.errors import HatdfedError
 from hatdfed.records.checkpoint import write_atomically
+from hatdfed.records.lock import locked_folder
 
 Record = dict[str, Any]
 FORMAT = 1
@@ -78,24 +78,9 @@ def keep(files: Mapping[str, ResultFile], experiment: str, record: Record) -> se
     return changed | {experiment}
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """The folder for oneself, made if need be; refused while another call writes into it, or where nobody can."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise ResultsError(
-            f"The results folder {folder} cannot be written ({error.strerror}). Choose another with --results."
-        ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ResultsError(
-                f"Another command is writing into {folder}. Wait for it, or choose another folder with --results."
-            ) from None
-        yield
+def locked(folder: Path) -> AbstractContextManager[None]:
+    """The results folder for oneself, made if need be."""
+    return locked_folder(folder, "--results", ResultsError)
 
 
 class Results:

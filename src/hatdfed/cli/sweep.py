@@ -1,0 +1,139 @@
+"""hatdfed sweep: many runs from one file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hatdfed.cli.console import interruptible, note, out, require_torch
+from hatdfed.cli.options import DataDir, DeviceName, FleetName, Json, MlflowFlag, MlflowUri, TensorBoardFlag
+from hatdfed.cli.progress import watch_download, watch_sweep
+from hatdfed.cli.sweep_tables import sweep_table, tell_failures
+
+if TYPE_CHECKING:
+    from hatdfed.sweeps.file import SweepFile
+    from hatdfed.sweeps.folder import SweepFolder
+    from hatdfed.sweeps.sweep import SweepResult
+
+RUNS_FAILED = 1
+_MOST_LISTED = 60
+
+Address = Annotated[str | None, typer.Option("--address", help="Of a Ray cluster, host:port; this machine by default.")]
+Cpus = Annotated[float | None, typer.Option("--cpus-per-batch", help="Cores for a batch of runs on Ray.")]
+Gpus = Annotated[float | None, typer.Option("--gpus-per-batch", help="GPUs for a batch of runs on Ray, e.g. 0.25.")]
+
+
+def sweep_command(
+    file: Annotated[
+        Path, typer.Argument(metavar="SWEEP.yaml", help="What to run; docs/sweeps.md says how to write it.")
+    ],
+    executor: Annotated[str, typer.Option("--executor", help="Who plays: local or ray.")] = "local",
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for all runs; by default one that belongs to this file.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, a few on a GPU.")
+    ] = None,
+    retries: Annotated[int, typer.Option("--retries", min=0, help="How often a run that dies is tried again.")] = 2,
+    address: Address = None,
+    cpus_per_batch: Cpus = None,
+    gpus_per_batch: Gpus = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be played, and play nothing.")] = False,
+    data_dir: DataDir = None,
+    fleet: FleetName = "auto",
+    device: DeviceName = "auto",
+    tensorboard: TensorBoardFlag = False,
+    mlflow: MlflowFlag = False,
+    mlflow_uri: MlflowUri = None,
+    as_json: Json = False,
+) -> None:
+    """Play every run of a sweep file that is not done yet, and print the table of all."""
+    require_torch()
+    from hatdfed.sinks import publishers
+    from hatdfed.sweeps.executors import make_executor
+    from hatdfed.sweeps.file import read_sweep
+    from hatdfed.sweeps.folder import SweepFolder, default_folder
+    from hatdfed.sweeps.sweep import check_runs, sweep
+
+    plan = read_sweep(file)
+    place = SweepFolder(folder or default_folder(file, plan))
+    place.refuse_others(plan)
+    cluster = {"address": address, "cpus_per_batch": cpus_per_batch, "gpus_per_batch": gpus_per_batch}
+    player = make_executor(executor, jobs=jobs, retries=retries, **cluster)
+    with watch_download() as progress:
+        check_runs(plan, data_dir, progress)
+    _tell_plan(file, plan, place, dry_run=dry_run)
+    if dry_run:
+        return
+    shown = publishers(place.path, tensorboard=tensorboard, mlflow=mlflow_uri or ("" if mlflow else None))
+    how: dict[str, Any] = {"fleet": fleet, "device": device, "data_dir": data_dir, "publishers": shown}
+    with interruptible(f"What is done is in {place.path}; the same command goes on."), watch_sweep() as watch:
+        on_run, on_rounds = watch
+        result = sweep(plan, out=place.path, executor=player, on_run=on_run, on_rounds=on_rounds, on_note=note, **how)
+    _report(file, plan, result, as_json=as_json)
+    if result.failed:
+        tell_failures(result.failed, "The same command tries them again.")
+        raise typer.Exit(RUNS_FAILED)
+
+
+def _tell_plan(file: Path, plan: SweepFile, place: SweepFolder, *, dry_run: bool) -> None:
+    """How many runs there are and how they stand; on standard error, unless that is all that was asked for."""
+    say = out.print if dry_run else _aside
+    if plan.search is not None:
+        say(_search_plan(file, plan, place), soft_wrap=True)
+        return
+    from hatdfed.sweeps.folder import BEGUN, DONE
+    from hatdfed.sweeps.points import all_runs, points
+
+    found = points(plan)
+    runs = {run.name: place.standing(run) for run in all_runs(found)}
+    count = Counter(runs.values())
+    begun = f", {count[BEGUN]} begun" if count[BEGUN] else ""
+    say(
+        f"{file.stem}: {len(runs)} runs ({len(found)} points, {len(plan.worlds)} seeds), {count[DONE]} done{begun}, "
+        f"{len(runs) - count[DONE]} to play. Folder: {place.path}",
+        soft_wrap=True,
+    )
+    if dry_run:
+        for name, standing in list(runs.items())[:_MOST_LISTED]:
+            say(f"  {standing:5}  {name}", soft_wrap=True, markup=False)
+        if len(runs) > _MOST_LISTED:
+            say(f"  … and {len(runs) - _MOST_LISTED} more")
+
+
+def _search_plan(file: Path, plan: SweepFile, place: SweepFolder) -> str:
+    from hatdfed.sweeps.search import Search, require_optuna
+
+    require_optuna()
+    if plan.search is None:
+        raise ValueError("this sweep has no search")
+    told = Search(plan, place.search).told if place.search.is_file() else 0
+    trials, seeds = plan.search.trials, len(plan.worlds)
+    names = ", ".join(plan.search.parameters)
+    return (
+        f"{file.stem}: a search over {names}: {trials} trials, {seeds} seeds each, {told} trials done, "
+        f"{max(trials - told, 0)} to play. Folder: {place.path}"
+    )
+
+
+def _aside(text: str, **how: Any) -> None:
+    from hatdfed.cli.console import err
+
+    err.print(text, **how)
+
+
+def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) -> None:
+    from hatdfed.sweeps.files import summary_document
+
+    if as_json:
+        typer.echo(json.dumps({**summary_document(plan, result.rows, result.failed), "folder": str(result.folder)}))
+        return
+    what = "search" if plan.search is not None else "sweep"
+    seeds = len(plan.worlds)
+    over = f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
+    out.print(sweep_table(result.rows, title=f"{what} {file.stem}, {over}"))
+    out.print(f"Runs, summary.json, summary.csv and pareto.png: {result.folder}", soft_wrap=True)

@@ -1,0 +1,122 @@
+"""The picture of a sweep: accuracy over energy, a mark for each point, stairs along those that none beats at both."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+import hatdfed.report as rp
+import hatdfed.report.findings as fd
+import hatdfed.report.labels as lb
+import hatdfed.report.style as st
+from hatdfed.report import Vector
+
+Row = Mapping[str, Any]
+
+_NAMES = {
+    "validation_accuracy": "Validation accuracy (%)",
+    "validation_worst": "Validation accuracy of the worst server (%)",
+    "total_joules": "Total energy",
+    "link_joules": "Energy of links",
+}
+_MOST_LABELS = 12
+
+
+def sweep_figure(rows: Sequence[Row], x: str, y: str) -> Figure:
+    """Rows with figures in columns `x` (joules) and `y` (percent), and their intervals over seeds."""
+    spots = np.array([(row[x], row[y]) for row in rows], dtype=np.float64)  # [R, 2]
+    front = rp.pareto_front(spots)
+    unit = fd.energy_unit(float(spots[:, 0].max()))
+    spots[:, 0] /= unit.joules
+    figure, axes = st.chart(9.2, 5.8, _title(rows, front), _note(rows))
+    st.name_axes(axes, f"{_NAMES[x]} ({unit.symbol})", _NAMES[y])
+    spread = [_spread(row, x, y, unit.joules) for row in rows]
+    groups = _colours(rows)
+    for index, spot in enumerate(spots):
+        _mark(axes, spot, spread[index], groups[index][1], on_front=index in front)
+    arms = np.array(spread)  # [R, 2]
+    ends = np.concatenate([spots, spots - arms, spots + arms])
+    left, right = rp.limits(ends[:, 0], least=0.1 * float(spots[:, 0].max()) or 1.0)
+    axes.set_xlim(max(left, -0.02 * right), right)
+    st.percent_axis(axes, ends[:, 1])
+    stairs = _stairs(spots[front], right)
+    axes.plot(*stairs.T, color="#9AA3AD", linewidth=1.1, zorder=1)
+    _legend(axes, groups)
+    named = front[:_MOST_LABELS]
+    busy = np.concatenate([ends, lb.along(stairs), *(_arms(spots[index], arms[index]) for index in named)])
+    lb.place_labels(figure, axes, spots[named], [_words(rows[index]) for index in named], busy)
+    return figure
+
+
+def _title(rows: Sequence[Row], front: Sequence[int]) -> str:
+    if len(rows) == 1:
+        return "One point, so nothing to choose from"
+    return f"{len(front)} of {len(rows)} points are on the front: no other is as good at both"
+
+
+def _note(rows: Sequence[Row]) -> str:
+    counts = sorted({len(row["seeds"]) for row in rows})
+    seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    if counts == [1]:
+        return "After the last round, one seed each. Filled: on the front."
+    return f"After the last round, mean over {seeds} with its 95 % interval. Filled: on the front."
+
+
+def _spread(row: Row, x: str, y: str, unit: float) -> tuple[float, float]:
+    """Half of the interval, each way; nothing where one seed has none."""
+    halves = [(row[f"{key}_high"] - row[key]) if row[f"{key}_high"] is not None else 0.0 for key in (x, y)]
+    return halves[0] / unit, halves[1]
+
+
+def _mark(axes: Axes, spot: Vector, spread: tuple[float, float], colour: str, *, on_front: bool) -> None:
+    look: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "", "markersize": 8.0 if on_front else 5.5}
+    look |= {"markeredgecolor": st.PAPER} if on_front else {"markerfacecolor": st.PAPER, "markeredgewidth": 1.2}
+    x, y = spot
+    axes.errorbar(x, y, spread[1], spread[0], elinewidth=0.8, ecolor=(colour, 0.4), zorder=3 if on_front else 2, **look)
+
+
+def _colours(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """The value of the first setting that varies over few values, and its colour; one colour where none does."""
+    for key in dict.fromkeys(key for row in rows for key in row["settings"]):
+        values = list(dict.fromkeys(str(row["settings"].get(key)) for row in rows))
+        if 1 < len(values) <= len(st.PALETTE):
+            name = {value: value if key == "method" else f"{key.rpartition('.')[2]} {value}" for value in values}
+            mine = [str(row["settings"].get(key)) for row in rows]
+            return [(name[value], st.PALETTE[values.index(value)]) for value in mine]
+    return [("", st.PALETTE[0])] * len(rows)
+
+
+def _legend(axes: Axes, groups: Sequence[tuple[str, str]]) -> None:
+    found = {name: colour for name, colour in groups if name}
+    handles = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in found.values()]
+    if handles:
+        st.legend(axes, handles, list(found), loc="upper left", bbox_to_anchor=(1.01, 1.02))
+
+
+def _stairs(front: Vector, right: float) -> Vector:  # [F, 2] -> [2F, 2]
+    """The corners of the front, on to the right edge."""
+    x = np.append(np.repeat(front[:, 0], 2)[1:], right)
+    return np.stack([x, np.repeat(front[:, 1], 2)], axis=1)
+
+
+def _arms(spot: Vector, spread: Vector) -> Vector:  # [2], [2] -> [many, 2]
+    """Points along the bars of a mark, for labels to keep clear of."""
+    share = np.linspace(-1, 1, 15)[:, None]
+    return np.concatenate([spot + share * spread * axis for axis in ((1, 0), (0, 1))])
+
+
+def _words(row: Row) -> str:
+    """What was varied, on lines of a label's width."""
+    said = [f"{key.rpartition('.')[2]} {_value(value)}" for key, value in row["settings"].items() if key != "method"]
+    method = row["settings"].get("method")
+    return textwrap.fill(", ".join([*([str(method)] if method else []), *said]) or str(row["point"]), 30)
+
+
+def _value(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,189 @@
+"""A sweep file: which settings are the same in all runs, which ones vary and how, and over which seeds.
+
+    base: {dataset: digits, rounds: 40}       # any settings; they hold for all runs
+    grid:                                     # every combination of these
+      method: [hat-dfed, rnd]
+      learner.cool_down: [0.0, 0.25]          # dotted names reach into sections
+    zip:                                      # these go together, the first with the first
+      servers: [5, 10]
+      rounds: [40, 20]
+    seeds: 3                                  # worlds 0, 1, 2; or a list of seeds
+
+or, instead of `grid` and `zip`, a `search` (see `SearchPlan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from hatdfed.config import Count, Section
+from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.resolve import read_yaml, sentence_of
+from hatdfed.sweeps.keys import check_keys, digest
+
+Seed = Annotated[int, Field(ge=0)]
+Objective = Literal["accuracy", "worst_accuracy", "joules", "link_joules"]
+
+
+class Choice(Section):
+    """Where a search may look for one setting: between two numbers, or among values."""
+
+    low: float | int | None = None
+    high: float | int | None = None
+    log: bool = False
+    """Whether small numbers are as interesting as large ones: 0.001 to 0.01 counts as much as 0.01 to 0.1."""
+    step: float | int | None = None
+    """Only low, low + step, low + 2 step, …"""
+    choices: list[Any] | None = None
+
+
+class SearchPlan(Section):
+    """Settings that Optuna tries; judged on validation data alone, averaged over the seeds of the sweep."""
+
+    parameters: dict[str, Choice]
+    """What is tried: `{low, high, log, step}` or `{choices: […]}` for each setting."""
+    trials: Count = 20
+    """Points in all; a larger number goes on with a search that has ended."""
+    at_once: Count = 4
+    """Trials that are proposed, and played, together; what they bring is known to those after them."""
+    objectives: Annotated[list[Objective], Field(min_length=1)] = Field(["accuracy", "joules"])
+    """accuracy and worst_accuracy (of validation) up, joules and link_joules down."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    sampler_seed: Seed = 0
+
+
+class SweepFile(Section):
+    """What a sweep file says."""
+
+    base: dict[str, Any] = Field({})
+    grid: dict[str, list[Any]] = Field({})
+    zip: dict[str, list[Any]] = Field({})
+    seeds: Count | list[Seed] = 1
+    search: SearchPlan | None = None
+
+    @property
+    def worlds(self) -> list[int]:
+        """The seeds, each once."""
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(dict.fromkeys(self.seeds))
+
+    @property
+    def version(self) -> str:
+        """Stands for what the file says, however it is written; a search with more trials is the same search."""
+        said = self.model_dump(mode="json")
+        if said["search"] is not None:
+            del said["search"]["trials"]
+        return digest(said)
+
+
+def read_sweep(source: Path | str | Mapping[str, Any] | SweepFile) -> SweepFile:
+    """A sweep from a YAML file or from what one would hold, or one sentence about what is wrong with it."""
+    if isinstance(source, SweepFile):
+        return source
+    content = source if isinstance(source, Mapping) else read_yaml(Path(source))
+    _refuse_unknown(content)
+    try:
+        sweep = SweepFile.model_validate(_spelled_out(content))
+    except ValidationError as error:
+        raise ConfigError(f"The sweep cannot be read: {sentence_of(error)}") from None
+    _check(sweep)
+    return sweep
+
+
+def _refuse_unknown(content: Mapping[str, Any]) -> None:
+    _known(content, SweepFile, "The sweep")
+    search = content.get("search")
+    if isinstance(search, Mapping):
+        _known(search, SearchPlan, "The sweep's search")
+        parameters = search.get("parameters")
+        for name, choice in parameters.items() if isinstance(parameters, Mapping) else ():
+            if isinstance(choice, Mapping):
+                _known(choice, Choice, f"search.parameters.{name}")
+
+
+def _known(content: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
+    for key in content:
+        if key not in model.model_fields:
+            raise ConfigError(f"{where} has a key {key!r}, which is none of ours. {_nearest(key, model)}")
+
+
+def _nearest(key: object, model: type[BaseModel]) -> str:
+    return did_you_mean(str(key), model.model_fields)
+
+
+def _spelled_out(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Empty sections are none; a list in a search is a choice among its values."""
+    given = {key: value for key, value in content.items() if value is not None}
+    search = given.get("search")
+    if isinstance(search, Mapping) and isinstance(search.get("parameters"), Mapping):
+        parameters = {
+            key: {"choices": choice} if isinstance(choice, list) else choice
+            for key, choice in search["parameters"].items()
+        }
+        given["search"] = {**search, "parameters": parameters}
+    return given
+
+
+def _check(sweep: SweepFile) -> None:
+    parameters = {} if sweep.search is None else sweep.search.parameters
+    for where, part in (("base", sweep.base), ("grid", sweep.grid), ("zip", sweep.zip), ("search", parameters)):
+        check_keys(part, where)
+        if "seed" in part:
+            raise ConfigError(f"{where} sets seed, but a sweep sets it for each run by itself. Use seeds instead.")
+    if not sweep.worlds:
+        raise ConfigError("seeds is empty. Give at least one, or how many: seeds: 3.")
+    for where, lists in (("grid", sweep.grid), ("zip", sweep.zip)):
+        for key, values in lists.items():
+            if not values:
+                raise ConfigError(f"{where}.{key} is empty, so there is nothing to run. Give it at least one value.")
+    _check_together(sweep)
+    if sweep.search is not None:
+        _check_search(sweep, sweep.search)
+
+
+def _check_together(sweep: SweepFile) -> None:
+    """Lists of one length, and no setting in two places."""
+    lengths = {key: len(values) for key, values in sweep.zip.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise ConfigError(f"The lists of a zip go together, but {found} values. Give all of them the same length.")
+    varied = [*sweep.grid, *sweep.zip]
+    for key in varied:
+        if varied.count(key) > 1:
+            raise ConfigError(f"{key} is in grid and in zip. Keep it in one of them.")
+        inside = next((other for other in varied if other.startswith(f"{key}.")), None)
+        if inside is not None:
+            raise ConfigError(f"{key} is varied as a whole, and so is {inside}, which is a part of it. Keep one.")
+
+
+def _check_search(sweep: SweepFile, search: SearchPlan) -> None:
+    if sweep.grid or sweep.zip:
+        raise ConfigError("A sweep has a search, or a grid and a zip, but not both. Put fixed settings into base.")
+    if not search.parameters:
+        raise ConfigError("search.parameters is empty, so there is nothing to try. Name at least one setting.")
+    if len(set(search.objectives)) < len(search.objectives):
+        raise ConfigError("search.objectives names one twice. Name each once.")
+    for key, choice in search.parameters.items():
+        _check_choice(key, choice)
+
+
+def _check_choice(key: str, choice: Choice) -> None:
+    wanted = "Write {low: 0.001, high: 0.1, log: true} or {choices: [a, b]}"
+    low, high = choice.low, choice.high
+    if choice.choices is not None:
+        if low is not None or high is not None or choice.log or choice.step is not None:
+            raise ConfigError(f"search.parameters.{key} has choices and a range. {wanted}.")
+        if not choice.choices or any(not isinstance(value, str | int | float | None) for value in choice.choices):
+            raise ConfigError(f"search.parameters.{key} wants choices that are numbers or names, at least one of them.")
+        return
+    if low is None or high is None:
+        raise ConfigError(f"search.parameters.{key} has no range and no choices. {wanted}.")
+    if not low < high:
+        raise ConfigError(f"search.parameters.{key} goes from {low:g} to {high:g}, but low must be below high.")
+    if choice.log and low <= 0:
+        raise ConfigError(f"search.parameters.{key} is logarithmic and starts at {low:g}, but must start above 0.")
+    if choice.step is not None and (choice.log or not choice.step > 0):
+        raise ConfigError(f"search.parameters.{key} has step {choice.step:g}; wanted a number above 0, and no log.")

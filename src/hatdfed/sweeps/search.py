@@ -1,0 +1,155 @@
+"""A search with Optuna: trials are proposed in groups, played, and told; all of it in one SQLite file.
+
+It is a function of the sweep file: every trial is proposed by a sampler with a seed of its own, knows all groups before
+its own, and is told in the order of numbers. So a search that was killed goes on to the trials that it would have made.
+Only validation accuracy and joules are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
+from hatdfed.randomness import stream
+from hatdfed.sweeps.file import Choice, SearchPlan, SweepFile
+from hatdfed.sweeps.points import Point, Settings, configs, with_runs
+from hatdfed.sweeps.table import OBJECTIVES, Figures
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+Play = Callable[[Sequence[Point]], None]
+
+
+def require_optuna() -> None:
+    """Say what to install."""
+    if find_spec("optuna") is None:
+        raise MissingDependencyError("A search needs Optuna, which is not installed: pip install 'hatdfed[search]'.")
+
+
+class Search:
+    """What was tried so far, and what comes next."""
+
+    def __init__(self, sweep: SweepFile, path: Path | None) -> None:
+        """`path` is the SQLite file; None keeps it in memory, for a look at what would be tried first."""
+        require_optuna()
+        if sweep.search is None:
+            raise ValueError("this sweep has no search")
+        self._sweep, self._plan = sweep, sweep.search
+        self._study = _study(self._plan, path)
+
+    @property
+    def points(self) -> list[Point]:
+        """All trials so far, in the order of their numbers."""
+        named = [(_settings(self._plan, trial), f"trial={trial.number:03d}") for trial in self._trials()]
+        return with_runs(self._sweep, named)
+
+    @property
+    def told(self) -> int:
+        """How many trials are over."""
+        return sum(trial.state.is_finished() for trial in self._trials())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every trial that was asked for has been told."""
+        return self.told >= self._plan.trials
+
+    def go_on(self, play: Play, figures: dict[str, Figures]) -> None:
+        """Play group after group; `figures` grow as runs end."""
+        while not self.is_over:
+            self._fill_group()
+            play(self.points)
+            self._tell(figures)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return list(self._study.get_trials(deepcopy=False))
+
+    def _fill_group(self) -> None:
+        """Propose trials up to the end of the group that is open: a kill may have left it half proposed."""
+        end = min((self.told // self._plan.at_once + 1) * self._plan.at_once, self._plan.trials)
+        for number in range(len(self._trials()), end):
+            self._study.add_trial(self._proposed(number))  # whole or not at all
+
+    def _proposed(self, number: int) -> FrozenTrial:
+        """The next trial, made up beside the file."""
+        import optuna
+
+        draft = optuna.create_study(directions=self._study.directions, sampler=_sampler(self._plan, number))
+        draft.add_trials(self._trials())
+        trial = draft.ask()
+        for key, choice in self._plan.parameters.items():
+            _suggest(trial, key, choice)
+        return draft.get_trials()[-1]
+
+    def _tell(self, figures: dict[str, Figures]) -> None:
+        """What the trials of the open group brought; one of which a run failed has failed."""
+        from optuna.trial import TrialState
+
+        for trial, point in zip(self._trials(), self.points, strict=True):
+            if not trial.state.is_finished():
+                values = _values(self._plan, [figures.get(run.name) for run in point.runs])
+                state = TrialState.FAIL if values is None else TrialState.COMPLETE
+                self._study.tell(trial.number, values, state=state)
+
+
+def check_search(sweep: SweepFile) -> None:
+    """Refuse settings under which validation accuracy would be that of the test set."""
+    if sweep.search is None:
+        return
+    if any(config.leaks_test for config in configs(sweep, {})) or "feedback" in sweep.search.parameters:
+        raise ConfigError(
+            "A search never sees the test set, but feedback is test here. Search with feedback: validation."
+        )
+
+
+def _values(plan: SearchPlan, figures: Sequence[Figures | None]) -> list[float] | None:
+    """Means over seeds, one for each objective; None where a run is missing or brought nothing."""
+    found = []
+    for column, _ in (OBJECTIVES[name] for name in plan.objectives):
+        values = [None if one is None else one[column] for one in figures]
+        if any(value is None for value in values):
+            return None
+        found.append(sum(value for value in values if value is not None) / len(values))
+    return found
+
+
+def _study(plan: SearchPlan, path: Path | None) -> optuna.Study:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    up, down = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE
+    directions = [up if OBJECTIVES[name][1] else down for name in plan.objectives]
+    address = None if path is None else f"sqlite:///{path.resolve()}"
+    try:
+        return optuna.create_study(storage=address, study_name="sweep", directions=directions, load_if_exists=True)
+    except Exception as error:  # noqa: BLE001 (whatever the database raises)
+        raise RunFolderError(f"{path} cannot be used for a search ({type(error).__name__}: {error}).") from None
+
+
+def _sampler(plan: SearchPlan, number: int) -> optuna.samplers.BaseSampler:
+    import optuna
+
+    seed = int(stream(plan.sampler_seed, "search", number).integers(2**31))
+    return optuna.samplers.RandomSampler(seed) if plan.sampler == "random" else optuna.samplers.TPESampler(seed=seed)
+
+
+def _suggest(trial: optuna.Trial, key: str, choice: Choice) -> None:
+    if choice.choices is not None:
+        trial.suggest_categorical(key, choice.choices)
+        return
+    low, high, step = choice.low, choice.high, choice.step
+    if low is None or high is None:
+        raise HatdfedError(f"search.parameters.{key} has no range.")
+    if all(isinstance(bound, int) for bound in (low, high, 1 if step is None else step)):
+        trial.suggest_int(key, int(low), int(high), step=int(step or 1), log=choice.log)
+    else:
+        trial.suggest_float(key, low, high, step=step, log=choice.log)
+
+
+def _settings(plan: SearchPlan, trial: FrozenTrial) -> Settings:
+    """In the order of the file."""
+    return {key: trial.params[key] for key in plan.parameters if key in trial.params}

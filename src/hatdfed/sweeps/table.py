@@ -1,0 +1,106 @@
+"""The table of a sweep: one row a point, means over seeds with their interval, the best trade-offs marked.
+
+Rows are made from run folders alone, so they are the same however often the sweep was stopped. What is marked was
+judged by validation accuracy: a sweep is there to choose settings, and nothing is chosen on the test set. Of a search,
+test figures are not shown at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hatdfed.records.folder import RunFolder
+from hatdfed.records.reading import reading
+from hatdfed.statistics import paired_difference
+from hatdfed.summary import JOULES_PER_MJ
+from hatdfed.sweeps.points import Point
+
+Row = dict[str, Any]
+Figures = dict[str, Any]
+
+TEST_METRICS = ("avg_accuracy", "worst_accuracy")
+METRICS = ("validation_accuracy", "validation_worst", *TEST_METRICS, "total_joules", "link_joules", "links_per_round")
+# What may be sought: the column of the table, and whether more of it is better.
+OBJECTIVES = {
+    "accuracy": ("validation_accuracy", True),
+    "worst_accuracy": ("validation_worst", True),
+    "joules": ("total_joules", False),
+    "link_joules": ("link_joules", False),
+}
+DEFAULT_OBJECTIVES = ("accuracy", "joules")
+
+
+def run_figures(folder: Path) -> Figures:
+    """The figures of a finished run."""
+    run = RunFolder(folder)
+    results = run.read_results() or {}
+    with reading(run.database) as database:
+        rounds = database.rounds()
+    return figures_of(results, rounds)
+
+
+def figures_of(results: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> Figures:
+    """Accuracies in percent: of validation in the last round that has one, of the test set where it was read."""
+    known = [row for row in rounds if row["avg_accuracy"] is not None]
+    return {
+        "validation_accuracy": known[-1]["avg_accuracy"] if known else None,
+        "validation_worst": known[-1]["worst_accuracy"] if known else None,
+        **{name: results[name] for name in TEST_METRICS},
+        "total_joules": JOULES_PER_MJ * results["total_energy_mj"],
+        "link_joules": JOULES_PER_MJ * results["link_energy_mj"],
+        "links_per_round": results["links_per_round"],
+        "leaks_test": bool(results["leaks_test"]),
+    }
+
+
+def table(
+    points: Sequence[Point],
+    figures: Mapping[str, Figures],
+    objectives: Sequence[str] = DEFAULT_OBJECTIVES,
+    *,
+    with_test: bool = True,
+) -> list[Row]:
+    """A row for each point; `figures` are those of the runs that are done, by name."""
+    metrics = [name for name in METRICS if with_test or name not in TEST_METRICS]
+    rows = [_row(point, figures, metrics) for point in points]
+    front = pareto(rows, objectives)
+    return [{**row, "is_on_front": index in front} for index, row in enumerate(rows)]
+
+
+def pareto(rows: Sequence[Row], objectives: Sequence[str]) -> set[int]:
+    """Rows that no other one equals or beats at everything; of equals the first. What saw the test set has no part."""
+    signed = {}
+    for index, row in enumerate(rows):
+        values = [(row[column], up) for column, up in (OBJECTIVES[name] for name in objectives)]
+        if not row["leaks_test"] and all(value is not None for value, _ in values):
+            signed[index] = tuple(value if up else -value for value, up in values)
+
+    def is_beaten(index: int) -> bool:
+        mine = signed[index]
+        return any(
+            all(a >= b for a, b in zip(theirs, mine, strict=True)) and (theirs != mine or other < index)
+            for other, theirs in signed.items()
+            if other != index
+        )
+
+    return {index for index in signed if not is_beaten(index)}
+
+
+def _row(point: Point, figures: Mapping[str, Figures], metrics: Sequence[str]) -> Row:
+    found = {run.config.seed: figures[run.name] for run in point.runs if run.name in figures}
+    row: Row = {
+        "point": point.label,
+        "settings": dict(point.settings),
+        "seeds": list(found),
+        "missing_seeds": [run.config.seed for run in point.runs if run.config.seed not in found],
+        "leaks_test": any(one["leaks_test"] for one in found.values()),
+    }
+    for metric in metrics:
+        by_seed = {seed: one[metric] for seed, one in found.items() if one[metric] is not None}
+        mean, low, high = None, None, None
+        if by_seed:
+            mean, low, high, _ = paired_difference(by_seed, dict.fromkeys(by_seed, 0.0))
+        row |= {metric: mean, f"{metric}_low": low, f"{metric}_high": high}
+    return row
