@@ -115,6 +115,16 @@ def test_a_missing_document_is_an_empty_one_and_a_large_one_is_refused(tmp_path)
         read_document(tmp_path, "results.json")
 
 
+def test_a_run_that_has_only_just_begun_is_running_without_rounds(client, site, runs):
+    (runs / RUN / "results.json").unlink()
+    (runs / RUN / "run.sqlite").write_bytes(b"")  # as SQLite leaves it until the first table is made
+    look_again(site)
+    card = next(card for card in client.get("/api/runs").json() if card["name"] == RUN)
+    assert (card["trouble"], card["state"], card["played"]) == (None, "running", 0)
+    assert client.get(f"/api/runs/{card['id']}/series").json()["rounds"] == 0
+    assert client.get(f"/api/runs/{card['id']}/rounds/0").status_code == 404
+
+
 def test_a_long_run_is_read_thinned_out(runs):
     with reading(runs / RUN / "run.sqlite") as reader:
         kept = reader.servers(0, 4, step=3)

@@ -20,6 +20,8 @@ _ROUND_COLUMNS = (
     "regret_best_fixed, regret_best_each_round, seconds"
 )
 
+_CAUSES = ("upload_joules", "training_joules", "link_joules")
+_PROGRESS = ("rounds", "first", "last", *_CAUSES, "seconds", "avg_accuracy")
 LEDGER_COLUMNS = ("t", "cause", "sender", "receiver", "bits", "joules", "source")
 
 
@@ -56,6 +58,8 @@ class RunReader:
 
     def progress(self) -> dict[str, Any]:
         """How far the run is: rounds, first and last `t`, joules by cause, seconds, last mean accuracy."""
+        if self._is_new():
+            return dict.fromkeys(_PROGRESS)
         (found,) = self._records(
             "SELECT count(*) AS rounds, min(t) AS first, max(t) AS last, sum(upload_joules) AS upload_joules, "
             "sum(training_joules) AS training_joules, sum(link_joules) AS link_joules, sum(seconds) AS seconds "
@@ -66,6 +70,8 @@ class RunReader:
 
     def rounds(self) -> Records:
         """All rounds, in order."""
+        if self._is_new():
+            return []
         return self._records(f"SELECT {_ROUND_COLUMNS} FROM rounds ORDER BY t")  # noqa: S608 (our own columns)
 
     def servers(self, first: int, last: int, step: int = 1) -> Records:
@@ -100,6 +106,10 @@ class RunReader:
         columns = ", ".join(LEDGER_COLUMNS)
         query = f"SELECT rowid, {columns} FROM ledger WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608 (our own)
         return self._connection.execute(query, (after, limit)).fetchall()
+
+    def _is_new(self) -> bool:
+        """Whether the run that made this file has not made its tables yet."""
+        return self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
     def _records(self, query: str, values: tuple[Any, ...] = ()) -> Records:
         cursor = self._connection.execute(query, values)

@@ -12,6 +12,8 @@ const ON_DARK = ["#56B4E9", "#E8742A", "#2BC49A", "#CC79A7", "#E69F00", "#9CC7E8
 // Plotly scales a map without gaps as an image, by an inline style that our policy refuses. With any gap it draws cells.
 export const CELL_GAP = 0.2;
 
+const NARROW = 430; // pixels
+
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const SYMBOLS = ["circle", "square", "triangle-up", "diamond"];
 
@@ -66,6 +68,12 @@ export function draw(target, traces, layout) {
     dragmode: false,
   };
   return Plotly.react(target, traces, { ...base, ...layout }, { displayModeBar: false, responsive: true });
+}
+
+// The bar that explains a map's colours: beside it, or on a phone below it.
+export function scaleBar(target) {
+  const below = { orientation: "h", y: -0.22, yanchor: "top", nticks: 5 };
+  return { thickness: 10, outlinewidth: 0, ...(target.clientWidth < NARROW ? below : {}) };
 }
 
 export function cursor(round) {

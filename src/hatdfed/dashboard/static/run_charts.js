@@ -1,5 +1,5 @@
 // The curves of one run, and the probabilities of one round.
-import { CELL_GAP, axis, chanceScale, colour, cursor, draw, energyUnit } from "./charts.js";
+import { CELL_GAP, axis, chanceScale, colour, cursor, draw, energyUnit, scaleBar } from "./charts.js";
 import { byId, setText } from "./dom.js";
 
 const CAUSES = { upload_joules: "upload", training_joules: "training", link_joules: "links" };
@@ -97,7 +97,7 @@ export function drawPropensity(target, round) {
   if (!round.propensity) return;
   const servers = round.propensity.map((_, server) => server);
   const isSmall = servers.length <= 12;
-  const bar = { thickness: 10, outlinewidth: 0, tickformat: ".2f" };
+  const bar = { ...scaleBar(target), tickformat: ".2f" };
   const highest = Math.max(...round.propensity.flat().map((value) => value ?? 0));
   const trace = {
     type: "heatmap", z: round.propensity, x: servers, y: servers, colorscale: chanceScale(), zmin: 0, zmax: Math.max(highest, 0.05), colorbar: bar,

@@ -35,6 +35,7 @@ async function renew() {
 
 if (rows) {
   byId("filters").addEventListener("change", () => byId("filters").requestSubmit());
+  byId("show").hidden = true; // which is for those without scripts
   byId("choose").addEventListener("change", count);
   addEventListener("pageshow", count); // the browser may bring ticks back
   count();
