@@ -30,6 +30,7 @@ def test_the_python_example_of_the_readme_runs():
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda path: path.name)
 def test_links_inside_the_repository_lead_somewhere(page):
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+    targets += re.findall(r'\b(?:src|srcset)="(?!https?://)([^"]+)"', page.read_text())  # pictures for light and dark
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert missing == []
 
