@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,7 @@ def _tell_plan(file: Path, plan: SweepFile, place: SweepFolder, *, dry_run: bool
     """How many runs there are and how they stand; on standard error, unless that is all that was asked for."""
     say = out.print if dry_run else _aside
     if plan.search is not None:
-        say(_search_plan(file, plan, place), soft_wrap=True)
+        say(_search_plan(file, plan, place), soft_wrap=True, markup=False)
         return
     from hatdfed.sweeps.folder import BEGUN, DONE
     from hatdfed.sweeps.points import all_runs, points
@@ -94,9 +95,11 @@ def _tell_plan(file: Path, plan: SweepFile, place: SweepFolder, *, dry_run: bool
     count = Counter(runs.values())
     begun = f", {count[BEGUN]} begun" if count[BEGUN] else ""
     say(
-        f"{file.stem}: {len(runs)} runs ({len(found)} points, {len(plan.worlds)} seeds), {count[DONE]} done{begun}, "
+        f"{file.stem}: {_count(runs, 'run')} ({_count(found, 'point')}, {_count(plan.worlds, 'seed')}), "
+        f"{count[DONE]} done{begun}, "
         f"{len(runs) - count[DONE]} to play. Folder: {place.path}",
         soft_wrap=True,
+        markup=False,
     )
     if dry_run:
         for name, standing in list(runs.items())[:_MOST_LISTED]:
@@ -112,12 +115,16 @@ def _search_plan(file: Path, plan: SweepFile, place: SweepFolder) -> str:
     if plan.search is None:
         raise ValueError("this sweep has no search")
     told = Search(plan, place.search).told if place.search.is_file() else 0
-    trials, seeds = plan.search.trials, len(plan.worlds)
+    trials = plan.search.trials
     names = ", ".join(plan.search.parameters)
     return (
-        f"{file.stem}: a search over {names}: {trials} trials, {seeds} seeds each, {told} trials done, "
+        f"{file.stem}: a search over {names}: {trials} trials of {_count(plan.worlds, 'seed')}, {told} trials done, "
         f"{max(trials - told, 0)} to play. Folder: {place.path}"
     )
+
+
+def _count(things: Sized, what: str) -> str:
+    return f"{len(things)} {what}" if len(things) == 1 else f"{len(things)} {what}s"
 
 
 def _aside(text: str, **how: Any) -> None:
@@ -135,5 +142,6 @@ def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) 
     what = "search" if plan.search is not None else "sweep"
     seeds = len(plan.worlds)
     over = f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
-    out.print(sweep_table(result.rows, title=f"{what} {file.stem}, {over}"))
+    sought = {} if plan.search is None else {"objectives": plan.search.objectives}
+    out.print(sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
     out.print(f"Runs, summary.json, summary.csv and pareto.png: {result.folder}", soft_wrap=True)

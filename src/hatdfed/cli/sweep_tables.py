@@ -24,22 +24,29 @@ _HEADINGS = {
     "link_joules": "link energy",
     "links_per_round": "links",
 }
+_SOUGHT = {
+    "accuracy": "validation accuracy",
+    "worst_accuracy": "validation accuracy of the worst server",
+    "joules": "energy",
+    "link_joules": "link energy",
+}
 _LEAST = ("worst_accuracy", "links_per_round", "link_joules", "avg_accuracy")  # what a narrow table does without
 _MOST_REASONS = 20
 _MOST_VARIED = 5  # settings with a column each
 
 
-def sweep_table(rows: Sequence[Row], *, title: str) -> Table:
+def sweep_table(rows: Sequence[Row], *, title: str, objectives: Sequence[str] = ("accuracy", "joules")) -> Table:
     """One row for each point; the half width of a 95 % interval behind every mean. Less on a narrow terminal."""
     columns = [name for name in _HEADINGS if name in rows[0]]
-    tries = [_table(rows, title, [name for name in columns if name not in _LEAST[:count]]) for count in range(5)]
+    kept = [[name for name in columns if name not in _LEAST[:count]] for count in range(len(_LEAST) + 1)]
+    tries = [_table(rows, title, _caption(rows, objectives), some) for some in kept]
     at_will = out.options.update(width=1000)
     return next((table for table in tries if out.measure(table, options=at_will).maximum <= out.width), tries[-1])
 
 
-def _table(rows: Sequence[Row], title: str, columns: Sequence[str]) -> Table:
+def _table(rows: Sequence[Row], title: str, caption: str, columns: Sequence[str]) -> Table:
     table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.collapse_padding, table.caption, table.caption_justify = True, _caption(rows), "left"
+    table.collapse_padding, table.caption, table.caption_justify = True, caption, "left"
     varied = short_keys(dict.fromkeys(key for row in rows for key in row["settings"]))
     in_one = not 0 < len(varied) <= _MOST_VARIED
     table.add_column("")
@@ -61,8 +68,9 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value_text(value)
 
 
-def _caption(rows: Sequence[Row]) -> str:
-    said = [f"{ON_FRONT} no other point has at least its validation accuracy for as few joules"]
+def _caption(rows: Sequence[Row], objectives: Sequence[str]) -> str:
+    sought = " and ".join(_SOUGHT[name] for name in objectives)
+    said = [f"{ON_FRONT} no other point is as good at {sought}"]
     if any(row["leaks_test"] for row in rows):
         said.append(f"{LEAK} sees the test set: not comparable, never ranked")
     return "\n".join(said)

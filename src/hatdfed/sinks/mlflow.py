@@ -88,10 +88,10 @@ class MlflowStore:
     def _client(self) -> tuple[Any, str]:
         """Made when it is first needed: a database takes seconds to set up."""
         if self._ready is None:
-            for chatty in ("mlflow", "alembic"):
-                logging.getLogger(chatty).setLevel(logging.WARNING)
             from mlflow import MlflowClient
 
+            for chatty in ("mlflow", "alembic"):
+                logging.getLogger(chatty).setLevel(logging.WARNING)
             try:
                 client = MlflowClient(self._address)
                 known = client.get_experiment_by_name(self._experiment)

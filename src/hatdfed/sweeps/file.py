@@ -44,7 +44,7 @@ class Choice(Section):
 class SearchPlan(Section):
     """Settings that Optuna tries; judged on validation data alone, averaged over the seeds of the sweep."""
 
-    parameters: dict[str, Choice]
+    parameters: dict[str, Choice] = Field({})
     """What is tried: `{low, high, log, step}` or `{choices: […]}` for each setting."""
     trials: Count = 20
     """Points in all; a larger number goes on with a search that has ended."""
@@ -139,6 +139,8 @@ def _check(sweep: SweepFile) -> None:
         for key, values in lists.items():
             if not values:
                 raise ConfigError(f"{where}.{key} is empty, so there is nothing to run. Give it at least one value.")
+    if sweep.search is None and not sweep.grid and not sweep.zip and len(sweep.worlds) == 1:
+        raise ConfigError("This sweep varies nothing. Give it a grid, a zip, a search or several seeds.")
     _check_together(sweep)
     if sweep.search is not None:
         _check_search(sweep, sweep.search)

@@ -71,8 +71,11 @@ class Playing:
 
     def _ended(self, run: Run, figures: Figures | None) -> None:
         self._rounds += run.config.rounds
+        ended = len(self.figures) + len(self.failed)
         if self.on_run is not None:
-            self.on_run(run.name, figures, len(self.figures) + len(self.failed), self.total)
+            self.on_run(run.name, figures, ended, self.total)
+        if ended == self.total:
+            self._tell_rounds(self._rounds)
 
     def _tell_rounds(self, done: int) -> None:
         if self.how.on_rounds is not None:

@@ -106,6 +106,13 @@ def check_search(sweep: SweepFile) -> None:
         )
 
 
+def corners(plan: SearchPlan) -> list[Settings]:
+    """The lowest and the highest value of every parameter, and the first and the last of choices."""
+    lows = {key: choice.choices[0] if choice.choices else choice.low for key, choice in plan.parameters.items()}
+    highs = {key: choice.choices[-1] if choice.choices else choice.high for key, choice in plan.parameters.items()}
+    return [lows, highs]
+
+
 def _values(plan: SearchPlan, figures: Sequence[Figures | None]) -> list[float] | None:
     """Means over seeds, one for each objective; None where a run is missing or brought nothing."""
     found = []

@@ -23,7 +23,7 @@ from hatdfed.sweeps.files import write_sweep_files
 from hatdfed.sweeps.folder import SweepFolder, default_folder
 from hatdfed.sweeps.playing import OnRun, Playing
 from hatdfed.sweeps.points import Point, all_runs, configs, distinct, points
-from hatdfed.sweeps.search import Search, check_search
+from hatdfed.sweeps.search import Search, check_search, corners
 from hatdfed.sweeps.table import DEFAULT_OBJECTIVES, Row, table
 
 
@@ -89,8 +89,8 @@ def check_runs(file: SweepFile, data_dir: Path | str | None, progress: Progress 
     check_search(file)
     datasets: dict[str, Dataset] = {}
     where = None if data_dir is None else Path(data_dir)
-    first_runs = [point.runs[0].config for point in points(file)] if file.search is None else configs(file, {})[:1]
-    for config in first_runs:
+    varied = [point.settings for point in points(file)] if file.search is None else corners(file.search)
+    for config in (configs(file, settings)[0] for settings in varied):
         name = repr([config.dataset, config.dataset_options])
         if name not in datasets:
             options = config.dataset_options
