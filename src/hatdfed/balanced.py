@@ -30,14 +30,14 @@ def balance(log_weights: FloatMatrix, possible: BoolMatrix, degree: int) -> Floa
     scaled = np.where(possible, log_weights, -np.inf)
     probability = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     for _ in range(_MOST_SWEEPS):
-        probability = _rows_to(probability, degree)
-        probability = _rows_to(probability.T, degree).T
+        probability = rows_to(probability, degree)
+        probability = rows_to(probability.T, degree).T
         if np.abs(probability.sum(axis=1) - degree).max() < _TOLERANCE * degree:
             return probability
     return None
 
 
-def _rows_to(probability: FloatMatrix, total: int) -> FloatMatrix:
+def rows_to(probability: FloatMatrix, total: int) -> FloatMatrix:
     """Every row times the factor with which it sums to `total`, none of its entries above 1."""
     scaled: FloatMatrix = probability * (total / np.maximum(probability.sum(axis=1, keepdims=True), 1e-300))
     while (scaled > 1).any():

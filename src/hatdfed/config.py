@@ -104,6 +104,11 @@ class Config(Section):
 
     link_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.3
     """γ: share of all links that is drawn in a round."""
+    candidates: Count | None = None
+    """d: how many others every server considers; all of them, if left out. For fleets of thousands: a round then costs
+    the coordinator N·d instead of N², and γ is the share of those links."""
+    refresh_every: Count = 10
+    """Rounds after which every server exchanges some of its candidates for others."""
     gain_share: Share = 0.6
     """α: weight of accuracy against energy in a link's utility."""
     quality_share: Share = 0.4

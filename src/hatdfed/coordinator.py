@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.candidates import CandidateRule
 from hatdfed.energy.ledger import Cause
 from hatdfed.energy.prices import EnergyPrices
-from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, silence
+from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, silence, with_candidates
 from hatdfed.presence import Presence, present
 from hatdfed.randomness import stream
 from hatdfed.round import Regret, RoundPlan, RoundRecord, RoundReport
-from hatdfed.topology import FloatMatrix, all_links
+from hatdfed.topology import FloatMatrix, Indices, all_links
 from hatdfed.utility import LinkUtility, RoundFacts
 
 Vector = NDArray[np.float64]
@@ -32,9 +33,10 @@ class CoordinatorState(NamedTuple):
     t: int  # the next round to play
     policy: Any  # what the policy has learned
     accuracy: Vector  # [N] P_{k−1}, last known
-    utility_sum: FloatMatrix  # [N, N] for the best fixed set of links
+    utility_sum: FloatMatrix  # [N, N or d] for the best fixed set of links
     utility_drawn: float  # Σ p·u so far
     utility_best: float  # Σ over rounds of that round's best links
+    candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +50,17 @@ class Coordinator:
     horizon: int  # K, as of the first start
     budget: int  # links a round
     churn: float = 0.0  # chance of a server to be away, in a simulation
+    candidates: CandidateRule | None = None  # None: everybody considers everybody
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
-        num_servers = self.prices.num_servers
-        nothing = np.zeros((num_servers, num_servers))
-        return CoordinatorState(0, self.policy.init(num_servers), np.asarray(accuracy, float), nothing, 0.0, 0.0)
+        num_servers, accuracy = self.prices.num_servers, np.asarray(accuracy, float)
+        if self.candidates is None:
+            nothing = np.zeros((num_servers, num_servers))
+            return CoordinatorState(0, self.policy.init(num_servers), accuracy, nothing, 0.0, 0.0)
+        first = self.candidates.first(self.seed, num_servers)
+        policy = with_candidates(self.policy).init_for(first)
+        return CoordinatorState(0, policy, accuracy, np.zeros(first.shape), 0.0, 0.0, first)
 
     def grow(self, state: CoordinatorState, accuracy: Vector) -> CoordinatorState:
         """The state after servers joined at the end of the numbering; `accuracy` is that of their models."""
@@ -66,7 +73,7 @@ class Coordinator:
 
     def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
         """Phase I: draw the links of round `state.t`; `presence` is what real machines show of themselves."""
-        rng, context = stream(self.seed, "topology", state.t), self._context(state.t, presence)
+        rng, context = stream(self.seed, "topology", state.t), self._context(state.t, presence, state.candidates)
         if not context.possible.any():
             return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence)
         return RoundPlan(state.t, self.policy.propose(state.policy, context, rng), presence)
@@ -75,10 +82,10 @@ class Coordinator:
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[CoordinatorState, RoundRecord]:
         """Turn the round's reports into utilities and let the policy learn from them."""
-        context = self._context(plan.t, plan.presence)
+        context = self._context(plan.t, plan.presence, state.candidates)
         utility = self.utility(self._facts(state, plan, report, context))
-        lost = np.flatnonzero(plan.draw.topology.links & ~report.delivered)
-        utility.put(lost[report.reported[lost // len(utility)]], 0.0)  # sent, never arrived
+        lost = ~report.arrived(plan.draw.topology) & report.reported[plan.draw.topology.pairs[:, 0]]
+        utility.put(plan.draw.places[lost], 0.0)  # sent, never arrived
         policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
         utility_sum = state.utility_sum + utility
         utility_drawn = state.utility_drawn + float(np.einsum("ij,ij->", plan.draw.propensity, utility))
@@ -86,21 +93,45 @@ class Coordinator:
         utility_best = state.utility_best + best_links_utility(utility, links)
         regret = Regret(best_links_utility(utility_sum, links) - utility_drawn, utility_best - utility_drawn)
         accuracy = np.where(report.reported, report.accuracy, state.accuracy)
-        new_state = CoordinatorState(plan.t + 1, policy_state, accuracy, utility_sum, utility_drawn, utility_best)
-        return new_state, RoundRecord(plan.t, plan.draw, report, utility, regret)
+        new_state = state._replace(
+            t=plan.t + 1,
+            policy=policy_state,
+            accuracy=accuracy,
+            utility_sum=utility_sum,
+            utility_drawn=utility_drawn,
+            utility_best=utility_best,
+        )
+        return self._exchanged(new_state, context), RoundRecord(plan.t, plan.draw, report, utility, regret)
 
-    def _context(self, t: int, presence: Presence | None) -> PolicyContext:
+    def _exchanged(self, state: CoordinatorState, context: PolicyContext) -> CoordinatorState:
+        """With some candidates exchanged, if it is time; `context` is that of the round before."""
+        if self.candidates is None or state.candidates is None or not self.candidates.is_due(state.t):
+            return state
+        policy = with_candidates(self.policy)
+        done = self.candidates.exchange(state.candidates, policy.liking(state.policy, context), self.seed, state.t)
+        return state._replace(
+            policy=policy.exchange(state.policy, done.carry),
+            utility_sum=done.carry(state.utility_sum),
+            candidates=done.candidates,
+        )
+
+    def _context(self, t: int, presence: Presence | None, candidates: Indices | None) -> PolicyContext:
         num_servers = self.prices.num_servers
         if presence is None:
-            presence = Presence(present(self.seed, t, num_servers, self.churn), all_links(num_servers))
+            reachable = all_links(num_servers) if candidates is None else np.ones(candidates.shape, dtype=bool)
+            presence = Presence(present(self.seed, t, num_servers, self.churn), reachable)
         return PolicyContext(
             t=t,
             horizon=self.horizon,
             budget=self.budget,
-            prices=self.prices.link_joules,
+            prices=self.prices.link_joules if candidates is None else self._joules_of(candidates),
             active=presence.active,
             reachable=presence.reachable,
+            candidates=candidates,
         )
+
+    def _joules_of(self, candidates: Indices) -> FloatMatrix:  # [N, d] -> [N, d]
+        return self.prices.joules_of(np.arange(len(candidates))[:, None], candidates)
 
     def _facts(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, context: PolicyContext
@@ -108,16 +139,30 @@ class Coordinator:
         spent = {cause: [0.0] * self.prices.num_servers for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
-        unknown = np.broadcast_to(np.nan, context.reachable.shape)
+        drawn, importance = plan.draw.topology.links, np.broadcast_to(np.nan, context.reachable.shape)
+        if context.candidates is not None:
+            drawn = np.zeros(context.reachable.shape, dtype=bool)
+            drawn.put(plan.draw.places, True)
+        if self.utility.reads_importance:
+            importance = self._importance(plan, report)
         return RoundFacts(
             gain=np.where(report.reported, report.accuracy - state.accuracy, 0.0),
             upload_joules=np.array(spent[Cause.UPLOAD]),
             compute_joules=np.array(spent[Cause.TRAINING]),
             prices=self.prices,
-            drawn=plan.draw.topology.links,
-            importance=report.importance if self.utility.reads_importance else unknown,
+            drawn=drawn,
+            importance=importance,
             possible=context.possible,
+            candidates=context.candidates,
+            candidate_joules=None if context.candidates is None else context.prices,
         )
+
+    def _importance(self, plan: RoundPlan, report: RoundReport) -> FloatMatrix:
+        if plan.draw.candidates is None:
+            return report.importance
+        importance = np.full(plan.draw.candidates.shape, np.nan)
+        importance.put(plan.draw.places, report.weights(plan.draw.topology))
+        return importance
 
 
 def best_links_utility(utility: FloatMatrix, links: int) -> float:
@@ -146,6 +191,6 @@ def _with_the_largest(values: Vector, count: int) -> Vector:
     return values
 
 
-def links_in_budget(link_share: float, num_servers: int) -> int:
-    """γ·N(N−1) as a whole number of links, to the nearest and at least 1 (D11)."""
-    return max(1, round(link_share * num_servers * (num_servers - 1)))
+def links_in_budget(link_share: float, num_servers: int, considered: int | None = None) -> int:
+    """γ·N(N−1) as a whole number of links, to the nearest and at least 1 (D11); γ·N·d where d are considered."""
+    return max(1, round(link_share * num_servers * (considered or num_servers - 1)))

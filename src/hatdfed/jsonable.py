@@ -46,7 +46,9 @@ def _read(data: Any, like: Any) -> Any:
         flat = np.frombuffer(base64.b64decode(data["base64"]), dtype=_plain_dtype(data["dtype"]))
         return flat.reshape(data["shape"]).copy()
     if hasattr(like, "_fields"):
-        return type(like)(**{name: _read(data[name], getattr(like, name)) for name in like._fields})
+        # A field that came later has a default, which is what a state from before meant.
+        known = [name for name in like._fields if name in data or name not in like._field_defaults]
+        return type(like)(**{name: _read(data[name], getattr(like, name)) for name in known})
     if isinstance(like, tuple):
         return tuple(_read(part, pattern) for part, pattern in zip(data, like, strict=True))
     return data

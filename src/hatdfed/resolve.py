@@ -99,10 +99,13 @@ def merge_layers(*layers: Layer) -> dict[str, Any]:
 def notes(config: Config) -> list[str]:
     """What a user should know about how the settings were read."""
     found = []
-    wanted, budget = config.link_share * config.servers * (config.servers - 1), config_budget(config)
+    considered = considered_links(config) or config.servers - 1
+    wanted, budget = config.link_share * config.servers * considered, config_budget(config)
     policy = POLICIES.get(config.policy.name)
     if policy is not None and policy.uses_budget and abs(wanted - budget) > 1e-9:
         found.append(f"link_share {config.link_share:g} asks for {wanted:.2f} links a round; {budget} are drawn (D11).")
+    if config.candidates is not None and considered_links(config) is None:
+        found.append(f"candidates {config.candidates} leaves none of the {config.servers - 1} others out.")
     if config.samples_per_round > config.images_per_server:
         found.append(
             f"samples_per_round {config.samples_per_round} exceeds the {config.images_per_server} images of a server; "
@@ -120,7 +123,13 @@ def notes(config: Config) -> list[str]:
 
 def config_budget(config: Config) -> int:
     """Links drawn in a round (D11)."""
-    return links_in_budget(config.link_share, config.servers)
+    return links_in_budget(config.link_share, config.servers, considered_links(config))
+
+
+def considered_links(config: Config) -> int | None:
+    """d, or None where everybody considers everybody."""
+    others = config.servers - 1
+    return config.candidates if config.candidates is not None and config.candidates < others else None
 
 
 def finish_rounds(config: Config) -> int:

@@ -13,17 +13,32 @@ from numpy.typing import NDArray
 
 from hatdfed.energy.ledger import EnergyRow
 from hatdfed.presence import Presence
-from hatdfed.topology import BoolMatrix, FloatMatrix, Scalar, Topology
+from hatdfed.topology import BoolMatrix, FloatMatrix, Indices, Scalar, Topology
 
 Row = NDArray[np.float64]  # [N], nan where nothing was received
 
 
 class LinkDraw(NamedTuple):
-    """The links of one round and the probabilities with which they were drawn."""
+    """The links of one round and the probabilities with which they were drawn.
+
+    Where every server considers d senders only, tables of links have d columns: column c of row i is about sender
+    `candidates[i, c]`, and every other link has probability 0. Else column j is about sender j.
+    """
 
     topology: Topology
-    propensity: FloatMatrix  # [N, N] read-only, from the moment before rounding
+    propensity: FloatMatrix  # [N, N or d] read-only, from the moment before rounding
     mixing: FloatMatrix | None = None  # [N, N] weight of each model by plan, diagonal included; rows sum to 1
+    candidates: Indices | None = None  # [N, d] ascending in each row; None: everybody considers everybody
+
+    @property
+    def places(self) -> Indices:
+        """[L] where the drawn links stand in a table of links, counted row by row; in the order of their pairs."""
+        num_servers = self.topology.num_servers
+        wanted: Indices = self.topology.pairs[:, 0] * num_servers + self.topology.pairs[:, 1]
+        if self.candidates is None:
+            return wanted
+        considered = (self.candidates + num_servers * np.arange(num_servers)[:, None]).reshape(-1)
+        return considered.searchsorted(wanted).astype(np.int64, copy=False)
 
 
 class RoundPlan(NamedTuple):
@@ -43,6 +58,15 @@ class ServerReport(NamedTuple):
     delivered: NDArray[np.bool_]  # [N] whose models arrived
     energy: tuple[EnergyRow, ...]  # what this server and its devices spent
     scores: Mapping[str, Row] = {}  # what the method's judge thought of each model: "loss", "similarity", …
+    senders: Indices | None = None  # [n] whom these rows are about, if not all servers: it and whom it heard
+
+    def row(self, values: NDArray[Scalar], nothing: Scalar, num_servers: int) -> NDArray[Scalar]:
+        """[N] one of these rows with a place for every server."""
+        if self.senders is None:
+            return values
+        spread = np.full(num_servers, nothing)
+        spread[self.senders] = values
+        return spread
 
 
 class RoundReport(NamedTuple):
@@ -63,19 +87,68 @@ class RoundReport(NamedTuple):
     @property
     def delivered(self) -> BoolMatrix:
         """[N, N] which models arrived; row receives."""
-        nothing = np.zeros(len(self.servers), dtype=bool)
-        return _stacked([nothing if report is None else report.delivered for report in self.servers])
+        size = len(self.servers)
+        nothing = np.zeros(size, dtype=bool)
+        return _stacked(
+            [nothing if report is None else report.row(report.delivered, np.False_, size) for report in self.servers]
+        )
 
     @property
     def importance(self) -> FloatMatrix:
         """[N, N] weight of each received model, nan where none came; row receives."""
-        nothing = np.full(len(self.servers), np.nan)
-        return _stacked([nothing if report is None else report.importance for report in self.servers])
+        size, nan = len(self.servers), np.float64(np.nan)
+        nothing = np.full(size, nan)
+        return _stacked(
+            [nothing if report is None else report.row(report.importance, nan, size) for report in self.servers]
+        )
+
+    def arrived(self, topology: Topology) -> NDArray[np.bool_]:
+        """[L] which of the round's models arrived, in the order of its pairs."""
+        heard = self._heard()
+        if heard is None:
+            return self.delivered[topology.pairs[:, 0], topology.pairs[:, 1]]
+        return _looked_up(topology, heard.link, heard.delivered, np.False_)
+
+    def weights(self, topology: Topology) -> Row:
+        """[L] what each of the round's models weighed in the merge, nan where it did not come."""
+        heard = self._heard()
+        if heard is None:
+            return self.importance[topology.pairs[:, 0], topology.pairs[:, 1]]
+        return _looked_up(topology, heard.link, heard.importance, np.float64(np.nan))
+
+    def _heard(self) -> _Heard | None:
+        """Everything that anybody heard, if all reports say whom they are about; else matrices have it."""
+        known = [(i, report) for i, report in enumerate(self.servers) if report is not None]
+        senders = [report.senders for _, report in known if report.senders is not None]
+        if not known or len(senders) < len(known):
+            return None
+        receiver = np.repeat([i for i, _ in known], [len(those) for those in senders])
+        link = receiver * len(self.servers) + np.concatenate(senders)
+        order = np.argsort(link)
+        delivered, importance = (
+            np.concatenate([getattr(report, name) for _, report in known]) for name in ("delivered", "importance")
+        )
+        return _Heard(link[order], delivered[order], importance[order])
 
     @property
     def energy(self) -> tuple[EnergyRow, ...]:
         """All ledger rows of the round."""
         return tuple(row for report in self.servers if report is not None for row in report.energy)
+
+
+class _Heard(NamedTuple):
+    """All models that were heard, one's own among them."""
+
+    link: Indices  # [H] receiver · N + sender, ascending
+    delivered: NDArray[np.bool_]
+    importance: Row
+
+
+def _looked_up(topology: Topology, link: Indices, values: NDArray[Scalar], nothing: Scalar) -> NDArray[Scalar]:
+    """[L] what `values` say of each of the topology's links."""
+    wanted = topology.pairs[:, 0] * topology.num_servers + topology.pairs[:, 1]
+    place = np.minimum(np.searchsorted(link, wanted), len(link) - 1)
+    return np.where(link[place] == wanted, values[place], nothing)
 
 
 def _stacked(rows: list[NDArray[Scalar]]) -> NDArray[Scalar]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from hatdfed.coordinator import CoordinatorState
 from hatdfed.errors import RunFolderError
 from hatdfed.loop import Player
 from hatdfed.records.checkpoint import read_checkpoint, write_checkpoint
-from hatdfed.records.database import Records, RunDatabase
+from hatdfed.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.records.folder import RunFolder
-from hatdfed.resolve import notes
+from hatdfed.resolve import considered_links, notes
 from hatdfed.round import RoundRecord
 from hatdfed.summary import personal_accuracy, summarise
 
@@ -39,14 +39,19 @@ class RunResult:
     servers: Records
     links: Records
     ledger: Records
-    link_joules: NDArray[np.float64]  # [N, N] price of a whole model on every link
+    link_joules: (
+        NDArray[np.float64] | None
+    )  # [N, N] price of a whole model on every link; None where few are considered
     propensity: NDArray[np.float64] | None  # [N, N] probability of every link in the last round; None of large fleets
     folder: Path | None
 
 
 def config_digest(config: Config) -> str:
     """A short name for a configuration, the same on every machine."""
-    text = json.dumps(config.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"}), sort_keys=True)
+    without = {"rounds", "horizon", "checkpoint_every"}
+    if config.candidates is None:
+        without |= {"candidates", "refresh_every"}  # mean nothing, and runs from before them keep their name
+    text = json.dumps(config.model_dump(mode="json", exclude=without), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -109,7 +114,7 @@ class Session:
         correct = simulation.fleet.correct(simulation.test)
         personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
         summary = summarise(config, correct.mean(axis=1), personal, rounds)
-        summary["computed_by"] = {**asdict(self._placement), "kernels": simulation.fleet.kernels}
+        summary["computed_by"] = {**self._placement.described, "kernels": simulation.fleet.kernels}
         summary["notes"] = notes(config)
         if simulation.fleet.refused:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(simulation.fleet.refused.items()))
@@ -124,10 +129,14 @@ class Session:
             servers=self._database.records("servers"),
             links=self._database.records("links"),
             ledger=self._database.records("ledger"),
-            link_joules=simulation.coordinator.prices.link_joules,
+            link_joules=self._link_joules(),
             propensity=self._database.last_propensity(),
             folder=None if folder is None else folder.path,
         )
+
+    def _link_joules(self) -> NDArray[np.float64] | None:
+        is_sparse = considered_links(self._config) is not None and self._config.servers > MATRIX_LIMIT
+        return None if is_sparse else self._simulation.coordinator.prices.link_joules
 
     def close(self) -> None:
         """Release the records."""

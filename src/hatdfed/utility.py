@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import require_one_of
-from hatdfed.topology import BoolMatrix, FloatMatrix, are_all_links, off_diagonal
+from hatdfed.topology import BoolMatrix, FloatMatrix, Indices, are_all_links, off_diagonal
 
 Vector = NDArray[np.float64]
 
@@ -27,9 +27,20 @@ class RoundFacts(NamedTuple):
     upload_joules: Vector  # [N] E^dt, as reported
     compute_joules: Vector  # [N] E^cp, as reported
     prices: EnergyPrices  # E^mt of every link, drawn or not
-    drawn: BoolMatrix  # [N, N]
-    importance: FloatMatrix  # [N, N] q, nan where no model came
-    possible: BoolMatrix  # [N, N] links that exist: off the diagonal, both ends active
+    drawn: BoolMatrix  # [N, N or d]
+    importance: FloatMatrix  # [N, N or d] q, nan where no model came
+    possible: BoolMatrix  # [N, N or d] links that exist: off the diagonal, both ends active
+    candidates: Indices | None = None  # [N, d] whom tables of links are about; None: everybody
+    candidate_joules: FloatMatrix | None = None  # [N, d] E^mt of their links
+
+    @property
+    def link_joules(self) -> FloatMatrix:
+        """[N, N or d] σ of the links that are considered."""
+        return self.prices.link_joules if self.candidate_joules is None else self.candidate_joules
+
+    def of_sender(self, values: Vector) -> FloatMatrix:  # [N] -> [1, N] or [N, d]
+        """A number of every server at the links that it sends along."""
+        return values[None, :] if self.candidates is None else values[self.candidates]
 
 
 Normalisation = Callable[[Vector], Vector]  # any real numbers -> [0, 1]
@@ -91,8 +102,10 @@ def gain_of_server_times_importance(facts: RoundFacts, norm: Normalisation) -> F
 
 def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
     """S^c, Eq. (10): 1 − Norm of the sender's uploads, its training and the link itself, over all links."""
-    cost = (facts.upload_joules + facts.compute_joules)[None, :] + facts.prices.link_joules
-    if norm is minmax and are_all_links(facts.possible):  # in place, for fleets of thousands
+    cost = facts.of_sender(facts.upload_joules + facts.compute_joules) + facts.link_joules
+    if norm is minmax and facts.candidates is not None and facts.possible.all():
+        _stretch(cost, cost)
+    elif norm is minmax and are_all_links(facts.possible):  # in place, for fleets of thousands
         _stretch(cost, off_diagonal(cost))
     else:
         cost = _normalised(cost, facts.possible, norm)
@@ -105,13 +118,13 @@ def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
     A link costs 1 or 2, training 1 or 2 times the share of devices that came, each such device 0.4. Here the dearer
     half of the links and the weaker machines are the ones that cost 2.
     """
-    prices = facts.prices
-    possible = prices.link_joules[facts.possible]
-    link = np.where(prices.link_joules > (np.median(possible) if possible.size else 0.0), 2.0, 1.0)
+    prices, link_joules = facts.prices, facts.link_joules
+    possible = link_joules[facts.possible]
+    link = np.where(link_joules > (np.median(possible) if possible.size else 0.0), 2.0, 1.0)
     machine = np.where(prices.compute_joules > prices.compute_joules.min(), 2.0, 1.0)
     online = facts.upload_joules / (prices.device_upload_bits * prices.device_joules_per_bit)
     sender = machine * online / prices.num_devices + 0.4 * online
-    return np.where(facts.drawn, 1 - _normalised(sender[None, :] + link, facts.drawn, softmax), 1.0)
+    return np.where(facts.drawn, 1 - _normalised(facts.of_sender(sender) + link, facts.drawn, softmax), 1.0)
 
 
 GAINS: Mapping[str, Score] = {"receiver": gain_of_receiver, "released": gain_of_server_times_importance}

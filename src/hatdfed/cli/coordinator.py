@@ -68,6 +68,11 @@ def coordinator_command(
         from hatdfed.net.settings import split_layer
     layer, settings = split_layer(user_layer(config, assignments))
     resolved = resolve(layer)
+    if resolved.candidates is not None:
+        raise ConfigError(
+            f"candidates is {resolved.candidates}, but on real machines every link is considered. "
+            "Leave candidates out; it is for simulations of thousands of servers."
+        )
     log_to_stderr(as_json=log_json)
     for sentence in notes(resolved):
         _log.info("%s", sentence)

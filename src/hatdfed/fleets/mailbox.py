@@ -94,7 +94,8 @@ class MailboxFleet:
         exchange = self._exchange(plan, servers, offers)
         mailboxes = exchange.mailboxes
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
-        servers = tuple(_remembered(servers[i], i, exchange) for i in everyone)
+        if exchange.known:
+            servers = tuple(_remembered(servers[i], i, exchange) for i in everyone)
         inboxes = [inbox_of(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
         self._before = (plan.t, before)
@@ -107,7 +108,7 @@ class MailboxFleet:
                     mailboxes[i],
                     energy_spent(self._prices, plan, works[i], server=i, compression=exchange.shares[i]),
                     server=i,
-                    num_servers=self.num_servers,
+                    num_servers=self.num_servers if plan.draw.candidates is None else None,
                 )
                 for i, (_, verdict) in enumerate(merged)
             )
@@ -123,7 +124,11 @@ class MailboxFleet:
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to what `snapshot` remembers."""
         self._before = None
-        self._servers = [server_from(_part(snapshot, f"{i}.")) for i in range(self.num_servers)]
+        parts: list[dict[str, NDArray[Any]]] = [{} for _ in range(self.num_servers)]
+        for name, array in snapshot.items():
+            server, _, what = name.partition(".")
+            parts[int(server)][what] = array
+        self._servers = [server_from(part) for part in parts]
 
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))
@@ -171,7 +176,3 @@ def _remembered(server: ServerState, i: int, exchange: _Exchange) -> ServerState
     by = {receiver: known for (sender, receiver), known in exchange.known.items() if sender == i}
     of = {sender: mail.model for sender, mail in exchange.mailboxes[i].items() if (sender, i) in exchange.known}
     return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})
-
-
-def _part(snapshot: Snapshot, prefix: str) -> Snapshot:
-    return {name[len(prefix) :]: array for name, array in snapshot.items() if name.startswith(prefix)}

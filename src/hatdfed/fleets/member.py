@@ -84,10 +84,10 @@ class FleetMember:
         tensors = {"params": models.params, "first": models.first, "second": models.second}
         arrays: dict[str, NDArray[Any]] = {}
         on_host = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-        for i in range(self.num_servers):
+        for i, (memory, mass) in enumerate(zip(rows.memories[here], rows.mass[here], strict=True)):
             arrays |= {f"{i}.{name}": np.array(tensor[i]) for name, tensor in on_host.items()}  # copies: rows change
-            arrays[f"{i}.codec_memory"] = np.array(rows.memories[here][i].cpu().numpy())
-            arrays[f"{i}.scalars"] = np.array([models.steps[i], rows.mass[here][i]])
+            arrays[f"{i}.codec_memory"] = np.array(memory.cpu().numpy())
+            arrays[f"{i}.scalars"] = np.array([models.steps[i], mass])
         return arrays
 
     def restore(self, snapshot: Snapshot) -> None:

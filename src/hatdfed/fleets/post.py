@@ -105,15 +105,22 @@ def inbox_of(
 
 
 def server_report(
-    verdict: Verdict, work: Work, mailbox: Mailbox, energy: tuple[EnergyRow, ...], *, server: int, num_servers: int
+    verdict: Verdict,
+    work: Work,
+    mailbox: Mailbox,
+    energy: tuple[EnergyRow, ...],
+    *,
+    server: int,
+    num_servers: int | None,
 ) -> ServerReport:
-    """What the server tells the coordinator."""
-    slots = [server, *sorted(mailbox)]
-    delivered = np.zeros(num_servers, dtype=bool)
+    """What the server tells the coordinator: a place for every server, or for those it heard if N is not given."""
+    heard = np.array([server, *sorted(mailbox)])
+    slots = np.arange(len(heard)) if num_servers is None else heard
+    delivered = np.zeros(num_servers or len(heard), dtype=bool)
     delivered[slots[1:]] = True
 
     def row(values: Tensor) -> NDArray[np.float64]:
-        spread = np.full(num_servers, np.nan)
+        spread = np.full(len(delivered), np.nan)
         spread[slots] = values.numpy()
         return spread
 
@@ -124,4 +131,5 @@ def server_report(
         delivered=delivered,
         energy=energy,
         scores={name: row(score) for name, score in verdict.scores.items()},
+        senders=heard if num_servers is None else None,
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.topology import BoolMatrix
+from hatdfed.topology import Pairs
 
 Indices = NDArray[np.int64]
 
@@ -31,10 +31,14 @@ class Slots(NamedTuple):
         return np.bincount(self.link_sender, minlength=len(self.sender))
 
 
-def make_slots(num_servers: int, runs: Iterable[tuple[int, BoolMatrix]]) -> Slots:
-    """From every run's first server and its links, [N, N], row receives."""
-    pairs = [np.argwhere(links) + first for first, links in runs]  # receivers in order, then senders
-    receiver, sender = np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs]).T
+def make_slots(num_servers: int, runs: Iterable[tuple[int, Pairs]]) -> Slots:
+    """From every run's first server and its links, receivers in order, then senders."""
+    pairs = [links + first for first, links in runs]
+    return slots_of(num_servers, *np.concatenate([np.zeros((0, 2), dtype=np.int64), *pairs]).T)
+
+
+def slots_of(num_servers: int, receiver: Indices, sender: Indices) -> Slots:
+    """From both ends of every link, receivers in order; senders take their receiver's slots in the order given."""
     degree = np.bincount(receiver, minlength=num_servers)
     slot = 1 + np.arange(len(receiver)) - (np.cumsum(degree) - degree)[receiver]
     table = np.repeat(np.arange(num_servers)[:, None], 1 + int(degree.max(initial=0)), axis=1)

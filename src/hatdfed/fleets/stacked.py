@@ -7,7 +7,7 @@ worlds and prices may differ. One run is the case of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.aggregation import Aggregator, Probe
-from hatdfed.fleets.merging import Holdings, decide, is_verbatim, sent_models
+from hatdfed.fleets.merging import Holdings, Merge, decide, holdings, is_verbatim, sent_models
 from hatdfed.fleets.pending import PendingRound
 from hatdfed.fleets.rows import Execution, Member, Rows, matrix_products
 from hatdfed.fleets.slots import Questions, Slots, make_slots, questions_about
@@ -27,11 +27,17 @@ from hatdfed.learning.work import WorkPlan
 from hatdfed.round import RoundPlan, RoundReport
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
+Times = Mapping[int, int]  # the round that each run is in
+Runs = Collection[int]
 Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
 
 
 class StackedFleet:
-    """Plays rounds of many runs at once."""
+    """Plays rounds of many runs at once: trains, sends, judges, merges, measures.
+
+    Tables of inboxes and of sent models may have more rows than there are servers: guests, whose models come from
+    elsewhere (`fleets.shard`).
+    """
 
     def __init__(self, members: Sequence[Member], execution: Execution) -> None:
         self.rows = Rows(members, execution)
@@ -51,19 +57,14 @@ class StackedFleet:
         return pending
 
     def _begin(self, plans: Plans) -> PendingRound:
-        rows = self.rows
-        works = self._plan_work(plans)
-        self._train(plans, works)
-        slots = make_slots(rows.count, [(rows.first[run], plan.draw.topology.links) for run, plan in plans.items()])
+        rows, times = self.rows, {run: plan.t for run, plan in plans.items()}
+        works = self.plan_work(times)
+        self.train(times, works)
+        slots = make_slots(rows.count, [(rows.first[run], plan.draw.topology.pairs) for run, plan in plans.items()])
         sent, compression = self._send(plans, slots)
-        held = self._hold(plans, works, slots, _is_finite(sent))
-        probe = self._judge(plans, works, slots, sent)
-        weights, mass = self._merge(plans, held, probe, sent)
-        scores = {} if probe is None else {"loss": torch.vmap(lambda one: one.mean)(probe)}
-        if any("similarity" in rows.members[run].program.scores for run in plans):
-            scores["similarity"] = self._similarity(plans, slots, sent)
-        rows.turn_over(plans)
-        correct = self._measure(plans)
+        held = self._hold(plans, works, slots, is_finite(sent))
+        merged = self.merge(times, works, slots, held, sent)
+        correct = self.measure(times)
         return PendingRound(
             rows,
             plans,
@@ -71,22 +72,22 @@ class StackedFleet:
             slots,
             compression,
             present=held.present,
-            weights=weights,
-            mass=mass,
-            scores=scores,
+            weights=merged.weights,
+            mass=merged.mass,
+            scores=merged.scores,
             correct=correct,
         )
 
-    def _plan_work(self, plans: Plans) -> dict[int, WorkPlan]:
+    def plan_work(self, times: Times) -> dict[int, WorkPlan]:
         """Every server's work; runs that share a world share it."""
-        made = self._sources_at({run: plan.t for run, plan in plans.items()})
+        made = self._sources_at(times)
         return {
-            self.rows.first[run] + place: made[id(source), plan.t]
-            for run, plan in plans.items()
+            self.rows.first[run] + place: made[id(source), t]
+            for run, t in times.items()
             for place, source in enumerate(self.rows.members[run].sources)
         }
 
-    def _sources_at(self, times: Mapping[int, int]) -> dict[tuple[int, int], WorkPlan]:
+    def _sources_at(self, times: Times) -> dict[tuple[int, int], WorkPlan]:
         """What the sources of each run bring at its time, by source and time."""
         made: dict[tuple[int, int], WorkPlan] = {}
         for run, t in times.items():
@@ -96,13 +97,13 @@ class StackedFleet:
                     made[key] = self._ahead[key] if key in self._ahead else source.plan(t)
         return made
 
-    def _train(self, plans: Plans, works: Works) -> None:
+    def train(self, times: Times, works: Works) -> None:
         """Local training on what the devices brought, Eq. (2)."""
         scale = np.ones(self.rows.count)
-        for run, plan in plans.items():
+        for run, t in times.items():
             program, servers = self.rows.members[run].program, self.rows.of_run(run)
-            scale[servers] = [program.step_scale(mass, plan.t) for mass in self.rows.mass[servers]]
-        for part in self.rows.parts(plans, self.rows.how.rows_at_once):
+            scale[servers] = [program.step_scale(mass, t) for mass in self.rows.mass[servers]]
+        for part in self.rows.parts(times, self.rows.how.rows_at_once):
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():
                 self.rows.learner.fit(
@@ -140,28 +141,34 @@ class StackedFleet:
                 mixing[servers] = np.take_along_axis(plan.draw.mixing, local, axis=1)
             if self._aggregator(run).splits_mass:
                 shares[servers] /= receivers[servers] + 1
-        sender, share = rows.tensor(slots.sender), rows.tensor(shares)
-        mass = share[sender]
-        mass[:, 0] = share + torch.where(finite, 0.0, share * rows.tensor(receivers))
-        present = rows.tensor(slots.drawn) & finite[sender]
-        present[:, 0] = True
-        return Holdings(sender, rows.tensor(samples)[sender], rows.tensor(mixing), mass, present)
+        return holdings(rows.tensor, slots, samples, mixing, shares, receivers, finite)
 
-    def _judge(self, plans: Plans, works: Works, slots: Slots, sent: Tensor) -> Probe | None:
+    def merge(self, runs: Runs, works: Works, slots: Slots, held: Holdings, sent: Tensor) -> Merge:
+        """Judge what lies in the inboxes, weigh it, and make the merged models those of the servers."""
+        probe = self._judge(runs, works, slots, sent)
+        weights, mass = self._merge(runs, held, probe, sent)
+        scores = {} if probe is None else {"loss": torch.vmap(lambda one: one.mean)(probe)}
+        if any("similarity" in self.rows.members[run].program.scores for run in runs):
+            scores["similarity"] = self._similarity(runs, slots, sent)
+        self.rows.turn_over(runs)
+        return Merge(weights, mass, scores)
+
+    def _judge(self, runs: Runs, works: Works, slots: Slots, sent: Tensor) -> Probe | None:
         """Losses of every model on the probe of everyone who holds it, Eq. (19), where a method wants to know."""
         rows = self.rows
-        judged = np.zeros(rows.count, dtype=bool)
-        for run in plans:
+        judged = np.zeros(len(slots.sender), dtype=bool)
+        for run in runs:
             judged[rows.of_run(run)] = self._aggregator(run).needs_probe or "loss" in rows.members[run].program.scores
         if not judged.any():
             return None
         index, sizes = _probe_table(works, judged)
         probes = rows.tensor(index)
         losses = torch.zeros((slots.sender.size, index.shape[1]), device=rows.how.device)
-        asked: list[tuple[dict[str, Any], Tensor]] = [({}, rows.params)]
-        if sent is not rows.params:  # receivers see another model than the owner
+        asked: list[tuple[dict[str, Any], Tensor]] = [({}, sent)]
+        if not all(is_verbatim(rows.members[run].program.codec) for run in runs):
+            # Receivers see another model than its owner.
             asked = [({"by_receivers": False}, rows.params), ({"by_owner": False}, sent)]
-        for part in rows.parts(plans):
+        for part in (*rows.parts(runs), *rows.guests(len(sent))):
             for which, models in asked:
                 questions = questions_about(part, slots, judged, **which)
                 if len(questions.model):
@@ -187,29 +194,29 @@ class StackedFleet:
         logits = self.rows.learner.logits(folded, images)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(-1, probes.shape[2])
 
-    def _merge(self, plans: Plans, held: Holdings, probe: Probe | None, sent: Tensor) -> tuple[Tensor, Tensor]:
+    def _merge(self, runs: Runs, held: Holdings, probe: Probe | None, sent: Tensor) -> tuple[Tensor, Tensor]:
         """Weigh and merge, Eqs. (20) and (21); returns weights [S, D] and masses [S]."""
         rows = self.rows
         weights = torch.zeros(held.sender.shape, device=sent.device)
         mass = torch.ones(rows.count, dtype=torch.float64, device=sent.device)
-        for aggregator, runs in self._by_aggregator(plans):
-            servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in runs]))
+        for aggregator, alike in self._by_aggregator(runs):
+            servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in alike]))
             judged = Probe(probe.losses[servers], probe.valid[servers]) if probe and aggregator.needs_probe else None
             decision = decide(aggregator, judged, held.rows(servers), rows.params, sent, servers)
             weights[servers], mass[servers] = decision.weights, decision.mass
             if decision.models is not None:
                 rows.merged[servers] = decision.models
                 continue
-            for part in map(rows.of_run, runs):
+            for part in map(rows.of_run, alike):
                 mine = (weights[part], rows.params[part], sent, held.sender[part])
                 vectors_for(sent).weighted_rows(*mine, out=rows.merged[part])
         return weights, mass
 
-    def _similarity(self, plans: Plans, slots: Slots, sent: Tensor) -> Tensor:  # -> [S, D]
+    def _similarity(self, runs: Runs, slots: Slots, sent: Tensor) -> Tensor:  # -> [S, D]
         """Of each model in an inbox to the server's own, for the runs that want to know."""
         rows, step = self.rows, self.rows.how.judged_at_once
         table = torch.zeros(slots.sender.shape, device=sent.device)
-        for run in plans:
+        for run in runs:
             if "similarity" not in rows.members[run].program.scores:
                 continue
             servers = rows.of_run(run)
@@ -221,12 +228,12 @@ class StackedFleet:
                 table[receiver, slot] = rows.learner.similarity(rows.params[receiver], sent[sender])
         return table
 
-    def _measure(self, plans: Plans) -> Tensor:  # -> [S]
+    def measure(self, runs: Runs) -> Tensor:  # -> [S]
         """How many validation images every server of these runs answers rightly."""
         rows = self.rows
         correct = torch.zeros(rows.count, dtype=torch.int64, device=rows.how.device)
-        for runs in rows.validation.alike(plans):
-            for part in rows.parts(runs):
+        for alike in rows.validation.alike(runs):
+            for part in rows.parts(alike):
                 x, y = rows.validation.stacked(rows.runs_of(part))
                 correct[part] = rows.correct(part, x, y, exact=rows.how.exact).sum(dim=1)
         return correct
@@ -234,20 +241,21 @@ class StackedFleet:
     def _aggregator(self, run: int) -> Aggregator:
         return self.rows.members[run].program.aggregator
 
-    def _by_aggregator(self, plans: Plans) -> list[tuple[Aggregator, list[int]]]:
+    def _by_aggregator(self, runs: Runs) -> list[tuple[Aggregator, list[int]]]:
         """Runs that merge by the same rule."""
         groups: list[tuple[Aggregator, list[int]]] = []
-        for run in plans:
-            for aggregator, runs in groups:
+        for run in runs:
+            for aggregator, alike in groups:
                 if aggregator == self._aggregator(run):
-                    runs.append(run)
+                    alike.append(run)
                     break
             else:
                 groups.append((self._aggregator(run), [run]))
         return groups
 
 
-def _is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
+def is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
+    """Which models a receiver accepts."""
     if models.device.type == "cpu" and bool(torch.isfinite(models.sum(dim=1)).all()):
         return torch.ones(len(models), dtype=torch.bool)  # a quick look that is nearly always enough
     low, high = torch.aminmax(models, dim=1)

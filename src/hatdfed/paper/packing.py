@@ -29,7 +29,7 @@ def packed(result: RunResult) -> dict[str, Any]:
         "figures": figures(result),
         "curve": _curve(result),
     }
-    if result.config.policy.name == "link-bandit" and result.propensity is not None:
+    if result.config.policy.name == "link-bandit" and result.propensity is not None and result.link_joules is not None:
         record["bandit"] = _bandit(off_diagonal(result.propensity).ravel(), off_diagonal(result.link_joules).ravel())
     return record
 

@@ -16,9 +16,11 @@ from hatdfed.resolve import merge_layers, resolve
 
 # Settings that came after the first results; at these values they mean what a run without them meant.
 _NEUTRAL: dict[str, Any] = {
+    "candidates": None,
     "churn": 0.0,
     "label_groups": 1,
     "loss": {"name": "cross-entropy"},
+    "refresh_every": 10,
     "schedule": {"every": 1, "finish_rounds": 0, "budget_joules": None},
 }
 # The same, for what came into a section that was there.

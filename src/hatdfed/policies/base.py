@@ -7,32 +7,37 @@ methods and name it in `policies/__init__.py`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.round import LinkDraw, RoundReport
-from hatdfed.topology import BoolMatrix, FloatMatrix, Topology, all_links
+from hatdfed.topology import BoolMatrix, FloatMatrix, Indices, Topology, all_links
 
 S = TypeVar("S")
 
 
 class PolicyContext(NamedTuple):
-    """What a policy may know before it draws."""
+    """What a policy may know before it draws; tables of links are as in `LinkDraw`."""
 
     t: int
     horizon: int  # K, rounds that the run was started for
     budget: int  # links to draw
-    prices: FloatMatrix  # [N, N] joules of sending a model along each link
+    prices: FloatMatrix  # [N, N or d] joules of sending a model along each link
     active: NDArray[np.bool_]  # [N] servers that take part
-    reachable: BoolMatrix  # [N, N] links that the network can carry
+    reachable: BoolMatrix  # [N, N or d] links that the network can carry
     min_senders: int = 0  # models that every server should receive
     min_receivers: int = 0  # servers that should hear every server
+    candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
 
     @property
     def possible(self) -> BoolMatrix:
-        """[N, N] links that can be drawn."""
+        """[N, N or d] links that can be drawn."""
+        if self.candidates is not None:
+            here: BoolMatrix = self.active[:, None] & self.active[self.candidates]
+            return self.reachable & here
         possible = self.reachable & all_links(len(self.active))
         return possible if self.active.all() else possible & self.active[:, None] & self.active[None, :]
 
@@ -41,7 +46,7 @@ class Feedback(NamedTuple):
     """What a policy learns from after a round."""
 
     report: RoundReport
-    utility: FloatMatrix  # [N, N] Eq. (9) for every link
+    utility: FloatMatrix  # [N, N or d] Eq. (9) for every link that is considered
 
 
 class TopologyPolicy(Protocol[S]):
@@ -67,12 +72,47 @@ class TopologyPolicy(Protocol[S]):
 AnyPolicy = TopologyPolicy[Any]
 
 
+class CandidatePolicy(Protocol):
+    """What is asked of a policy, besides, where every server considers d others only."""
+
+    def init_for(self, candidates: Indices) -> Any:
+        """The state before the first round, in which these are considered."""
+
+    def liking(self, state: Any, context: PolicyContext) -> FloatMatrix:  # -> [N, d]
+        """What it thinks of every candidate: those that it likes least are exchanged."""
+
+    def exchange(self, state: Any, carry: Callable[[FloatMatrix], FloatMatrix]) -> Any:
+        """The state for new candidates; `carry` makes a table for them out of one for the old."""
+
+
+def with_candidates(policy: AnyPolicy) -> CandidatePolicy:
+    """A policy that `takes_candidates`, seen as one."""
+    return cast("CandidatePolicy", policy)
+
+
 class Policy:
     """What most policies have in common, to inherit from or not."""
 
     uses_budget: ClassVar[bool] = True
     plans_mixing: ClassVar[bool] = False
     needs_scores: ClassVar[frozenset[str]] = frozenset()
+    takes_candidates: ClassVar[bool] = False  # whether it also works on tables with d columns; then the rest counts
+
+    def init_for(self, candidates: Indices) -> Any:
+        """As `CandidatePolicy`; for a policy whose state does not depend on them."""
+        return self.init(len(candidates))
+
+    def init(self, num_servers: int) -> Any:
+        """The state before the first round."""
+        raise NotImplementedError
+
+    def liking(self, state: Any, context: PolicyContext) -> FloatMatrix:  # -> [N, d]
+        """As `CandidatePolicy`: all are the same to it, unless it says."""
+        return np.zeros(context.prices.shape)
+
+    def exchange(self, state: Any, carry: Callable[[FloatMatrix], FloatMatrix]) -> Any:
+        """As `CandidatePolicy`: it knows nothing about single candidates, unless it says."""
+        return state
 
 
 class NoState(NamedTuple):
@@ -95,7 +135,13 @@ class Stateless(Policy):
         return state
 
 
-def make_draw(links: BoolMatrix, propensity: FloatMatrix, mixing: FloatMatrix | None = None) -> LinkDraw:
+def make_draw(
+    links: BoolMatrix,
+    propensity: FloatMatrix,
+    mixing: FloatMatrix | None = None,
+    *,
+    candidates: Indices | None = None,
+) -> LinkDraw:
     """A draw whose probabilities nobody can overwrite: a copy, unless nobody can as it is."""
     if propensity.flags.writeable or not propensity.flags.owndata:
         propensity = np.array(propensity, dtype=np.float64)
@@ -103,14 +149,18 @@ def make_draw(links: BoolMatrix, propensity: FloatMatrix, mixing: FloatMatrix | 
     if mixing is not None:
         mixing = np.array(mixing, dtype=np.float64)
         mixing.setflags(write=False)
-    return LinkDraw(Topology(links), propensity, mixing)
+    if candidates is None:
+        return LinkDraw(Topology(links), propensity, mixing)
+    pairs = np.stack([np.nonzero(links)[0], candidates[links]], axis=1)
+    return LinkDraw(Topology.from_pairs(len(links), pairs), propensity, mixing, candidates)
 
 
 def silence(context: PolicyContext, *, plans_mixing: bool) -> LinkDraw:
     """A draw without links; where a plan is wanted, everybody keeps the own model."""
-    return certain(np.zeros_like(context.possible), np.eye(len(context.active)) if plans_mixing else None)
+    mixing = np.eye(len(context.active)) if plans_mixing else None
+    return certain(np.zeros_like(context.possible), mixing, candidates=context.candidates)
 
 
-def certain(links: BoolMatrix, mixing: FloatMatrix | None = None) -> LinkDraw:
+def certain(links: BoolMatrix, mixing: FloatMatrix | None = None, *, candidates: Indices | None = None) -> LinkDraw:
     """A draw without chance: the given links, each with probability 1."""
-    return make_draw(links, links.astype(np.float64), mixing)
+    return make_draw(links, links.astype(np.float64), mixing, candidates=candidates)

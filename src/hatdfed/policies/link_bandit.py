@@ -7,6 +7,7 @@ drawn ones move their weights by an unbiased estimate of what they were worth.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.policies.base import Feedback, Policy, PolicyContext, make_draw
 from hatdfed.round import LinkDraw
 from hatdfed.selection import Vector, cap_to_budget, clip_to_one, dependent_rounding
-from hatdfed.topology import BoolMatrix, FloatMatrix, Scalar, are_all_links, off_diagonal
+from hatdfed.topology import BoolMatrix, FloatMatrix, Indices, Scalar, are_all_links, off_diagonal
 
 _CAPPINGS = ("redistribute", "clip")
 _PROPENSITIES = ("before-rounding", "after-rounding")
@@ -26,14 +27,16 @@ _PAIRINGS = ("random", "index-order")
 
 
 class BanditState(NamedTuple):
-    """Log of the selection weight of every link; only differences mean anything."""
+    """Log of the selection weight of every link that is considered; only differences mean anything."""
 
-    log_weights: FloatMatrix  # [N, N]
+    log_weights: FloatMatrix  # [N, N or d]
 
 
 @dataclass(frozen=True)
 class LinkBandit(Policy):
     """Draws links by what they have been worth; hyper-parameters only, what it learns is `BanditState`."""
+
+    takes_candidates = True
 
     learning_rate: float | None = None  # η; None: the theorem's, from the horizon
     exploration: float = 0.0  # share of the budget that all links get alike, as in Exp3.M; the paper has none
@@ -77,10 +80,10 @@ class LinkBandit(Policy):
         drawn = dependent_rounding(probability.reshape(-1), rng, shuffle=self.pairing == "random")
         links = _spread(drawn, possible)
         if self.propensity == "after-rounding":
-            return make_draw(links, links.astype(np.float64))
+            return make_draw(links, links.astype(np.float64), candidates=context.candidates)
         propensity = _spread(probability, possible)
         propensity.setflags(write=False)  # nobody else holds it: no copy is needed
-        return make_draw(links, propensity)
+        return make_draw(links, propensity, candidates=context.candidates)
 
     def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
         """w ← w·exp(η·û), Eq. (16), in logarithms; the largest is kept at 0.
@@ -88,21 +91,33 @@ class LinkBandit(Policy):
         About links into a server that sent no report nothing was learned: they move with the average of the others,
         which leaves their standing as it was.
         """
-        num_servers = len(state.log_weights)
-        rate = theorem_learning_rate(num_servers, context.horizon) if self.learning_rate is None else self.learning_rate
-        drawn = np.flatnonzero(draw.topology.links)
+        rate = _theorem_rate(context) if self.learning_rate is None else self.learning_rate
+        drawn = draw.places
         estimate = reward_estimate(feedback.utility.take(drawn), np.True_, draw.propensity.take(drawn))
         log_weights = state.log_weights + rate  # û is 1 for the many that were not drawn
         log_weights.put(drawn, state.log_weights.take(drawn) + rate * estimate)
         silent = np.flatnonzero(~feedback.report.reported)
         if len(silent):
-            estimate = estimate[~np.isin(drawn // num_servers, silent)]
+            estimate = estimate[~np.isin(drawn // state.log_weights.shape[1], silent)]
             num_known = np.count_nonzero(np.delete(context.possible, silent, axis=0))
             mean = 1 - (1 - estimate).sum() / num_known if num_known else 0.0
             log_weights[silent] = state.log_weights[silent] + rate * mean
-        np.fill_diagonal(log_weights, log_weights.min())  # no link: must not be the largest
+        if context.candidates is None:
+            np.fill_diagonal(log_weights, log_weights.min())  # no link: must not be the largest
         log_weights -= log_weights.max()
         return BanditState(log_weights)
+
+    def init_for(self, candidates: Indices) -> BanditState:
+        """The same, for these links only."""
+        return BanditState(np.zeros(candidates.shape))
+
+    def liking(self, state: BanditState, context: PolicyContext) -> FloatMatrix:
+        """What has been learned."""
+        return state.log_weights
+
+    def exchange(self, state: BanditState, carry: Callable[[FloatMatrix], FloatMatrix]) -> BanditState:
+        """What is known about those that stay."""
+        return BanditState(carry(state.log_weights))
 
 
 def reward_estimate(utility: FloatMatrix, drawn: BoolMatrix | np.bool_, propensity: FloatMatrix) -> FloatMatrix:
@@ -115,6 +130,14 @@ def reward_estimate(utility: FloatMatrix, drawn: BoolMatrix | np.bool_, propensi
 def theorem_learning_rate(num_servers: int, horizon: int) -> float:
     """η = √(K·log N) / (N·K), from the paper's Theorem 2, Eq. (25)."""
     return math.sqrt(horizon * math.log(num_servers)) / (num_servers * horizon)
+
+
+def _theorem_rate(context: PolicyContext) -> float:
+    """The theorem's, where N² stands for the links; with candidates they are as many as in a smaller fleet."""
+    if context.candidates is None:
+        return theorem_learning_rate(len(context.active), context.horizon)
+    num_servers, considered = context.candidates.shape
+    return theorem_learning_rate(num_servers, context.horizon) * math.sqrt(num_servers / (considered + 1))
 
 
 def _gather(matrix: FloatMatrix, where: BoolMatrix) -> Vector:

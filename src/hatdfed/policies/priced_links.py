@@ -9,6 +9,7 @@ Feed it the accuracy part of the utility alone (`gain_share: 1`): the rest is pr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,15 @@ from hatdfed.policies.base import Feedback, Policy, PolicyContext, make_draw
 from hatdfed.policies.link_bandit import BanditState, LinkBandit
 from hatdfed.round import LinkDraw
 from hatdfed.selection import cap_to_budget, dependent_rounding
-from hatdfed.topology import BoolMatrix, FloatMatrix
+from hatdfed.sparse_balanced import UNITS, balanced_units, halving_rounding
+from hatdfed.topology import BoolMatrix, FloatMatrix, Indices
 
 
 @dataclass(frozen=True)
 class PricedLinks(Policy):
     """As many links as the budget, by learned worth and known price."""
+
+    takes_candidates = True
 
     thrift: float = 2.0  # how many e-folds the dearest link is behind the cheapest
     learning_rate: float | None = None  # η; None: the theorem's
@@ -48,14 +52,23 @@ class PricedLinks(Policy):
 
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Draw by learned weight and price."""
-        return free_draw(self._log_weights(state, context), context.possible, context.budget, rng)
+        return free_draw(self.liking(state, context), context, context.budget, rng)
 
     def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
         """As the paper's bandit, Eqs. (15)–(16)."""
         return self._bandit.update(state, draw, feedback, context)
 
-    def _log_weights(self, state: BanditState, context: PolicyContext) -> FloatMatrix:
+    def init_for(self, candidates: Indices) -> BanditState:
+        """The same, for these links only."""
+        return self._bandit.init_for(candidates)
+
+    def liking(self, state: BanditState, context: PolicyContext) -> FloatMatrix:
+        """The log-weight of every link: what has been learned, less what its price speaks against it."""
         return state.log_weights - self.thrift * _scaled(context.prices, context.possible)
+
+    def exchange(self, state: BanditState, carry: Callable[[FloatMatrix], FloatMatrix]) -> BanditState:
+        """What is known about those that stay."""
+        return self._bandit.exchange(state, carry)
 
 
 @dataclass(frozen=True)
@@ -76,19 +89,31 @@ class BalancedLinks(PricedLinks):
 
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Draw by learned weight and price, among choices in which all degrees are equal."""
-        degree = self._degree(len(context.active))
-        log_weights, possible = self._log_weights(state, context), context.possible
+        degree = self._degree(context)
+        log_weights, possible = self.liking(state, context), context.possible
         here = np.flatnonzero(context.active)
+        if context.candidates is not None:
+            units = balanced_units(log_weights, possible, context.candidates, context.active, degree)
+            if units is None:
+                return free_draw(log_weights, context, degree * len(here), rng)
+            links = halving_rounding(units, context.candidates, rng)
+            return make_draw(links, units / UNITS, candidates=context.candidates)
         inside = np.ix_(here, here)
         probability = balance(log_weights[inside], possible[inside], degree)
         if probability is None:
-            return free_draw(log_weights, possible, degree * len(here), rng)
+            return free_draw(log_weights, context, degree * len(here), rng)
         links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
         links[inside], propensity[inside] = balanced_rounding(probability, rng), probability
         return make_draw(links, propensity)
 
-    def _degree(self, num_servers: int) -> int:
+    def _degree(self, context: PolicyContext) -> int:
         """So many for N servers. Where all hear about log2 N others, what one knows is everywhere in a few rounds."""
+        num_servers = len(context.active)
+        if context.candidates is not None and (self.degree or 1) > context.candidates.shape[1]:
+            raise ConfigError(
+                f"policy.degree is {self.degree}, but every server considers {context.candidates.shape[1]} others. "
+                "Use more candidates, or a smaller degree."
+            )
         if self.degree is None:
             return max(1, math.ceil(math.log2(num_servers)) - 2)
         if self.degree >= num_servers:
@@ -98,13 +123,14 @@ class BalancedLinks(PricedLinks):
         return self.degree
 
 
-def free_draw(log_weights: FloatMatrix, possible: BoolMatrix, budget: int, rng: np.random.Generator) -> LinkDraw:
+def free_draw(log_weights: FloatMatrix, context: PolicyContext, budget: int, rng: np.random.Generator) -> LinkDraw:
     """So many of the possible links, wherever they fall, Eqs. (17) and (18)."""
+    possible = context.possible
     budget = min(budget, int(np.count_nonzero(possible)))
     links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
     propensity[possible] = cap_to_budget(log_weights[possible], budget)
     links[possible] = dependent_rounding(propensity[possible], rng)
-    return make_draw(links, propensity)
+    return make_draw(links, propensity, candidates=context.candidates)
 
 
 def _scaled(prices: FloatMatrix, possible: BoolMatrix) -> FloatMatrix:

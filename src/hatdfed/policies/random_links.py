@@ -18,11 +18,14 @@ from hatdfed.round import LinkDraw
 class RandomLinks(Stateless):
     """Uniformly random links, drawn anew each round."""
 
+    takes_candidates = True
+
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """A uniformly random set of `budget` links."""
         possible = context.possible
-        candidates = np.flatnonzero(possible)
-        budget = min(context.budget, len(candidates))
+        places = np.flatnonzero(possible)
+        budget = min(context.budget, len(places))
         links = np.zeros(possible.shape, dtype=bool)
-        links.flat[rng.choice(candidates, size=budget, replace=False)] = True
-        return make_draw(links, np.where(possible, budget / max(len(candidates), 1), 0.0))
+        links.flat[rng.choice(places, size=budget, replace=False)] = True
+        propensity = np.where(possible, budget / max(len(places), 1), 0.0)
+        return make_draw(links, propensity, candidates=context.candidates)

@@ -13,6 +13,7 @@ until it can pay.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ import numpy as np
 
 from hatdfed.energy.ledger import Cause
 from hatdfed.errors import ConfigError
-from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, certain, silence
+from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, certain, silence, with_candidates
 from hatdfed.round import LinkDraw
-from hatdfed.topology import BoolMatrix
+from hatdfed.topology import FloatMatrix, Indices
 
 
 class ScheduleState(NamedTuple):
@@ -64,6 +65,11 @@ class Scheduled:
         """As its policy."""
         return self.policy.needs_scores
 
+    @property
+    def takes_candidates(self) -> bool:
+        """As its policy."""
+        return getattr(self.policy, "takes_candidates", False)
+
     def init(self, num_servers: int) -> ScheduleState:
         """Nothing spent."""
         return ScheduleState(self.policy.init(num_servers), 0.0)
@@ -75,9 +81,7 @@ class Scheduled:
     def propose(self, state: ScheduleState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Silence, the policy's draw, or every link."""
         if self._is_finish(context):
-            left = math.inf if self.budget_joules is None else self.budget_joules - state.spent
-            affordable = self._cost(context.possible, context) <= left  # servers may have come since it was planned
-            return self._all_links(context) if affordable else self._silence(context)
+            return self._all_links(context) if self._can_finish(state, context) else self._silence(context)
         if not self._is_spoken(context.t):
             return self._silence(context)
         allowed = self._allowance(state, context)
@@ -87,7 +91,7 @@ class Scheduled:
             inner = inner._replace(budget=budget)
             return self.policy.propose(state.inner, inner, rng) if budget else self._silence(context)
         draw = self.policy.propose(state.inner, inner, rng)
-        return draw if self._cost(draw.topology.links, context) <= allowed else self._silence(context)
+        return draw if self._cost(draw.places, context) <= allowed else self._silence(context)
 
     def update(self, state: ScheduleState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> ScheduleState:
         """Count the joules; the policy learns from what it drew itself."""
@@ -97,15 +101,30 @@ class Scheduled:
             return state
         return state._replace(inner=self.policy.update(state.inner, draw, feedback, self._inner(context)))
 
+    def init_for(self, candidates: Indices) -> ScheduleState:
+        """As its policy; nothing spent."""
+        return ScheduleState(with_candidates(self.policy).init_for(candidates), 0.0)
+
+    def liking(self, state: ScheduleState, context: PolicyContext) -> FloatMatrix:
+        """As its policy."""
+        return with_candidates(self.policy).liking(state.inner, self._inner(context))
+
+    def exchange(self, state: ScheduleState, carry: Callable[[FloatMatrix], FloatMatrix]) -> ScheduleState:
+        """As its policy; what is spent is spent."""
+        return state._replace(inner=with_candidates(self.policy).exchange(state.inner, carry))
+
     def _is_finish(self, context: PolicyContext) -> bool:
         return context.horizon - self._finish_rounds(context) <= context.t < context.horizon
 
     def _finish_rounds(self, context: PolicyContext) -> int:
         """As many as were asked for and half of the budget can pay; one, if all of it can."""
-        cost = self._cost(context.possible, context)
-        if self.budget_joules is None or cost == 0:
+        if self.budget_joules is None or (cost := self._cost_of_all(context)) == 0:
             return self.finish_rounds
         return min(self.finish_rounds, max(int(self.budget_joules / 2 / cost), int(self.budget_joules >= cost)))
+
+    def _can_finish(self, state: ScheduleState, context: PolicyContext) -> bool:
+        """Whether all links are affordable; servers may have come since the finish was planned."""
+        return self.budget_joules is None or self._cost_of_all(context) <= self.budget_joules - state.spent
 
     def _is_spoken(self, t: int) -> bool:
         return t % self.every == self.every - 1
@@ -114,21 +133,26 @@ class Scheduled:
         """The policy's own time: spoken rounds only."""
         return context._replace(t=context.t // self.every, horizon=max(1, context.horizon // self.every))
 
-    def _cost(self, links: BoolMatrix, context: PolicyContext) -> float:
-        """Joules of these links, at worst."""
-        return self.attempts * self.message_share * math.fsum(context.prices[links])
+    def _cost_of_all(self, context: PolicyContext) -> float:
+        return self._cost(np.flatnonzero(context.possible), context)
+
+    def _cost(self, places: Indices, context: PolicyContext) -> float:
+        """Joules of the links at these places, at worst."""
+        return self.attempts * self.message_share * math.fsum(context.prices.take(places))
 
     def _allowance(self, state: ScheduleState, context: PolicyContext) -> float:
         """What this round may spend."""
         if self.budget_joules is None:
             return math.inf
         finish = self._finish_rounds(context)
-        regular = self.budget_joules - finish * self._cost(context.possible, context)
+        regular = self.budget_joules - finish * self._cost_of_all(context)
         spoken = max(1, (context.horizon - finish) // self.every)
         return regular * min(1.0, (context.t // self.every + 1) / spoken) - state.spent
 
     def _affordable_links(self, allowed: float, context: PolicyContext) -> int:
         """The largest number of links whose dearest choice costs no more."""
+        if allowed == math.inf:
+            return int(np.count_nonzero(context.possible))
         dearest = np.sort(context.prices[context.possible])[::-1]
         costs = self.attempts * self.message_share * np.cumsum(dearest)
         return int(np.searchsorted(costs, allowed, side="right"))
@@ -140,6 +164,6 @@ class Scheduled:
         """Every possible link; where a plan is wanted, all models of an inbox weigh the same."""
         links = context.possible
         if not self.plans_mixing:
-            return certain(links)
+            return certain(links, candidates=context.candidates)
         present = links | np.eye(len(links), dtype=bool)
         return certain(links, present / present.sum(axis=1, keepdims=True))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.candidates import spread
 from hatdfed.energy.ledger import joules_by_cause
 from hatdfed.errors import RunFolderError
 from hatdfed.round import RoundRecord
@@ -86,7 +87,7 @@ class RunDatabase:
             connection.executemany("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", _link_rows(record))
             connection.executemany("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", record.report.energy)
             if record.draw.topology.num_servers <= MATRIX_LIMIT:
-                matrices = (record.draw.propensity, record.utility)
+                matrices = (spread(table, record.draw.candidates) for table in (record.draw.propensity, record.utility))
                 blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
                 connection.execute("INSERT INTO matrices VALUES (?, ?, ?)", (record.t, *blobs))
             connection.execute("RELEASE round")
@@ -161,16 +162,12 @@ def _server_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
 
 
 def _link_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
-    delivered, importance = record.report.delivered, record.report.importance
-    return [
-        (
-            record.t,
-            int(i),
-            int(j),
-            int(delivered[i, j]),
-            float(record.draw.propensity[i, j]),
-            float(record.utility[i, j]),
-            None if np.isnan(importance[i, j]) else float(importance[i, j]),
-        )
-        for i, j in np.argwhere(record.draw.topology.links)
-    ]
+    topology, places = record.draw.topology, record.draw.places
+    columns = (
+        *topology.pairs.T,
+        record.report.arrived(topology).astype(np.int64),
+        record.draw.propensity.take(places),
+        record.utility.take(places),
+    )
+    importance = [None if math.isnan(weight) else weight for weight in record.report.weights(topology).tolist()]
+    return list(zip([record.t] * len(importance), *(column.tolist() for column in columns), importance, strict=True))

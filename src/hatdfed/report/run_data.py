@@ -7,7 +7,7 @@ from hatdfed.config import Config
 from hatdfed.policies import POLICIES
 from hatdfed.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.report import RunData
-from hatdfed.resolve import config_budget
+from hatdfed.resolve import config_budget, considered_links
 from hatdfed.session import RunResult
 
 
@@ -22,7 +22,7 @@ def run_data(result: RunResult) -> RunData:
         servers=result.servers,
         links=result.links,
         summary=result.summary,
-        link_joules=result.link_joules.tolist(),
+        link_joules=None if result.link_joules is None else result.link_joules.tolist(),
         budget=config_budget(config) if POLICIES[config.policy.name].uses_budget else None,
         learning_rate=_learning_rate(config),
         horizon=config.horizon or config.rounds,
@@ -34,6 +34,8 @@ def _learning_rate(config: Config) -> float | None:
     policy = build_component("policy", config.policy, POLICIES)
     if not isinstance(policy, LinkBandit) or (policy.capping, policy.propensity) != ("redistribute", "before-rounding"):
         return None
+    if considered_links(config) is not None:
+        return None  # its rivals change with the candidates
     if policy.learning_rate is not None:
         return policy.learning_rate
     return theorem_learning_rate(config.servers, config.horizon or config.rounds)
