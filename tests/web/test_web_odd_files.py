@@ -125,8 +125,21 @@ def test_a_run_that_has_only_just_begun_is_running_without_rounds(client, site, 
     assert client.get(f"/api/runs/{card['id']}/rounds/0").status_code == 404
 
 
+def test_a_long_run_is_drawn_with_fewer_points_and_the_same_ends(client, runs, monkeypatch):
+    run_id = id_of(client, RUN)
+    whole = client.get(f"/api/runs/{run_id}/series").json()
+    monkeypatch.setattr("hatdfed.dashboard.run_views.MOST_POINTS", 3)
+    thin = client.get(f"/api/runs/{run_id}/series").json()
+    assert thin["played"] == [1, 3, 5]
+    assert thin["servers"] == [[line[0], line[2], line[4]] for line in whole["servers"]]
+    assert thin["total_joules"] == [whole["total_joules"][at] for at in (0, 2, 4)]
+    assert thin["titles"]["accuracy"] == whole["titles"]["accuracy"]
+    assert (thin["rounds"], thin["figures"]) == (5, whole["figures"])
+
+
 def test_a_long_run_is_read_thinned_out(runs):
     with reading(runs / RUN / "run.sqlite") as reader:
-        kept = reader.servers(0, 4, step=3)
-        assert sorted({row["t"] for row in kept}) == [0, 3, 4]
-        assert len(reader.servers(2, 2)) == 4
+        assert sorted({t for t, _, _ in reader.servers(0, 4, step=3)}) == [0, 3, 4]
+        assert len(list(reader.servers(2, 2))) == 4
+        spent = [point["link_joules"] for point in reader.curves(0, 4, 1)]
+        assert [point["link_joules"] for point in reader.curves(0, 4, 3)] == [spent[0], spent[3], spent[4]]

@@ -105,6 +105,6 @@ def _curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
 def _mean_accuracy(folder: Path) -> Vector:
     try:
         with reading(folder / "run.sqlite") as reader:
-            return column(reader.rounds(), "avg_accuracy")
+            return column([{"accuracy": value} for value in reader.accuracies()], "accuracy")
     except HatdfedError:  # the table has its results all the same
         return np.array([])

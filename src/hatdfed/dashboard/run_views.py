@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 import hatdfed.report.findings as fd
 from hatdfed.records.cleaning import number, text, whole
 from hatdfed.records.reading import RunReader, reading
-from hatdfed.report import CAUSES, LastLinks, Record, RunData, Vector, column, cumulative_joules, server_accuracy
+from hatdfed.report import CAUSES, LastLinks, Record, Vector, column
 from hatdfed.report.words import unparted
 
 MOST_LINES = 12  # servers with a line of their own; more would be a thicket
-MOST_POINTS = 1500  # of a curve; a longer run is thinned out, its last round is always there
+MOST_POINTS = 800  # of a curve, more than its pixels; a longer run is thinned out, its last round is always there
 MOST_LEDGER_LINES = 200
 _MOST_LINKS = 20_000
 _CURVES = ("avg", "std", "best", "worst")
@@ -24,37 +25,48 @@ _CURVES = ("avg", "std", "best", "worst")
 def run_series(folder: Path, num_servers: int) -> dict[str, Any]:
     """Every curve of the run page, and the sentences above them."""
     with reading(folder / "run.sqlite") as reader:
-        rounds = reader.rounds()
-        if not rounds:
+        progress = reader.progress()
+        rounds, first, last = (whole(progress[name]) for name in ("rounds", "first", "last"))
+        if not rounds or first is None or last is None:
             return {"rounds": 0}
-        kept = kept_rounds(len(rounds))
-        ends = rounds[0]["t"], rounds[-1]["t"]
-        servers = reader.servers(*ends, _step(len(rounds))) if 0 < num_servers <= MOST_LINES else []
-    run = RunData("", "", num_servers, rounds, _inside(servers, num_servers), [], {})
-    spent = cumulative_joules(run)
-    total = np.sum(list(spent.values()), axis=0)[1:]
-    accuracy = {name: column(rounds, f"{name}_accuracy") for name in _CURVES}
-    regret = {name: column(rounds, f"regret_{name}") for name in ("best_fixed", "best_each_round")}
-    lines = list(server_accuracy(run)[:, kept]) if servers else []
+        step = _step(rounds)
+        points = reader.curves(first, last, step)
+        drawn = {point["t"]: index for index, point in enumerate(points)}
+        lines = (
+            _server_lines(reader.servers(first, last, step), drawn, num_servers) if num_servers <= MOST_LINES else []
+        )
+    accuracy = {name: column(points, f"{name}_accuracy") for name in _CURVES}
+    regret = {name: column(points, f"regret_{name}") for name in ("best_fixed", "best_each_round")}
+    spent = {cause: np.nan_to_num(column(points, cause)) for cause in CAUSES}
+    total = np.sum(list(spent.values()), axis=0)
     return {
-        "rounds": len(rounds),
-        "first": whole(rounds[0]["t"]) or 0,
-        "played": [index + 1 for index in kept],
-        "accuracy": {name: plain(values[kept]) for name, values in accuracy.items()},
+        "rounds": rounds,
+        "first": first,
+        "played": [t - first + 1 for t in drawn],
+        "accuracy": {name: plain(values) for name, values in accuracy.items()},
         "servers": [plain(line) for line in lines],
-        "joules": {cause: plain(values[1:][kept]) for cause, values in spent.items()},
-        "total_joules": plain(total[kept]),
-        "regret": {name: plain(values[kept]) for name, values in regret.items()},
+        "joules": {cause: plain(values) for cause, values in spent.items()},
+        "total_joules": plain(total),
+        "regret": {name: plain(values) for name, values in regret.items()},
         "causes": CAUSES,
-        "titles": _titles(accuracy["avg"], spent, total, regret["best_fixed"]),
+        "titles": _titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
     }
 
 
-def _titles(mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
+def _server_lines(rows: Iterable[tuple[Any, Any, Any]], drawn: dict[int, int], num_servers: int) -> list[Vector]:
+    """Accuracy of each server in the rounds that are drawn, nan where none was reported."""
+    lines = np.full((num_servers, len(drawn)), np.nan)
+    for t, server, accuracy in _inside(rows, num_servers):
+        if t in drawn:
+            lines[server, drawn[t]] = np.nan if accuracy is None else accuracy
+    return list(lines)
+
+
+def _titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
     known = regret[np.isfinite(regret)]
     missed = f"{fd.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
     titles = {
-        "accuracy": fd.accuracy_finding(mean),
+        "accuracy": fd.accuracy_finding(mean, rounds),
         "energy": fd.energy_finding(spent),
         "both": fd.half_way_finding(total, mean),
         "regret": missed,
@@ -76,8 +88,8 @@ def _round(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str
     links = [link for link in reader.links(t) if _is_inside(link, num_servers)]
     propensity = reader.propensity(t, num_servers)
     accuracy: list[float | None] = [None] * num_servers
-    for row in _inside(reader.servers(t, t), num_servers):
-        accuracy[row["server"]] = row["accuracy"]
+    for _, server, value in _inside(reader.servers(t, t), num_servers):
+        accuracy[server] = value
     ledger = reader.ledger(t, MOST_LEDGER_LINES + 1)
     return {
         "t": t,
@@ -136,10 +148,11 @@ def _is_inside(link: Record, num_servers: int) -> bool:
     return all(end is not None and 0 <= end < num_servers for end in ends)
 
 
-def _inside(servers: list[dict[str, Any]], num_servers: int) -> list[dict[str, Any]]:
+def _inside(rows: Iterable[tuple[Any, Any, Any]], num_servers: int) -> Iterator[tuple[Any, int, float | None]]:
     """Rows of servers that the run has; an accuracy that is no number is none."""
-    here = (row for row in servers if (at := whole(row["server"])) is not None and 0 <= at < num_servers)
-    return [{**row, "accuracy": number(row["accuracy"])} for row in here]
+    for t, server, accuracy in rows:
+        if (at := whole(server)) is not None and 0 <= at < num_servers:
+            yield t, at, number(accuracy)
 
 
 def kept_rounds(length: int) -> list[int]:

@@ -15,11 +15,7 @@ from hatdfed.errors import RunFolderError
 from hatdfed.records.database import Records
 
 _PATIENCE_SECONDS = 2.0
-_ROUND_COLUMNS = (
-    "t, links, avg_accuracy, std_accuracy, best_accuracy, worst_accuracy, upload_joules, training_joules, link_joules, "
-    "regret_best_fixed, regret_best_each_round, seconds"
-)
-
+_CURVES = "t, avg_accuracy, std_accuracy, best_accuracy, worst_accuracy, regret_best_fixed, regret_best_each_round"
 _CAUSES = ("upload_joules", "training_joules", "link_joules")
 _PROGRESS = ("rounds", "first", "last", *_CAUSES, "seconds", "avg_accuracy")
 LEDGER_COLUMNS = ("t", "cause", "sender", "receiver", "bits", "joules", "source")
@@ -68,16 +64,28 @@ class RunReader:
         last = self._records("SELECT avg_accuracy FROM rounds ORDER BY t DESC LIMIT 1")
         return {**found, "avg_accuracy": last[0]["avg_accuracy"] if last else None}
 
-    def rounds(self) -> Records:
-        """All rounds, in order."""
+    def accuracies(self) -> list[Any]:
+        """Mean accuracy after every round."""
         if self._is_new():
             return []
-        return self._records(f"SELECT {_ROUND_COLUMNS} FROM rounds ORDER BY t")  # noqa: S608 (our own columns)
+        return [value for (value,) in self._connection.execute("SELECT avg_accuracy FROM rounds ORDER BY t")]
 
-    def servers(self, first: int, last: int, step: int = 1) -> Records:
-        """Accuracy of each server, from one round to another: in every `step`-th, and in the last."""
+    def curves(self, first: int, last: int, step: int) -> Records:
+        """Rounds from one to another, every `step`-th and the last, with the joules spent so far.
+
+        Sums are made by SQLite: a run that is watched for days shall not be held in memory to draw some hundred points.
+        """
+        so_far = ", ".join(f"sum({cause}) OVER (ORDER BY t) AS {cause}" for cause in _CAUSES)
         return self._records(
-            "SELECT t, server, accuracy FROM servers WHERE t BETWEEN ? AND ? AND ((t - ?) % ? = 0 OR t = ?) ORDER BY t",
+            f"SELECT * FROM (SELECT {_CURVES}, {so_far} FROM rounds WHERE t BETWEEN ? AND ?) "  # noqa: S608 (our own)
+            "WHERE (t - ?) % ? = 0 OR t = ? ORDER BY t",
+            (first, last, first, step, last),
+        )
+
+    def servers(self, first: int, last: int, step: int = 1) -> Iterator[tuple[Any, Any, Any]]:
+        """Round, server and its accuracy, from one round to another: in every `step`-th, and in the last."""
+        yield from self._connection.execute(
+            "SELECT t, server, accuracy FROM servers WHERE t BETWEEN ? AND ? AND ((t - ?) % ? = 0 OR t = ?)",
             (first, last, first, step, last),
         )
 
@@ -109,7 +117,7 @@ class RunReader:
 
     def _is_new(self) -> bool:
         """Whether the run that made this file has not made its tables yet."""
-        return self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+        return bool(self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,))
 
     def _records(self, query: str, values: tuple[Any, ...] = ()) -> Records:
         cursor = self._connection.execute(query, values)

@@ -66,18 +66,18 @@ def format_number(value: float, sd: float = 0.0) -> str:
     return f"{value:,.{decimals}f} ± {sd:,.{decimals}f}" if sd > 0 else f"{value:,.{decimals}f}"
 
 
-def accuracy_finding(mean: Vector) -> str:
-    """How mean accuracy went, in a sentence."""
-    numbers = finite(mean)
+def accuracy_finding(mean: Vector, rounds: int | None = None) -> str:
+    """How mean accuracy went, in a sentence; `rounds` where there are more than values."""
+    numbers, rounds = finite(mean), rounds or len(mean)
     if not len(numbers):
         return "No accuracy was reported"
     first, last = format_percent(numbers[0]), format_percent(numbers[-1])
-    if len(mean) == 1:
+    if rounds == 1:
         return f"Mean accuracy is {last} after one round"
     if first == last:
-        return f"Mean accuracy begins and ends at {last} over {len(mean)} rounds"
+        return f"Mean accuracy begins and ends at {last} over {rounds} rounds"
     went = "rises" if numbers[-1] > numbers[0] else "falls"
-    return f"Mean accuracy {went} from {first} to {last} over {len(mean)} rounds"
+    return f"Mean accuracy {went} from {first} to {last} over {rounds} rounds"
 
 
 def energy_finding(spent: Mapping[str, Vector]) -> str:
