@@ -17,12 +17,16 @@ from hatdfed.cli.options import (
     DeviceName,
     FleetName,
     Json,
+    MlflowFlag,
+    MlflowUri,
     Rounds,
     Servers,
+    TensorBoardFlag,
     fresh_folder,
     user_layer,
 )
 from hatdfed.cli.progress import watch_download, watch_runs
+from hatdfed.cli.shown import Asked, shown_at_end
 from hatdfed.cli.tables import difference_table, summary_table
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError
@@ -60,6 +64,9 @@ def compare_command(
     ] = None,
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
+    tensorboard: TensorBoardFlag = False,
+    mlflow: MlflowFlag = False,
+    mlflow_uri: MlflowUri = None,
     as_json: Json = False,
 ) -> None:
     """Compare methods on the same seeds and keep all runs in a folder."""
@@ -74,9 +81,10 @@ def compare_command(
     first = _check(layer, names, question, data_dir)
     folder = folder or fresh_folder("compare", first.dataset)
     settings = {**layer, **question, "on_note": note, "fleet": fleet, "device": device, "data_dir": data_dir}
+    publishers = Asked(tensorboard, mlflow, mlflow_uri).publishers(folder)
     workers = jobs or default_processes(Placement(fleet, device), len(names) * seeds * first.servers)
     with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as watch:
-        on_run, on_rounds = watch
+        on_run, on_rounds = shown_at_end(publishers, watch[0]), watch[1]
         comparison = compare(
             names, seeds=seeds, jobs=workers, out=folder, on_run=on_run, on_rounds=on_rounds, **settings
         )

@@ -13,6 +13,7 @@ import typer
 from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import DataDir, DeviceName, FleetName, Json, MlflowFlag, MlflowUri, TensorBoardFlag
 from hatdfed.cli.progress import watch_download, watch_sweep
+from hatdfed.cli.shown import Asked
 from hatdfed.cli.sweep_tables import sweep_table, tell_failures
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ def sweep_command(
 ) -> None:
     """Play every run of a sweep file that is not done yet, and print the table of all."""
     require_torch()
-    from hatdfed.sinks import publishers
     from hatdfed.sweeps.executors import make_executor
     from hatdfed.sweeps.file import read_sweep
     from hatdfed.sweeps.folder import SweepFolder, default_folder
@@ -70,7 +70,7 @@ def sweep_command(
     _tell_plan(file, plan, place, dry_run=dry_run)
     if dry_run:
         return
-    shown = publishers(place.path, tensorboard=tensorboard, mlflow=mlflow_uri or ("" if mlflow else None))
+    shown = Asked(tensorboard, mlflow, mlflow_uri).publishers(place.path)
     how: dict[str, Any] = {"fleet": fleet, "device": device, "data_dir": data_dir, "publishers": shown}
     with interruptible(f"What is done is in {place.path}; the same command goes on."), watch_sweep() as watch:
         on_run, on_rounds = watch
@@ -109,9 +109,8 @@ def _tell_plan(file: Path, plan: SweepFile, place: SweepFolder, *, dry_run: bool
 
 
 def _search_plan(file: Path, plan: SweepFile, place: SweepFolder) -> str:
-    from hatdfed.sweeps.search import Search, require_optuna
+    from hatdfed.sweeps.search import Search
 
-    require_optuna()
     if plan.search is None:
         raise ValueError("this sweep has no search")
     told = Search(plan, place.search).told if place.search.is_file() else 0

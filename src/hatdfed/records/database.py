@@ -49,7 +49,7 @@ class RunDatabase:
         self._committed_at = time.monotonic()
         try:
             if read_only and path is not None:
-                self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+                self._connection = sqlite3.connect(read_only_address(path), uri=True)
                 self._connection.execute("SELECT t FROM rounds LIMIT 1")
             else:
                 self._connection = sqlite3.connect(path or ":memory:")
@@ -151,6 +151,16 @@ class RunDatabase:
             f"The records in {self.path} cannot be used ({error}). "
             "Check that the folder is a run of hatdfed, writable, and on a disk with room."
         )
+
+
+def read_only_address(path: Path) -> str:
+    """How SQLite opens a file that is only read.
+
+    Without a write-ahead log nobody is writing. Then SQLite need not make files of its own beside the database, and a
+    folder that is read-only can be read.
+    """
+    is_still = not path.with_name(f"{path.name}-wal").exists()
+    return f"{path.resolve().as_uri()}?{'immutable=1' if is_still else 'mode=ro'}"
 
 
 def _server_rows(record: RoundRecord) -> list[tuple[Any, ...]]:

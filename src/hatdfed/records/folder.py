@@ -25,7 +25,7 @@ import yaml
 from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
 from hatdfed.records.checkpoint import write_atomically
-from hatdfed.records.database import RunDatabase
+from hatdfed.records.database import Records, RunDatabase
 from hatdfed.resolve import read_yaml, validated
 
 _PACKAGES = ("hatdfed", "numpy", "pydantic", "safetensors", "scikit-learn", "torch")
@@ -109,6 +109,16 @@ class RunFolder:
         if not isinstance(content, dict) or "avg_accuracy" not in content:
             raise RunFolderError(f"{self.results} holds no results. Finish the run again by --resume {self.path}.")
         return content
+
+    def read_rounds(self) -> Records:
+        """All rounds so far, in order; none where nothing was written yet."""
+        if not self.database.is_file():
+            return []
+        database = self.read()
+        try:
+            return database.records("rounds")
+        finally:
+            database.close()
 
     def read(self) -> RunDatabase:
         """The records, for reading."""

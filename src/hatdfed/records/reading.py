@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.errors import RunFolderError
-from hatdfed.records.database import Records
+from hatdfed.records.database import Records, read_only_address
 
 _PATIENCE_SECONDS = 2.0
 _CURVES = "t, avg_accuracy, std_accuracy, best_accuracy, worst_accuracy, regret_best_fixed, regret_best_each_round"
@@ -27,7 +27,7 @@ def reading(path: Path) -> Iterator[RunReader]:
     if path.exists() and (path.is_symlink() or not path.is_file()):
         raise RunFolderError(f"The records in {path} are not a plain file, so they are not read.")
     try:
-        connection = sqlite3.connect(_address(path), uri=True, timeout=_PATIENCE_SECONDS)
+        connection = sqlite3.connect(read_only_address(path), uri=True, timeout=_PATIENCE_SECONDS)
         try:
             connection.execute("PRAGMA trusted_schema=OFF")
             yield RunReader(connection)
@@ -37,13 +37,6 @@ def reading(path: Path) -> Iterator[RunReader]:
         raise RunFolderError(
             f"The records in {path} cannot be read ({error}). Check that the folder is a run of hatdfed."
         ) from None
-
-
-def _address(path: Path) -> str:
-    # Without a write-ahead log nobody is writing. Then SQLite need not make files of its own beside the database, and
-    # a folder that is read-only can be read.
-    is_still = not path.with_name(f"{path.name}-wal").exists()
-    return f"{path.resolve().as_uri()}?{'immutable=1' if is_still else 'mode=ro'}"
 
 
 class RunReader:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from hatdfed.energy.ledger import joules_by_cause
 from hatdfed.records.cleaning import flat_settings, number
 from hatdfed.records.folder import RunFolder
-from hatdfed.records.reading import reading
 from hatdfed.round import RoundRecord
 from hatdfed.summary import METRICS
 
@@ -29,9 +28,7 @@ def read_shown(folder: Path) -> Shown:
     """From its folder."""
     run = RunFolder(folder)
     results = run.read_results() or {}
-    with reading(run.database) as database:
-        rounds = database.rounds()
-    return Shown(flat_settings(results.get("config", {})), steps(rounds), final_figures(results))
+    return Shown(flat_settings(results.get("config", {})), steps(run.read_rounds()), final_figures(results))
 
 
 def steps(rounds: Sequence[Mapping[str, Any]]) -> list[tuple[int, Curves]]:

@@ -21,7 +21,7 @@ _NEEDED = ("mlflow", "sqlalchemy", "alembic")
 _LONGEST = 500  # letters of a setting's value, which every store takes
 _AT_ONCE = 900  # figures in one call; MLflow takes 1000
 _SETTINGS_AT_ONCE = 100
-_TAG = "hatdfed.run"
+_TAG, _ROUNDS = "hatdfed.run", "hatdfed.rounds"
 
 
 def require_mlflow() -> None:
@@ -66,17 +66,18 @@ class MlflowStore:
 
     def _publish(self, name: str, run: Path) -> None:
         client, experiment = self._client()
-        known = client.search_runs([experiment], f"tags.`{_TAG}` = '{_quoted(name)}'")
-        if any(one.info.status == "FINISHED" for one in known):
+        shown, now = read_shown(run), int(1000 * time.time())
+        last = shown.rounds[-1][0] if shown.rounds else 0
+        tags = {_TAG: _quoted(name), _ROUNDS: str(last)}
+        known = client.search_runs([experiment], f"tags.`{_TAG}` = '{tags[_TAG]}'")
+        if any(one.info.status == "FINISHED" and one.data.tags.get(_ROUNDS) == tags[_ROUNDS] for one in known):
             return
-        for half in known:  # a kill left it behind
-            client.delete_run(half.info.run_id)
+        for old in known:  # a kill left it behind, or the run has gone on since
+            client.delete_run(old.info.run_id)
         from mlflow.entities import Metric, Param
 
-        shown, now = read_shown(run), int(1000 * time.time())
-        made = client.create_run(experiment, tags={_TAG: _quoted(name)}, run_name=name).info.run_id
+        made = client.create_run(experiment, tags=tags, run_name=name).info.run_id
         params = [Param(key, value[:_LONGEST]) for key, value in shown.settings]
-        last = shown.rounds[-1][0] if shown.rounds else 0
         points = [*shown.rounds, (last, shown.final)]
         metrics = [Metric(key, value, now, step) for step, figures in points for key, value in figures.items()]
         for start in range(0, len(params), _SETTINGS_AT_ONCE):

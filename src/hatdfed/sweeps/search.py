@@ -97,9 +97,10 @@ class Search:
 
 
 def check_search(sweep: SweepFile) -> None:
-    """Refuse settings under which validation accuracy would be that of the test set."""
+    """Refuse a search without Optuna, and settings under which validation accuracy would be that of the test set."""
     if sweep.search is None:
         return
+    require_optuna()
     if any(config.leaks_test for config in configs(sweep, {})) or "feedback" in sweep.search.parameters:
         raise ConfigError(
             "A search never sees the test set, but feedback is test here. Search with feedback: validation."

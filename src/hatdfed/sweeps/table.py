@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.records.folder import RunFolder
-from hatdfed.records.reading import reading
 from hatdfed.statistics import paired_difference
 from hatdfed.summary import JOULES_PER_MJ
 from hatdfed.sweeps.points import Point
@@ -36,9 +35,7 @@ def run_figures(folder: Path) -> Figures:
     """The figures of a finished run."""
     run = RunFolder(folder)
     results = run.read_results() or {}
-    with reading(run.database) as database:
-        rounds = database.rounds()
-    return figures_of(results, rounds)
+    return figures_of(results, run.read_rounds())
 
 
 def figures_of(results: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> Figures:
