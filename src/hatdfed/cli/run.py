@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,17 +19,22 @@ from hatdfed.cli.options import (
     DeviceName,
     FleetName,
     Json,
+    MlflowFlag,
+    MlflowUri,
     Rounds,
     Servers,
+    TensorBoardFlag,
     fresh_folder,
     user_layer,
 )
 from hatdfed.cli.progress import watch_download, watch_rounds
+from hatdfed.cli.shown import Asked, shown_live
 from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.resolve import notes, resolve
 
 if TYPE_CHECKING:
-    from hatdfed.session import RunResult
+    from hatdfed.learning.datasets.base import Progress
+    from hatdfed.session import OnRound, RunResult
 
 
 _GO_ON = "Go on from the last checkpoint with: hatdfed run --resume {}"
@@ -46,6 +53,9 @@ def run_command(
     data_dir: DataDir = None,
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
+    tensorboard: TensorBoardFlag = False,
+    mlflow: MlflowFlag = False,
+    mlflow_uri: MlflowUri = None,
     as_json: Json = False,
 ) -> None:
     """Play one run and keep it in a folder."""
@@ -53,7 +63,8 @@ def run_command(
     flags = {"method": method, "dataset": dataset, "servers": servers, "rounds": rounds, "seed": seed}
     layer = user_layer(config, assignments, **flags)
     how = {"data_dir": data_dir, "fleet": fleet, "device": device}
-    result = _start(layer, folder, how) if resume_from is None else _go_on(resume_from, layer, how)
+    asked = Asked(tensorboard, mlflow, mlflow_uri)
+    result = _start(layer, folder, how, asked) if resume_from is None else _go_on(resume_from, layer, how, asked)
     _draw(result)
     if as_json:
         typer.echo(json.dumps({**result.summary, "config": result.config.model_dump(mode="json")}))
@@ -62,22 +73,33 @@ def run_command(
         out.print(f"Run folder: {result.folder}", soft_wrap=True)
 
 
-def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any]) -> RunResult:
+def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], asked: Asked) -> RunResult:
     from hatdfed.experiment import run
 
     config = resolve(layer)
     for sentence in notes(config):
         note(sentence)
     folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
-    with interruptible(_GO_ON.format(folder)), watch_download() as progress, watch_rounds() as on_round:
+    with _watched(folder, asked) as (progress, on_round):
         return run(config, out=folder, on_round=on_round, progress=progress, **how)
 
 
-def _go_on(folder: Path, layer: dict[str, Any], how: dict[str, Any]) -> RunResult:
+def _go_on(folder: Path, layer: dict[str, Any], how: dict[str, Any], asked: Asked) -> RunResult:
     from hatdfed.experiment import resume
 
-    with interruptible(_GO_ON.format(folder)), watch_download() as progress, watch_rounds() as on_round:
+    with _watched(folder, asked) as (progress, on_round):
         return resume(folder, layer, on_round=on_round, progress=progress, **how)
+
+
+@contextmanager
+def _watched(folder: Path, asked: Asked) -> Iterator[tuple[Progress, OnRound]]:
+    """Downloads and rounds on the terminal, and wherever else was asked for."""
+    publishers = asked.publishers(folder, live=True)  # what is missing is said before the first round
+    with interruptible(_GO_ON.format(folder)):
+        with watch_download() as progress, watch_rounds() as on_round, shown_live(asked, folder, on_round) as shown:
+            yield progress, shown
+        for publish in publishers:
+            publish(folder.resolve().name, folder)
 
 
 def _draw(result: RunResult) -> None:
