@@ -118,6 +118,8 @@ def test_a_missing_document_is_an_empty_one_and_a_large_one_is_refused(tmp_path)
 def test_a_run_that_has_only_just_begun_is_running_without_rounds(client, site, runs):
     (runs / RUN / "results.json").unlink()
     (runs / RUN / "run.sqlite").write_bytes(b"")  # as SQLite leaves it until the first table is made
+    with reading(runs / RUN / "run.sqlite") as reader:
+        assert reader.progress()["rounds"] == 0
     look_again(site)
     card = next(card for card in client.get("/api/runs").json() if card["name"] == RUN)
     assert (card["trouble"], card["state"], card["played"]) == (None, "running", 0)

@@ -48,7 +48,7 @@ class RunReader:
     def progress(self) -> dict[str, Any]:
         """How far the run is: rounds, first and last `t`, joules by cause, seconds, last mean accuracy."""
         if self._is_new():
-            return dict.fromkeys(_PROGRESS)
+            return {**dict.fromkeys(_PROGRESS), "rounds": 0}
         (found,) = self._records(
             "SELECT count(*) AS rounds, min(t) AS first, max(t) AS last, sum(upload_joules) AS upload_joules, "
             "sum(training_joules) AS training_joules, sum(link_joules) AS link_joules, sum(seconds) AS seconds "
