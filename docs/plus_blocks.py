@@ -161,14 +161,19 @@ def recipe_table(recipe: Any) -> str:
         ("finish", f"schedule: {{finish_rounds: {schedule['finish_rounds']}}}", "every link in so many last rounds",
          "joules"),
         ("codec", f"codec: {recipe['codec']}", "fewer bits a number, with error feedback", "almost nothing"),
-        ("balanced links", f"policy: {{name: {policy['name']}, degree: {policy['degree']}}}", "everybody receives so "
-         "many models and is heard by as many", "work of the coordinator"),
+        ("balanced links", f"policy: {{name: {policy['name']}, degree: {_yaml(policy['degree'])}}}",
+         "everybody receives so many models and is heard by as many; null grows with the fleet",
+         "work of the coordinator"),
         ("known prices", f"policy: {{thrift: {policy['thrift']:g}}}", "how strongly cheap links are preferred; nobody "
          "has to learn prices", "almost nothing"),
         ("merge", f"aggregator: {{name: {recipe['aggregator']['name']}}}", "what arrives is averaged", "nothing"),
     ]  # fmt: skip
     cells = [[part, f"`{setting}`", does, costs] for part, setting, does, costs in lines]
     return table(("part", "setting", "what it does", "what it costs"), cells)
+
+
+def _yaml(value: int | None) -> str:
+    return "null" if value is None else str(value)
 
 
 def _folded(words: str, text: str) -> str:

@@ -13,7 +13,7 @@ from hatdfed.paper.claims import METRICS, Claims
 from hatdfed.paper.figures import figure_digests
 from hatdfed.paper.plans import BASELINES, EXPERIMENTS, FULL, points
 from hatdfed.paper.plus_choice import allowed_link_mj, recipe, tried
-from hatdfed.paper.plus_plans import SECOND_GUESS, SWEEPS
+from hatdfed.paper.plus_plans import SWEEPS
 from hatdfed.paper.results import Results, read_all
 from hatdfed.paper.tables import all_tables
 from hatdfed.paper.todo import run_key
@@ -85,13 +85,13 @@ def test_the_defaults_are_what_the_rules_choose(results, claims):
     assert chosen_readings(results, FULL.datasets) == {}  # what `hat-dfed` reads stays
 
 
-def test_the_first_sweep_chose_what_the_others_start_from(results):
-    sweeps = {name: tried(results, FULL, sweep) for name, sweep in SWEEPS.items()}
-    first = next(iter(SWEEPS))
-    chosen = recipe(SWEEPS[first], sweeps[first], allowed_link_mj(results, FULL, SWEEPS[first]))
-    assert chosen == SECOND_GUESS
-    if not any(found for name, found in sweeps.items() if name != first):
-        assert method_named("hat-dfed-plus").settings == chosen
+def test_every_sweep_starts_from_what_the_one_before_it_chose_and_the_last_makes_the_method(results):
+    guesses = [sweep.guess for sweep in SWEEPS.values()]
+    chosen = [
+        recipe(sweep, tried(results, FULL, sweep), allowed_link_mj(results, FULL, sweep)) for sweep in SWEEPS.values()
+    ]
+    assert guesses[1:] == chosen[:-1]
+    assert method_named("hat-dfed-plus").settings == chosen[-1]
 
 
 def test_every_baseline_gets_worse_with_more_skew(tables):
