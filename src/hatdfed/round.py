@@ -6,6 +6,7 @@ Only scalars go up. No model ever passes through the coordinator, so everything 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -133,7 +134,7 @@ class RoundReport(NamedTuple):
     @property
     def energy(self) -> tuple[EnergyRow, ...]:
         """All ledger rows of the round."""
-        return tuple(row for report in self.servers if report is not None for row in report.energy)
+        return tuple(chain.from_iterable(report.energy for report in self.servers if report is not None))
 
 
 class _Heard(NamedTuple):

@@ -11,7 +11,7 @@ SIAM J. Computing 11(1), 1982.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from hatdfed.balanced import rows_to
 from hatdfed.topology import BoolMatrix, FloatMatrix, Indices
 
-UNITS = 1 << 12
-_TOLERANCE = 1e-3  # of a column's sum; the rest is made up for in units
+UNITS = 1 << 10
+_TOLERANCE = 4 / UNITS  # of a column's sum; the rest is made up for in units
 _MOST_SWEEPS = 300
 
 Units = NDArray[np.int64]  # [N, d]
@@ -40,32 +40,27 @@ def balanced_units(
     top = scaled.max(axis=1, keepdims=True)
     probability = np.exp(scaled - np.where(np.isfinite(top), top, 0.0))
     for _ in range(_MOST_SWEEPS):
-        probability = rows_to(_columns_to(probability, candidates, degree), degree)
-        sums = _column_sums(probability, candidates)
-        if np.abs(sums - degree * active).max() < _TOLERANCE * degree:
+        probability = _scaled(probability, degree, lambda table: _column_sums(table, candidates)[candidates])
+        probability = _scaled(probability, degree, lambda table: table.sum(axis=1, keepdims=True))
+        if np.abs(_column_sums(probability, candidates) - degree * active).max() < _TOLERANCE:
             break
-    units = _whole_rows(probability, degree * active)
+    units = _whole_rows(rows_to(probability, degree), degree * active)
     _even_out(units, possible, candidates, degree * active)
     return units if _settle_columns(units, possible, candidates, degree * active) else None
 
 
-def _columns_to(probability: FloatMatrix, candidates: Indices, total: int) -> FloatMatrix:
-    """Every column times the factor with which it sums to `total`, none of its entries above 1."""
-    scaled: FloatMatrix = probability * _factors(total, probability, candidates)
-    while (scaled > 1).any():
-        full = scaled >= 1
-        rest = np.where(full, 0.0, scaled)
-        room = total - _column_sums(full.astype(np.float64), candidates)
-        scaled = np.where(full, 1.0, rest * _factors(room, rest, candidates))
-    return scaled
+def _scaled(probability: FloatMatrix, total: int, sums: Callable[[FloatMatrix], FloatMatrix]) -> FloatMatrix:
+    """Rows or columns, whichever `sums` are of, brought to `total`, as nearly as can be with none above 1."""
+    scaled: FloatMatrix = probability * (total / np.maximum(sums(probability), 1e-300))
+    if scaled.max() <= 1:
+        return scaled
+    full = scaled >= 1
+    rest = np.where(full, 0.0, scaled)
+    room = total - sums(full.astype(np.float64))
+    return np.where(full, 1.0, np.minimum(rest * (room / np.maximum(sums(rest), 1e-300)), 1.0))
 
 
-def _factors(total: int | NDArray[np.float64], table: FloatMatrix, candidates: Indices) -> FloatMatrix:
-    factor: FloatMatrix = (total / np.maximum(_column_sums(table, candidates), 1e-300))[candidates]
-    return factor
-
-
-def _column_sums(table: NDArray[np.float64] | Units, candidates: Indices) -> NDArray[np.float64]:  # -> [N]
+def _column_sums(table: FloatMatrix | Units, candidates: Indices) -> NDArray[np.float64]:  # -> [N]
     return np.bincount(candidates.reshape(-1), table.reshape(-1), minlength=len(table)).astype(np.float64, copy=False)
 
 
@@ -83,91 +78,104 @@ def _even_out(units: Units, possible: BoolMatrix, candidates: Indices, total: In
     """Move units within rows, from columns that have too many to columns that have too few, many rows at a time."""
     everyone = np.arange(len(units))
     excess = _column_sums(units, candidates).astype(np.int64) - UNITS * total
-    while True:
-        here = excess[candidates]
-        giver = np.where(units > 0, here, -UNITS).argmax(axis=1)
-        taker = np.where(possible & (units < UNITS), here, UNITS).argmin(axis=1)
-        step = np.minimum((here[everyone, giver] - here[everyone, taker]) // 2, units[everyone, giver])
-        step = np.minimum(step, UNITS - units[everyone, taker])
-        row = np.flatnonzero(step > 0)
-        if not len(row):
-            return
-        row = row[np.argsort(-step[row], kind="stable")]
-        row = row[np.unique(candidates[row, giver[row]], return_index=True)[1]]  # a column gives and takes once
-        row = row[np.unique(candidates[row, taker[row]], return_index=True)[1]]
-        units[row, giver[row]] -= step[row]
-        units[row, taker[row]] += step[row]
-        excess[candidates[row, giver[row]]] -= step[row]
-        excess[candidates[row, taker[row]]] += step[row]
+    rows, whole = everyone, True
+    while whole or len(rows):
+        rows, whole = (everyone, True) if not len(rows) else (rows, len(rows) == len(units))
+        here, have = excess[candidates[rows]], units[rows]
+        giver = np.where(have > 0, here, -UNITS).argmax(axis=1)
+        taker = np.where(possible[rows] & (have < UNITS), here, UNITS).argmin(axis=1)
+        among = np.arange(len(rows))
+        gap = here[among, giver] - here[among, taker]
+        step = np.minimum(np.minimum(gap // 2, have[among, giver]), UNITS - have[among, taker])
+        willing = np.flatnonzero(step > 0)
+        rows, giver, taker, step = rows[willing], giver[willing], taker[willing], step[willing]
+        if not len(rows):
+            if whole:
+                return
+            continue
+        source, target = candidates[rows, giver], candidates[rows, taker]
+        once = np.unique(source, return_index=True)[1]  # a column gives once, and takes once
+        once = once[np.unique(target[once], return_index=True)[1]]
+        units[rows[once], giver[once]] -= step[once]
+        units[rows[once], taker[once]] += step[once]
+        excess[source[once]] -= step[once]
+        excess[target[once]] += step[once]
 
 
 def _settle_columns(units: Units, possible: BoolMatrix, candidates: Indices, total: Indices) -> bool:
-    """Send what few units are left along shortest paths to where they are missing; whether all found their place."""
-    excess = (_column_sums(units, candidates).astype(np.int64) - UNITS * total).tolist()
-    rows_of = np.argsort(candidates.reshape(-1), kind="stable") // candidates.shape[1]
-    first = np.searchsorted(np.sort(candidates.reshape(-1)), np.arange(len(units) + 1))
-    for column in range(len(units)):
-        while excess[column] > 0:
-            path = _path(column, excess, units, possible, candidates, rows_of, first)
-            if path is None:
-                return False
-            for row, giver, taker in path:
-                units[row, giver] -= 1
-                units[row, taker] += 1
-            excess[column] -= 1
-            excess[int(candidates[path[0][0], path[0][2]])] += 1
+    """Send what few units are left along short paths to where they are missing; whether all found their place."""
+    excess = _column_sums(units, candidates).astype(np.int64) - UNITS * total
+    by_sender = np.argsort(candidates.reshape(-1), kind="stable").reshape(candidates.shape)  # [N, d] places of a column
+    for column in np.repeat(np.arange(len(units)), np.maximum(excess, 0)):
+        moves = _path(column, excess, units, possible, candidates, by_sender)
+        if not moves:
+            return False
+        for giver, taker in moves:
+            units.reshape(-1)[giver] -= 1
+            units.reshape(-1)[taker] += 1
+        excess[column] -= 1
+        excess[candidates.reshape(-1)[moves[0][1]]] += 1
     return True
 
 
 def _path(
-    start: int,
-    excess: list[int],
-    units: Units,
-    possible: BoolMatrix,
-    candidates: Indices,
-    rows_of: Indices,
-    first: Indices,
-) -> list[tuple[int, int, int]] | None:
-    """Moves (row, giver's place, taker's place) that bring a unit from column `start` to one with too few."""
-    came: dict[int, tuple[int, int, int]] = {start: (-1, -1, -1)}
-    waiting = deque([start])
-    while waiting:
-        column = waiting.popleft()
-        for row in rows_of[first[column] : first[column + 1]].tolist():
-            giver = int(np.searchsorted(candidates[row], column))
-            if units[row, giver] == 0:
-                continue
-            for taker in np.flatnonzero(possible[row] & (units[row] < UNITS)).tolist():
-                other = int(candidates[row, taker])
-                if other in came:
-                    continue
-                came[other] = (row, giver, taker)
-                if excess[other] < 0:
-                    return _back(other, came, candidates)
-                waiting.append(other)
-    return None
+    start: int, excess: Indices, units: Units, possible: BoolMatrix, candidates: Indices, by_sender: Indices
+) -> list[tuple[int, int]]:
+    """Moves of a unit, place to place, from column `start` to one with too few units, last one first; none: no way.
+
+    A unit moves within a row, from a column that has some there to one that has room. As many columns as can be reached
+    are looked at together, and from the other end those from which one move suffices.
+    """
+    width, flat = candidates.shape[1], candidates.reshape(-1)
+    last = np.full((len(units), 2), -1)  # the move from each column to one with too few
+    taker = by_sender[excess < 0].reshape(-1)
+    taker = taker[(possible & (units < UNITS)).reshape(-1)[taker]]
+    giver = (taker // width)[:, None] * width + np.arange(width)
+    known = units.reshape(-1)[giver] > 0
+    last[flat[giver[known]]] = np.stack([giver, np.broadcast_to(taker[:, None], giver.shape)], axis=2)[known]
+    came = np.full((len(units), 2), -1)  # the move that first reached each column
+    came[start] = 0
+    reached = np.array([start])
+    while len(reached):
+        near = reached[last[reached, 0] >= 0]
+        if len(near):
+            return [tuple(last[near[0]].tolist()), *_way_to(int(near[0]), start, came, flat)]
+        giver = by_sender[reached].reshape(-1)
+        giver = giver[units.reshape(-1)[giver] > 0]
+        row = giver // width
+        fits = possible[row] & (units[row] < UNITS) & (came[candidates[row], 0] < 0)
+        move, place = np.nonzero(fits)
+        reached, first = np.unique(candidates[row[move], place], return_index=True)
+        came[reached] = np.stack([giver[move], row[move] * width + place], axis=1)[first]
+    return []
 
 
-def _back(end: int, came: dict[int, tuple[int, int, int]], candidates: Indices) -> list[tuple[int, int, int]]:
-    """The moves that led to column `end`, last one first."""
-    moves = []
-    while (move := came[end])[0] >= 0:
-        moves.append(move)
-        end = int(candidates[move[0], move[1]])
+def _way_to(end: int, start: int, came: Indices, flat: Indices) -> list[tuple[int, int]]:
+    moves: list[tuple[int, int]] = []
+    while end != start:
+        moves.append((int(came[end, 0]), int(came[end, 1])))
+        end = int(flat[came[end, 0]])
     return moves
 
 
 def halving_rounding(units: Units, candidates: Indices, rng: np.random.Generator) -> BoolMatrix:  # [N, d] -> [N, d]
     """Links, each with probability units / UNITS, whose degrees are the sums of rows and columns."""
-    value, by_sender = units.reshape(-1).copy(), np.argsort(candidates.reshape(-1), kind="stable")
-    place = np.empty(len(value), dtype=np.int64)
+    value = units.reshape(-1).copy()
+    drawn = value == UNITS
+    link = np.flatnonzero((value > 0) & ~drawn)  # still open, by receiver
+    value = value[link]
+    by_sender = np.argsort(candidates.reshape(-1)[link], kind="stable")
     for bit in (1 << level for level in range(UNITS.bit_length() - 1)):
-        odd = np.flatnonzero(value & bit)  # by receiver
-        place[odd] = np.arange(len(odd))
-        same_sender = place[by_sender[(value[by_sender] & bit) > 0]]
-        value[odd] += np.where(_raised(same_sender, rng), bit, -bit)
-    drawn: BoolMatrix = (value == UNITS).reshape(units.shape)
-    return drawn
+        is_odd = (value & bit) > 0
+        place = np.cumsum(is_odd) - 1
+        same_sender = place[by_sender[is_odd[by_sender]]]
+        value[is_odd] += np.where(_raised(same_sender, rng), bit, -bit)
+        drawn[link[value == UNITS]] = True
+        is_open = (value > 0) & (value < UNITS)
+        place = np.cumsum(is_open) - 1
+        by_sender = place[by_sender[is_open[by_sender]]]
+        link, value = link[is_open], value[is_open]
+    return drawn.reshape(units.shape)
 
 
 def _raised(same_sender: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:  # [n] -> [n]

@@ -26,13 +26,17 @@ def coordinator_cost(num_servers: int, rounds: int = 11, seed: int = 0, *, sprea
 def round_costs(num_servers: int, rounds: int = 11, seed: int = 0, *, spread: float = 0.3) -> list[tuple[float, float]]:
     """Milliseconds of `plan` and of `learn` in each of `rounds` rounds, after a few that do not count."""
     coordinator = _coordinator(num_servers, seed)
-    state = _learned_state(coordinator, spread)
+    return costs_of(coordinator, _learned_state(coordinator, spread), rounds)
+
+
+def costs_of(coordinator: Coordinator, state: CoordinatorState, rounds: int) -> list[tuple[float, float]]:
+    """The same for any coordinator."""
     costs = []
     for t in range(WARM_UP + rounds):
         start = time.perf_counter()
         plan = coordinator.plan(state)
         planned = time.perf_counter()
-        report = played(plan, coordinator.prices, stream(seed, "benchmark-round", t))
+        report = played(plan, coordinator.prices, stream(coordinator.seed, "benchmark-round", t))
         reported = time.perf_counter()
         state, _ = coordinator.learn(state, plan, report)
         costs.append((1e3 * (planned - start), 1e3 * (time.perf_counter() - reported)))
@@ -46,16 +50,21 @@ def played(plan: RoundPlan, prices: EnergyPrices, rng: np.random.Generator) -> R
 
 def _server_report(plan: RoundPlan, prices: EnergyPrices, server: int, rng: np.random.Generator) -> ServerReport:
     senders = plan.draw.topology.senders(server)
-    delivered = plan.draw.topology.links[server] & (rng.random(prices.num_servers) < 0.99)
-    importance = np.full(prices.num_servers, np.nan)
-    importance[delivered] = importance[server] = 1 / (1 + np.count_nonzero(delivered))
+    if plan.draw.candidates is not None:
+        heard = np.array([server, *(sender for sender in senders if rng.random() < 0.99)])
+        importance, delivered = np.full(len(heard), 1 / len(heard)), heard != server
+    else:
+        heard = None
+        delivered = plan.draw.topology.links[server] & (rng.random(prices.num_servers) < 0.99)
+        importance = np.full(prices.num_servers, np.nan)
+        importance[delivered] = importance[server] = 1 / (1 + np.count_nonzero(delivered))
     online = int(rng.integers(1, prices.num_devices))
     energy = (
         prices.upload(plan.t, server, online),
         prices.training(plan.t, server, 2 * online),
         *(prices.link(plan.t, server, sender) for sender in senders),
     )
-    return ServerReport(float(rng.uniform(0.5, 0.7)), 2 * online, importance, delivered, energy)
+    return ServerReport(float(rng.uniform(0.5, 0.7)), 2 * online, importance, delivered, energy, senders=heard)
 
 
 def _coordinator(num_servers: int, seed: int) -> Coordinator:

@@ -109,17 +109,12 @@ class BalancedLinks(PricedLinks):
     def _degree(self, context: PolicyContext) -> int:
         """So many for N servers. Where all hear about log2 N others, what one knows is everywhere in a few rounds."""
         num_servers = len(context.active)
-        if context.candidates is not None and (self.degree or 1) > context.candidates.shape[1]:
-            raise ConfigError(
-                f"policy.degree is {self.degree}, but every server considers {context.candidates.shape[1]} others. "
-                "Use more candidates, or a smaller degree."
-            )
+        others = num_servers - 1 if context.candidates is None else context.candidates.shape[1]
         if self.degree is None:
-            return max(1, math.ceil(math.log2(num_servers)) - 2)
-        if self.degree >= num_servers:
-            raise ConfigError(
-                f"policy.degree is {self.degree}, but {num_servers} servers have {num_servers - 1} others."
-            )
+            return min(max(1, math.ceil(math.log2(num_servers)) - 2), others)
+        if self.degree > others:
+            among = f"{num_servers} servers have" if context.candidates is None else "every server considers"
+            raise ConfigError(f"policy.degree is {self.degree}, but {among} {others} others.")
         return self.degree
 
 
