@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.aggregation import Aggregator, Inbox, Merged, Probe
 from hatdfed.codecs import Codec, ManyAtOnce, Memory, Plain, payload_bits
+from hatdfed.fleets.slots import Slots
+
+_CODED_AT_ONCE = 16  # models; meanwhile a codec takes several times their memory
 
 
 class Sent(NamedTuple):
@@ -28,13 +33,23 @@ def is_verbatim(codec: Codec) -> bool:
 def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sent:  # [n, P]
     """Every model through its codec and back, without the wire."""
     if isinstance(codec, ManyAtOnce):
-        payload, remembered = codec.encode(models, torch.stack(list(memories)))
-        share = payload_bits(payload) / (32 * models.numel())
-        return Sent(codec.restore(payload, models.shape[1]), list(remembered), [share] * len(models))
+        starts = range(0, len(models), _CODED_AT_ONCE)
+        parts = [_coded(codec, models[at : at + _CODED_AT_ONCE], memories[at : at + _CODED_AT_ONCE]) for at in starts]
+        return parts[0] if len(parts) == 1 else Sent(torch.cat([part.models for part in parts]), *_joined(parts))
     encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
     decoded = [codec.decode(payload, models.shape[1]).to(models.device) for payload, _ in encoded]
     compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]
     return Sent(torch.stack(decoded), [memory for _, memory in encoded], compression)
+
+
+def _coded(codec: ManyAtOnce, models: Tensor, memories: Sequence[Memory]) -> Sent:
+    payload, remembered = codec.encode(models, torch.stack(list(memories)))
+    share = payload_bits(payload) / (32 * models.numel())
+    return Sent(codec.restore(payload, models.shape[1]), list(remembered), [share] * len(models))
+
+
+def _joined(parts: Sequence[Sent]) -> tuple[list[Memory], list[float]]:
+    return [each for part in parts for each in part.memories], [each for part in parts for each in part.compression]
 
 
 class Holdings(NamedTuple):
@@ -53,6 +68,32 @@ class Holdings(NamedTuple):
     def inbox(self, models: Tensor) -> Inbox:
         """As an aggregator wants it."""
         return Inbox(models, self.num_samples, self.mixing, self.mass, self.present)
+
+
+def holdings(
+    on_device: Callable[[NDArray[Any]], Tensor],
+    slots: Slots,
+    samples: NDArray[np.int64],  # [S] that each model was trained on
+    mixing: NDArray[np.float64],  # [S, D] by plan, or nan
+    shares: NDArray[np.float64],  # [S] of push-sum mass, one for each receiver and one that stays
+    receivers: NDArray[np.int64],  # [S] how many there are
+    finite: Tensor,  # [S]
+) -> Holdings:
+    """The inboxes; a model that is not finite is refused, and push-sum mass that nobody took stays at home."""
+    sender, share = on_device(slots.sender), on_device(shares)
+    mass = share[sender]
+    mass[:, 0] = share + torch.where(finite, 0.0, share * on_device(receivers))
+    present = on_device(slots.drawn) & finite[sender]
+    present[:, 0] = True
+    return Holdings(sender, on_device(samples)[sender], on_device(mixing), mass, present)
+
+
+class Merge(NamedTuple):
+    """What the merges of a round came to; the models themselves are with the servers."""
+
+    weights: Tensor  # [S, D]
+    mass: Tensor  # [S]
+    scores: dict[str, Tensor]  # [S, D] each
 
 
 class Decision(NamedTuple):
