@@ -40,19 +40,23 @@ def run(
     progress: Progress | None = None,
     fleet: str = "auto",
     device: str = "auto",
+    shards: int | None = None,
+    address: str | None = None,
     **settings: Any,
 ) -> RunResult:
     """Play one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
 
-    `fleet` (stacked, mailbox) and `device` (cpu, cuda) say how it is computed: on CPUs the same but for round-off, on a
-    GPU with training in TF32 and accuracies measured in half precision.
+    `fleet` (stacked, mailbox, sharded) and `device` (cpu, cuda) say how it is computed: on CPUs the same but for
+    round-off, on a GPU with training in TF32 and accuracies measured in half precision. A sharded fleet is one large
+    run in so many `shards`, processes of the Ray cluster at `address` or of one on this machine.
 
     >>> result = run(method="rnd", rounds=1, servers=2)
     >>> result.summary["rounds"]
     1
     """
     job = Job(_complete(config, settings), None if out is None else Path(out))
-    return play([job], Placement(fleet, device), data_dir=data_dir, on_round=on_round, progress=progress)[0]
+    placement = Placement(fleet, device, shards, address)
+    return play([job], placement, data_dir=data_dir, on_round=on_round, progress=progress)[0]
 
 
 def resume(
@@ -64,6 +68,8 @@ def resume(
     progress: Progress | None = None,
     fleet: str = "auto",
     device: str = "auto",
+    shards: int | None = None,
+    address: str | None = None,
 ) -> RunResult:
     """Go on with the run in a folder, to the same result as if it had never stopped; `rounds` may grow.
 
@@ -71,7 +77,8 @@ def resume(
     """
     folder = RunFolder.open(Path(path))
     job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
-    return play([job], Placement(fleet, device), data_dir=data_dir, on_round=on_round, progress=progress)[0]
+    placement = Placement(fleet, device, shards, address)
+    return play([job], placement, data_dir=data_dir, on_round=on_round, progress=progress)[0]
 
 
 def play(
@@ -103,7 +110,7 @@ def _play_what_fits(
     on_round: OnRound | None,
     on_note: Callable[[str], None] | None,
 ) -> list[RunResult]:
-    if len(jobs) > 1 and settled_placement(jobs[0].config, dataset, placement).fleet == "mailbox":
+    if len(jobs) > 1 and settled_placement(jobs[0].config, dataset, placement).fleet != "stacked":
         # They gain nothing from being together, and one after another takes the memory of one.
         return [_play_what_fits([job], dataset, placement, on_round, on_note)[0] for job in jobs]
     configs = [job.config for job in jobs]
@@ -125,6 +132,7 @@ def _play_what_fits(
 
 def _play_batch(jobs: Sequence[Job], batch: Batched, on_round: OnRound | None) -> list[RunResult]:
     with ExitStack() as stack, _suitable_threads(batch.simulations[0].fleet.num_params):
+        stack.callback(batch.close)
         sessions = []
         for job, simulation in zip(jobs, batch.simulations, strict=True):
             folder = _folder(job)

@@ -7,11 +7,19 @@ import pytest
 from tests.cluster.small_runs import CPU, Told, config
 
 from hatdfed.cluster import executor
+from hatdfed.cluster.connection import connected
 from hatdfed.cluster.executor import RayExecutor
 from hatdfed.errors import ClusterError
-from hatdfed.experiment import Job, play
+from hatdfed.experiment import Job, play, run
 
 pytest.importorskip("ray", reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_cluster():
+    """For all tests of this file: whoever finds Ray running uses it."""
+    with connected(None):
+        yield
 
 
 def _seed(result):
@@ -58,6 +66,15 @@ def _play_half(job):
 
     with pytest.raises(KeyboardInterrupt):
         play([job], CPU, on_round=stop)
+
+
+def test_a_run_in_two_shards_is_the_run():
+    settings = config(servers=5, codec="int8", method="hat-dfed")
+    shared, whole = run(settings, fleet="sharded", shards=2), run(settings, fleet="stacked")
+    assert shared.links == whole.links
+    assert shared.ledger == whole.ledger
+    assert shared.summary["accuracy_by_server"] == whole.summary["accuracy_by_server"]
+    assert shared.summary["computed_by"]["fleet"] == "sharded"
 
 
 def test_more_than_the_machine_has_is_refused():

@@ -7,12 +7,15 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cluster import sweep_driver
 from tests.cluster.two_nodes import HEAD, two_nodes
 
+from hatdfed.experiment import run
+from hatdfed.records.folder import RunFolder
 from hatdfed.records.reading import reading
-from hatdfed.standing import is_finished
+from hatdfed.standing import is_finished, read_run
 
 pytestmark = pytest.mark.cluster
 
@@ -59,6 +62,31 @@ def test_a_cluster_with_another_token_refuses_in_one_sentence(nodes, tmp_path):
 def test_a_batch_that_no_node_has_room_for_is_refused(nodes, tmp_path):
     (refusal,) = Driver(nodes, tmp_path / "out", cpus=2).events()  # two nodes with one CPU each
     assert "needs 2 CPUs and 0 GPUs, and no machine of the Ray cluster has so many" in refusal["text"]
+
+
+def test_a_sharded_run_of_two_hundred_servers_equals_one_that_is_whole(nodes, tmp_path):
+    settings = {"method": "hat-dfed-plus", "servers": 200, "rounds": 4, "seed": 3}
+    flags = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    places = ["--fleet", "sharded", "--shards", 4, "--address", HEAD, "--out", tmp_path / "run", "--json"]
+    hatdfed = Path(sys.executable).with_name("hatdfed")
+    there = subprocess.run(
+        nodes.command("a", hatdfed, "run", *flags, *places),
+        env=nodes.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert there.returncode == 0, there.stderr
+    assert json.loads(there.stdout)["computed_by"]["shards"] == 4
+    shared, whole = read_run(RunFolder(tmp_path / "run")), run(settings, fleet="stacked")
+    assert {(row["t"], row["receiver"], row["sender"]) for row in shared.links} == {
+        (row["t"], row["receiver"], row["sender"]) for row in whole.links
+    }
+    assert len(shared.links) > 200
+    assert shared.ledger == whole.ledger
+    mine, theirs = (np.array(each.summary["accuracy_by_server"]) for each in (shared, whole))
+    np.testing.assert_allclose(mine, theirs, atol=0.3)  # percent: an image or two where rounding fell otherwise
 
 
 def test_one_node_is_killed_in_the_middle(nodes, tmp_path):

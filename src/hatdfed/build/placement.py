@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,7 +11,7 @@ from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.learning.stacked.blueprint import ImageShape, NotStackableError, read_blueprint
 from hatdfed.link_codecs import LinkCodec
 
-FLEETS = ("auto", "stacked", "mailbox")
+FLEETS = ("auto", "stacked", "mailbox", "sharded")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -21,15 +21,27 @@ class Placement:
 
     fleet: str = "auto"
     device: str = "auto"
+    shards: int | None = None  # of a sharded fleet
+    address: str | None = None  # of the Ray cluster that they are on; None: one of our own
 
     def __post_init__(self) -> None:
         require_one_of("--fleet", self.fleet, FLEETS)
         require_one_of("--device", self.device, DEVICES)
+        if self.fleet == "sharded" and self.shards is None:
+            raise ConfigError("--fleet sharded needs --shards, the number of processes that share one run's servers.")
+        if self.fleet != "sharded" and (self.shards is not None or self.address is not None):
+            raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
+
+    @property
+    def described(self) -> dict[str, str | int]:
+        """For the reader of a result."""
+        known: dict[str, str | int] = {"fleet": self.fleet, "device": self.device}
+        return known if self.shards is None else {**known, "shards": self.shards}
 
 
 def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) -> Placement:
     """Without `auto`: the stacked fleet where network and codec allow it, the GPU where there is one."""
-    device = device_of(asked)
+    device = "cpu" if asked.fleet == "sharded" and asked.device == "auto" else device_of(asked)
     if asked.fleet == "mailbox":
         if device == "cuda":
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
@@ -42,12 +54,14 @@ def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) 
         if asked.fleet == "auto" and asked.device != "cuda":
             return Placement("mailbox", "cpu")
         raise ConfigError(f"This run cannot be stacked: {reason}. Use --fleet mailbox with --device cpu.") from None
-    return Placement("stacked", device)
+    return replace(asked, device=device) if asked.fleet == "sharded" else Placement("stacked", device)
 
 
 def device_of(asked: Placement) -> str:
     """cpu or cuda: the GPU where there is one and nothing speaks against it."""
     has_cuda = torch.cuda.is_available()
+    if asked.fleet == "sharded" and asked.device != "auto":
+        return asked.device  # on other machines, perhaps
     if asked.device == "cuda" and not has_cuda:
         raise ConfigError("--device is cuda, but torch finds no CUDA device here. Use --device cpu.")
     if asked.device != "auto":

@@ -19,6 +19,8 @@ from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.member import FleetMember
 from hatdfed.fleets.memory import execution_for
 from hatdfed.fleets.rows import Member
+from hatdfed.fleets.shard_orders import even_bounds
+from hatdfed.fleets.sharded import ShardedFleet
 from hatdfed.fleets.stacked import StackedFleet
 from hatdfed.learning.datasets.base import Dataset
 from hatdfed.learning.work import Batch
@@ -30,7 +32,7 @@ class Simulation(NamedTuple):
     """A run, ready to be played."""
 
     coordinator: Coordinator
-    fleet: MailboxFleet | FleetMember
+    fleet: MailboxFleet | FleetMember | ShardedFleet
     test: Batch  # for after the last round
     label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
 
@@ -40,13 +42,19 @@ class Batched(NamedTuple):
 
     simulations: list[Simulation]
     placement: Placement
-    stack: StackedFleet | None  # None: mailboxes
+    stack: StackedFleet | None  # None: mailboxes, or shards
 
     def run_rounds(self, plans: Mapping[int, RoundPlan]) -> Mapping[int, RoundReport]:
         """One round of the runs that have a plan."""
         if self.stack is not None:
             return self.stack.run_rounds(plans)
         return {run: self.simulations[run].fleet.run_round(plan) for run, plan in plans.items()}
+
+    def close(self) -> None:
+        """Give back what the fleets occupy elsewhere."""
+        for simulation in self.simulations:
+            if isinstance(simulation.fleet, ShardedFleet):
+                simulation.fleet.close()
 
 
 class _Parts(NamedTuple):
@@ -87,6 +95,9 @@ def make_batch(configs: Sequence[Config], dataset: Dataset, placement: Placement
     if placement.fleet == "mailbox":
         alone = [_with_mailboxes(*each[:2], pools, each[2]) for each in zip(configs, parts, names, strict=True)]
         return Batched(alone, placement, None)
+    if placement.fleet == "sharded":
+        (config,), (part,) = configs, parts
+        return Batched([_in_shards(config, part, dataset, pools, placement)], placement, None)
     members = [Member(part.program, part.world.sources, part.coordinator.prices, part.seeds) for part in parts]
     stack = StackedFleet(members, execution_for(members, torch.device(placement.device)))
     simulations = [
@@ -106,6 +117,16 @@ def _parts(configs: Sequence[Config], dataset: Dataset, pools: Pools) -> list[_P
         seeds = [initial_seed(config, server) for server in range(config.servers)]
         parts.append(_Parts(*make_actors(config, dataset), worlds[key], seeds))
     return parts
+
+
+def _in_shards(config: Config, parts: _Parts, dataset: Dataset, pools: Pools, placement: Placement) -> Simulation:
+    from hatdfed.cluster.actors import RayShards  # for those who ask for it
+
+    bounds = even_bounds(config.servers, placement.shards or 1)
+    shards = RayShards(config, dataset, bounds, placement.device, placement.address)
+    return Simulation(
+        parts.coordinator, ShardedFleet(shards, parts.coordinator.prices), pools.test, parts.world.label_shares
+    )
 
 
 def _with_mailboxes(config: Config, parts: _Parts, pools: Pools, run: str) -> Simulation:

@@ -20,7 +20,8 @@ Assignments = Annotated[
 ]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie; HATDFED_DATA says the same.")]
 FleetName = Annotated[
-    str, typer.Option("--fleet", help="How servers are simulated: auto, stacked (fast) or mailbox (the referee).")
+    str,
+    typer.Option("--fleet", help="How servers are simulated: auto, stacked (fast), mailbox (the referee) or sharded."),
 ]
 DeviceName = Annotated[str, typer.Option("--device", help="Where: auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]

@@ -53,6 +53,12 @@ def run_command(
     data_dir: DataDir = None,
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
+    shards: Annotated[
+        int | None, typer.Option("--shards", help="With --fleet sharded: processes that share the servers.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Of the Ray cluster with the shards, host:port; this machine else.")
+    ] = None,
     tensorboard: TensorBoardFlag = False,
     mlflow: MlflowFlag = False,
     mlflow_uri: MlflowUri = None,
@@ -62,7 +68,7 @@ def run_command(
     require_torch()
     flags = {"method": method, "dataset": dataset, "servers": servers, "rounds": rounds, "seed": seed}
     layer = user_layer(config, assignments, **flags)
-    how = {"data_dir": data_dir, "fleet": fleet, "device": device}
+    how = {"data_dir": data_dir, "fleet": fleet, "device": device, "shards": shards, "address": address}
     asked = Asked(tensorboard, mlflow, mlflow_uri)
     result = _start(layer, folder, how, asked) if resume_from is None else _go_on(resume_from, layer, how, asked)
     _draw(result)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.edge_server import EdgeProgram
 from hatdfed.fleets.rows import Rows
 from hatdfed.fleets.slots import Slots
 from hatdfed.fleets.stacked_reports import Measured, round_report
@@ -44,9 +45,11 @@ class PendingRound:
                 accuracy=correct[servers] / len(self.rows.validation[run].y),
                 weights=weights[servers].astype(np.float64),
                 present=present[servers],
-                scores={name: scores[name][servers] for name in self._scores_of(run)},
+                scores={name: scores[name][servers] for name in reported_scores(member.program)},
                 compression=self.compression[servers],
             )
+            if member.prices is None:
+                raise ValueError("a run without prices cannot keep its ledger")
             works = [self.works[server] for server in range(servers.start, servers.stop)]
             senders = self.slots.sender[servers] - servers.start
             reports[run] = round_report(plan, works, member.prices, senders, measured)
@@ -55,8 +58,8 @@ class PendingRound:
                 self.rows.refused[run]["not-finite"] += not_finite
         return reports
 
-    def _scores_of(self, run: int) -> list[str]:
-        """What a mailbox's servers would report: the loss wherever a probe was measured."""
-        program = self.rows.members[run].program
-        names = ["loss"] if program.aggregator.needs_probe or "loss" in program.scores else []
-        return names + (["similarity"] if "similarity" in program.scores else [])
+
+def reported_scores(program: EdgeProgram) -> list[str]:
+    """What a mailbox's servers would report: the loss wherever a probe was measured."""
+    names = ["loss"] if program.aggregator.needs_probe or "loss" in program.scores else []
+    return names + (["similarity"] if "similarity" in program.scores else [])

@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
     program: EdgeProgram
     sources: Sequence[PooledSource]
-    prices: EnergyPrices
+    prices: EnergyPrices | None  # None of a shard, whose ledger is kept elsewhere
     initial_seeds: Sequence[int]
 
 
@@ -127,6 +127,11 @@ class Rows:
         for servers in joined:
             for start in range(servers.start, servers.stop, at_once):
                 yield slice(start, min(start + at_once, servers.stop))
+
+    def guests(self, count: int) -> Iterator[slice]:
+        """The same for rows behind all servers, up to `count`."""
+        for start in range(self.count, count, self.how.judged_at_once):
+            yield slice(start, min(start + self.how.judged_at_once, count))
 
     def images(self, batch: Batch) -> Images:
         """A batch on the device, channels last."""

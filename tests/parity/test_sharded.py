@@ -1,0 +1,170 @@
+"""A fleet in shards against one that is whole: the same topologies, energies, reports and models."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from hatdfed import loop
+from hatdfed.build.program import initial_seed, make_actors
+from hatdfed.build.shard import make_shard
+from hatdfed.build.world import make_pools, make_world
+from hatdfed.fleets.member import FleetMember
+from hatdfed.fleets.rows import Execution, Member
+from hatdfed.fleets.shard_orders import cut, even_bounds
+from hatdfed.fleets.sharded import LocalShards, ShardedFleet
+from hatdfed.fleets.stacked import StackedFleet
+from hatdfed.learning.datasets import load_dataset
+from hatdfed.resolve import resolve
+from hatdfed.round import LinkDraw, RoundPlan
+from hatdfed.topology import Topology
+
+DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
+ROUNDS = 4
+EVEN, UNEVEN, ALONE = (0, 3, 6, 9), (0, 1, 7, 9), (0, 9)
+
+
+def settings(method="hat-dfed", **more):
+    fixed = {"dataset": "synthetic", "network": "small-cnn", "servers": 9, "rounds": ROUNDS, "validation_images": 100}
+    return resolve({"method": method, **fixed, "device_online_probability": 0.1, **more})
+
+
+def whole(config):
+    world = make_world(config, DATASET, make_pools(DATASET))
+    coordinator, program = make_actors(config, DATASET)
+    seeds = [initial_seed(config, i) for i in range(config.servers)]
+    member = Member(program, world.sources, coordinator.prices, seeds)
+    return coordinator, FleetMember(StackedFleet([member], Execution(torch.device("cpu"), 4, 5)), 0)
+
+
+def sharded(config, bounds):
+    coordinator, _ = make_actors(config, DATASET)
+    shards = [make_shard(config, DATASET, first, last, "cpu") for first, last in pairwise(bounds)]
+    return coordinator, ShardedFleet(LocalShards(shards, bounds), coordinator.prices)
+
+
+def played(coordinator, fleet, rounds=ROUNDS, **more):
+    records = []
+    state = loop.run(coordinator, fleet, rounds=rounds, sinks=[lambda _, record: records.append(record)], **more)
+    return records, state
+
+
+def assert_same_rounds(mine, theirs, tolerance=1e-5):
+    assert len(mine) == len(theirs)
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.draw.topology == other.draw.topology
+        np.testing.assert_array_equal(one.report.accuracy, other.report.accuracy)
+        assert one.report.energy == other.report.energy
+        np.testing.assert_array_equal(one.report.delivered, other.report.delivered)
+        np.testing.assert_allclose(one.report.importance, other.report.importance, atol=tolerance)
+        for server, same in zip(one.report.servers, other.report.servers, strict=True):
+            assert server.num_samples == same.num_samples
+            assert server.scores.keys() == same.scores.keys()
+            for name in server.scores:
+                np.testing.assert_allclose(server.scores[name], same.scores[name], atol=10 * tolerance)
+
+
+def assert_same_models(fleet, other, tolerance=1e-5):
+    mine, theirs = fleet.snapshot(), other.snapshot()
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        np.testing.assert_allclose(mine[name], theirs[name], atol=tolerance, err_msg=name)
+
+
+def assert_parity(config, bounds, tolerance=1e-5):
+    coordinator, fleet = sharded(config, bounds)
+    referee, one = whole(config)
+    np.testing.assert_array_equal(fleet.validation_accuracy(), one.validation_accuracy())
+    rounds = config.rounds
+    assert_same_rounds(played(coordinator, fleet, rounds)[0], played(referee, one, rounds)[0], tolerance)
+    assert_same_models(fleet, one, tolerance)
+    test = make_pools(DATASET).test
+    np.testing.assert_array_equal(fleet.correct(test), one.correct(test))
+    return fleet
+
+
+@pytest.mark.parametrize("bounds", [EVEN, UNEVEN, ALONE])
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp", "d-psgd", "morph"])
+def test_shards_of_any_size(method, bounds):
+    assert_parity(settings(method), bounds)
+
+
+@pytest.mark.parametrize("codec", ["float16", "int8", "int4"])
+def test_models_cross_as_the_codec_writes_them(codec):
+    """Rounding may turn a difference in the last digit into a larger one, so few rounds and a wider tolerance."""
+    assert_parity(settings(codec=codec, rounds=2), UNEVEN, tolerance=1e-3)
+
+
+def test_hat_dfed_plus_in_eight_bits():
+    assert_parity(settings("hat-dfed-plus", codec="int8", rounds=3), EVEN, tolerance=1e-3)
+
+
+def test_every_server_alone_in_its_shard():
+    assert_parity(settings("pens", servers=4), (0, 1, 2, 3, 4))
+
+
+def test_links_of_a_round_need_every_model_once_for_each_shard():
+    config = settings(codec="int8")
+    coordinator, fleet = sharded(config, EVEN)
+    everybody = ~np.eye(9, dtype=bool)
+    plan = coordinator.plan(coordinator.start(np.zeros(9)))
+    fleet.run_round(plan._replace(draw=plan.draw._replace(topology=Topology(everybody))))
+    model = 32 / 8 * fleet.num_params
+    models = fleet.posted_bytes / model
+    assert 9 * 2 * 0.25 < models < 9 * 2 * 0.35  # nine models to two other shards each, a quarter of float32 and scales
+
+
+def test_orders_name_what_each_shard_needs():
+    links = [(0, 1), (0, 4), (1, 4), (2, 0), (4, 0), (4, 1), (5, 1)]  # receiver, sender
+    mixing = np.arange(36.0).reshape(6, 6)
+    draw = LinkDraw(Topology.from_pairs(6, links), np.zeros((6, 6)), mixing)
+    first, second, third = cut(RoundPlan(7, draw), (0, 2, 5, 6))
+    assert first.t == 7
+    assert first.receiver.tolist() == [0, 0, 1]
+    assert first.sender.tolist() == [1, 4, 4]
+    assert first.guests.tolist() == [4]
+    assert {shard: rows.tolist() for shard, rows in first.post.items()} == {1: [0, 1], 2: [1]}
+    assert {shard: rows.tolist() for shard, rows in second.post.items()} == {0: [2]}
+    assert second.num_receivers.tolist() == [0, 0, 2]
+    assert second.receiver.tolist() == [0, 2, 2]
+    own, received = second.mixing
+    assert own.tolist() == [14.0, 21.0, 28.0]
+    assert received.tolist() == [12.0, 24.0, 25.0]
+    assert third.post == {}
+    assert third.guests.tolist() == [1]
+
+
+def test_a_run_goes_on_in_other_shards_than_it_began_in():
+    config = settings("sgp")
+    coordinator, fleet = sharded(config, EVEN)
+    _, half = played(coordinator, fleet, rounds=2)
+    snapshot = {name: array.copy() for name, array in fleet.snapshot().items()}
+    _, other = sharded(config, UNEVEN)
+    other.restore(snapshot)
+    rest, _ = played(coordinator, other, state=half)
+    referee, one = whole(config)
+    assert_same_rounds(rest, played(referee, one)[0][2:])
+    assert_same_models(other, one)
+
+
+def test_a_broken_model_is_refused_across_shards_as_within():
+    config = settings("sgp")
+    reports = []
+    for coordinator, fleet in (sharded(config, EVEN), whole(config)):
+        broken = {name: array.copy() for name, array in fleet.snapshot().items()}
+        broken["4.params"][:] = np.nan
+        fleet.restore(broken)
+        plan = coordinator.plan(coordinator.start(np.zeros(9)))
+        reports.append((fleet.run_round(plan), dict(fleet.refused), fleet.run_round(plan)))
+    (mine, refused, again), (theirs, same, _) = reports
+    np.testing.assert_array_equal(mine.delivered, theirs.delivered)
+    assert not mine.delivered[:, 4].any()
+    assert refused == same
+    assert refused["not-finite"] > 0
+    assert again is mine  # asked for the same round once more
+
+
+def test_shards_are_blocks_of_nearly_the_same_size():
+    assert even_bounds(200, 4) == (0, 50, 100, 150, 200)
+    assert even_bounds(3, 3) == (0, 1, 2, 3)
