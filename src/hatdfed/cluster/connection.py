@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets
 import shutil
@@ -16,6 +17,8 @@ from typing import Any
 
 from hatdfed.cluster.knock import knock
 from hatdfed.errors import ClusterError, ConfigError, MissingDependencyError
+
+_log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 512 << 20  # of a cluster of our own; Ray would take a third of the memory
 ADDRESS_VARIABLE = "RAY_ADDRESS"
@@ -44,6 +47,7 @@ def connected(address: str | None) -> Iterator[Any]:
             yield ray  # somebody has called ray.init, and will end it
             return
         _read_settings_again()
+        _keep_off_stdout()
         scratch = tempfile.mkdtemp(prefix="hatray-")
         try:
             if address is None:
@@ -61,6 +65,12 @@ def _read_settings_again() -> None:
     core: Any = import_module("ray._raylet")
     core.Config.initialize("")
     core.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _keep_off_stdout() -> None:
+    """Ray prints what it thinks of lost machines among our results, whatever it is told about logs."""
+    worker: Any = import_module("ray._private.worker")
+    worker.print_to_stdstream = lambda data, **_: _log.info("Ray: %s", " ".join(map(str, data.get("lines", ()))))
 
 
 def _start(ray: Any, scratch: str) -> None:
