@@ -31,7 +31,15 @@ const ramp = (ramps) => ramps[isDark() ? "dark" : "light"];
 
 export const jouleRamp = () => ramp(JOULES);
 
-export const chanceScale = () => ramp(CHANCE).map((shade, index, all) => [index / (all.length - 1), shade]);
+export const chanceRamp = () => ramp(CHANCE);
+
+export const scaled = (shades) => shades.map((shade, index) => [index / (shades.length - 1), shade]);
+
+// Black or white, whichever is read better on a shade that `mixed` gave.
+export function inkOn(shade) {
+  const [red, green, blue] = shade.match(/\d+/g).map((part) => (part / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#0d1114" : "#ffffff";
+}
 
 export function mixed(shades, share) {
   const place = Math.min(Math.max(share, 0), 1) * (shades.length - 1);

@@ -1,5 +1,5 @@
 // The curves of one run, and the probabilities of one round.
-import { CELL_GAP, axis, chanceScale, colour, cursor, draw, energyUnit, scaleBar } from "./charts.js";
+import { CELL_GAP, axis, chanceRamp, colour, cursor, draw, energyUnit, inkOn, mixed, scaleBar, scaled } from "./charts.js";
 import { byId, setText } from "./dom.js";
 
 const CAUSES = { upload_joules: "upload", training_joules: "training", link_joules: "links" };
@@ -98,15 +98,23 @@ export function drawPropensity(target, round) {
   const servers = round.propensity.map((_, server) => server);
   const isSmall = servers.length <= 12;
   const bar = { ...scaleBar(target), tickformat: ".2f" };
-  const highest = Math.max(...round.propensity.flat().map((value) => value ?? 0));
+  const highest = Math.max(0.05, ...round.propensity.flat().map((value) => value ?? 0));
   const trace = {
-    type: "heatmap", z: round.propensity, x: servers, y: servers, colorscale: chanceScale(), zmin: 0, zmax: Math.max(highest, 0.05), colorbar: bar,
-    xgap: isSmall ? 2 : CELL_GAP, ygap: isSmall ? 2 : CELL_GAP, hoverongaps: false, texttemplate: isSmall ? "%{z:.2f}" : "", hovertemplate: "%{x} → %{y}: %{z:.3f}<extra></extra>",
+    type: "heatmap", z: round.propensity, x: servers, y: servers, colorscale: scaled(chanceRamp()), zmin: 0, zmax: highest, colorbar: bar,
+    xgap: isSmall ? 2 : CELL_GAP, ygap: isSmall ? 2 : CELL_GAP, hoverongaps: false, hovertemplate: "%{x} → %{y}: %{z:.3f}<extra></extra>",
   };
   const ticks = isSmall ? { tickvals: servers } : {};
   draw(target, [trace], {
     hovermode: "closest",
+    annotations: isSmall ? cellTexts(round.propensity, highest) : [],
     xaxis: axis("Sending server", { showgrid: false, constrain: "domain", ...ticks }),
     yaxis: axis("Receiving server", { showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain", ...ticks }),
   });
+}
+
+function cellTexts(chances, highest) {
+  const shades = chanceRamp();
+  return chances.flatMap((row, y) => row.map((value, x) => ({
+    x, y, text: value === null ? "" : value.toFixed(2), showarrow: false, font: { color: inkOn(mixed(shades, (value ?? 0) / highest)) },
+  })));
 }

@@ -1,5 +1,5 @@
 // One round's links: servers on a circle, arrows from sender to receiver. Many servers become a matrix instead.
-import { CELL_GAP, axis, colour, draw, jouleRamp, mixed, scaleBar } from "./charts.js";
+import { CELL_GAP, axis, colour, draw, jouleRamp, mixed, scaleBar, scaled } from "./charts.js";
 import { decimal, element, joules, percent, setText } from "./dom.js";
 
 const MOST_NODES = 40;
@@ -145,10 +145,9 @@ function drawMatrix(target, round, servers) {
     chart = element("div", { class: "chart square" });
     target.replaceChildren(chart);
   }
-  const ramp = jouleRamp().map((shade, index, all) => [index / (all.length - 1), shade]);
   const bar = { ...scaleBar(chart), ticksuffix: " J" };
   const hovertemplate = "%{x} → %{y}: %{z:.3g} J<extra></extra>";
-  const cells = { type: "heatmap", z: values, colorscale: ramp, colorbar: bar, hovertemplate, hoverongaps: false, xgap: CELL_GAP, ygap: CELL_GAP };
+  const cells = { type: "heatmap", z: values, colorscale: scaled(jouleRamp()), colorbar: bar, hovertemplate, hoverongaps: false, xgap: CELL_GAP, ygap: CELL_GAP };
   const lost = round.links.filter((link) => !link.delivered);
   const crosses = {
     x: lost.map((link) => link.from), y: lost.map((link) => link.to), mode: "markers", marker: { symbol: "x-thin", size: 6, line: { width: 1.5, color: colour("ink") } }, hoverinfo: "skip",
