@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hatdfed.loop import Player
 from hatdfed.records.checkpoint import read_checkpoint, write_checkpoint
 from hatdfed.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.records.folder import RunFolder
+from hatdfed.records.lazy import LazyRecords
 from hatdfed.resolve import considered_links, notes
 from hatdfed.round import RoundRecord
 from hatdfed.summary import personal_accuracy, summarise
@@ -36,9 +37,9 @@ class RunResult:
     config: Config
     summary: dict[str, Any]
     rounds: Records
-    servers: Records
-    links: Records
-    ledger: Records
+    servers: Sequence[dict[str, Any]]
+    links: Sequence[dict[str, Any]]
+    ledger: Sequence[dict[str, Any]]
     link_joules: (
         NDArray[np.float64] | None
     )  # [N, N] price of a whole model on every link; None where few are considered
@@ -126,13 +127,18 @@ class Session:
             config=config,
             summary=summary,
             rounds=rounds,
-            servers=self._database.records("servers"),
-            links=self._database.records("links"),
-            ledger=self._database.records("ledger"),
+            servers=self._records("servers"),
+            links=self._records("links"),
+            ledger=self._records("ledger"),
             link_joules=self._link_joules(),
             propensity=self._database.last_propensity(),
             folder=None if folder is None else folder.path,
         )
+
+    def _records(self, table: str) -> Sequence[dict[str, Any]]:
+        if self._folder is None or self._config.servers <= MATRIX_LIMIT:
+            return self._database.records(table)
+        return LazyRecords(self._folder.database, table)
 
     def _link_joules(self) -> NDArray[np.float64] | None:
         is_sparse = considered_links(self._config) is not None and self._config.servers > MATRIX_LIMIT

@@ -44,7 +44,9 @@ def balanced_units(
         probability = _scaled(probability, degree, lambda table: table.sum(axis=1, keepdims=True))
         if np.abs(_column_sums(probability, candidates) - degree * active).max() < _TOLERANCE:
             break
-    units = _whole_rows(rows_to(probability, degree), degree * active)
+    units = _whole_rows(rows_to(probability, degree), possible, degree * active)
+    if (units.sum(axis=1) != degree * UNITS * active).any():
+        return None
     _even_out(units, possible, candidates, degree * active)
     return units if _settle_columns(units, possible, candidates, degree * active) else None
 
@@ -64,11 +66,11 @@ def _column_sums(table: FloatMatrix | Units, candidates: Indices) -> NDArray[np.
     return np.bincount(candidates.reshape(-1), table.reshape(-1), minlength=len(table)).astype(np.float64, copy=False)
 
 
-def _whole_rows(probability: FloatMatrix, total: Indices) -> Units:
+def _whole_rows(probability: FloatMatrix, possible: BoolMatrix, total: Indices) -> Units:
     """Units whose rows sum to `total`: rounded down, and one more for the entries that lost most."""
     exact = UNITS * probability
     units = np.floor(exact).astype(np.int64)
-    lost = np.where((probability > 0) & (units < UNITS), exact - units, -1.0)
+    lost = np.where(possible & (units < UNITS), exact - units, -1.0)
     rank = np.argsort(np.argsort(-lost, axis=1), axis=1)
     units += rank < (UNITS * total - units.sum(axis=1))[:, None]
     return units
@@ -106,7 +108,7 @@ def _settle_columns(units: Units, possible: BoolMatrix, candidates: Indices, tot
     """Send what few units are left along short paths to where they are missing; whether all found their place."""
     excess = _column_sums(units, candidates).astype(np.int64) - UNITS * total
     by_sender = np.argsort(candidates.reshape(-1), kind="stable").reshape(candidates.shape)  # [N, d] places of a column
-    for column in np.repeat(np.arange(len(units)), np.maximum(excess, 0)):
+    for column in np.repeat(np.arange(len(units)), np.maximum(excess, 0)).tolist():
         moves = _path(column, excess, units, possible, candidates, by_sender)
         if not moves:
             return False
@@ -161,7 +163,7 @@ def _way_to(end: int, start: int, came: Indices, flat: Indices) -> list[tuple[in
 def halving_rounding(units: Units, candidates: Indices, rng: np.random.Generator) -> BoolMatrix:  # [N, d] -> [N, d]
     """Links, each with probability units / UNITS, whose degrees are the sums of rows and columns."""
     value = units.reshape(-1).copy()
-    drawn = value == UNITS
+    drawn: NDArray[np.bool_] = value == UNITS
     link = np.flatnonzero((value > 0) & ~drawn)  # still open, by receiver
     value = value[link]
     by_sender = np.argsort(candidates.reshape(-1)[link], kind="stable")

@@ -1,0 +1,208 @@
+"""Candidate-limited links: what must hold of the graph, of every draw on it, and of what is learned."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hatdfed.candidates import CandidateRule, exchanged, regular_graph, spread
+from hatdfed.coordinator import Coordinator
+from hatdfed.energy.prices import draw_prices
+from hatdfed.jsonable import from_jsonable, to_jsonable
+from hatdfed.policies import POLICIES
+from hatdfed.policies.base import PolicyContext
+from hatdfed.policies.scheduled import Scheduled
+from hatdfed.randomness import stream
+from hatdfed.round import RoundReport, ServerReport
+from hatdfed.topology import off_diagonal
+from hatdfed.utility import LinkUtility
+
+TAKERS = {
+    "link-bandit": {},
+    "random-links": {},
+    "priced-links": {"thrift": 3.0},
+    "balanced-links": {"thrift": 3.0, "degree": 2},
+}
+DRAWS = {"balanced-links": 500}  # those take longer, and have laws of their own
+
+graphs = st.integers(2, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1), st.integers(0, 2**32)))
+
+
+def is_regular(candidates):
+    size, degree = candidates.shape
+    ascending = (np.diff(candidates, axis=1) > 0).all()
+    others = (candidates != np.arange(size)[:, None]).all()
+    return ascending and others and (np.bincount(candidates.ravel(), minlength=size) == degree).all()
+
+
+def coordinator(policy, size, rule, *, budget=None, seed=3, churn=0.0, every=1):
+    prices = draw_prices(
+        seed, size, num_devices=30, samples_per_device=2, bits_per_sample=512, model_bits=1e6,
+        weak_joules_per_sample=0.5, strong_joules_per_sample=0.25, device_kbit_per_joule=1.0,
+        link_kbit_per_joule=(20.0, 50.0), with_table=rule is None,
+    )  # fmt: skip
+    drawer = POLICIES[policy](**TAKERS[policy])
+    drawer = Scheduled(drawer, every=every, finish_rounds=1) if every > 1 else drawer
+    return Coordinator(
+        drawer, LinkUtility(), prices, seed=seed, horizon=40, budget=budget or size, churn=churn, candidates=rule
+    )
+
+
+def reports(boss, plan, *, short, missing=()):
+    """Everything drawn arrives but what the first server sent; `short` rows are about those that were heard only."""
+    size = boss.prices.num_servers
+
+    def one(i):
+        if i in missing:
+            return None
+        senders = plan.draw.topology.senders(i)
+        heard = np.array([i, *(sender for sender in senders if sender != 0)])
+        energy = (
+            boss.prices.upload(plan.t, i, 3 + i % 5),
+            boss.prices.training(plan.t, i, 6),
+            *(boss.prices.link(plan.t, i, sender) for sender in senders),
+        )
+        importance, delivered = np.full(len(heard), 1 / len(heard)), heard != i
+        report = ServerReport(
+            float(stream(9, "accuracy", plan.t, i).random()), 6, importance, delivered, energy, senders=heard
+        )
+        if short:
+            return report
+        rows = (report.row(importance, np.float64(np.nan), size), report.row(delivered, np.False_, size))
+        return ServerReport(report.accuracy, 6, *rows, energy)
+
+    return RoundReport(tuple(one(i) for i in range(size)))
+
+
+@given(graphs)
+def test_everybody_considers_as_many_as_consider_them(graph):
+    size, degree, seed = graph
+    assert is_regular(regular_graph(size, degree, stream(seed, "graph")))
+
+
+@given(graphs, st.integers(1, 40))
+def test_an_exchange_leaves_the_graph_regular_and_what_is_liked_in_place(graph, offered):
+    size, degree, seed = graph
+    before = regular_graph(size, degree, stream(seed, "graph"))
+    liking = stream(seed, "liking").random(before.shape)
+    done = exchanged(before, liking, min(offered, degree), stream(seed, "exchange"))
+    assert is_regular(done.candidates)
+    kept = done.origin >= 0
+    np.testing.assert_array_equal(done.candidates[kept], before[np.nonzero(kept)[0], done.origin[kept]])
+    for row in range(size):
+        stays = before[row, np.argsort(liking[row])[min(offered, degree) :]]
+        assert set(stays) <= set(done.candidates[row, kept[row]])
+
+
+def test_a_new_candidate_starts_from_the_mean_of_the_old_ones():
+    before = regular_graph(50, 6, stream(0, "graph"))
+    done = exchanged(before, np.zeros(before.shape), 3, stream(0, "exchange"))
+    known = stream(0, "known").normal(size=before.shape)
+    carried = done.carry(known)
+    is_new = done.origin < 0
+    assert 0.3 < is_new.mean() <= 0.5  # three of six are offered, and nearly all find somebody
+    np.testing.assert_array_equal(carried[is_new], np.repeat(known.mean(axis=1), is_new.sum(axis=1)))
+    assert sorted(carried[~is_new]) == sorted(known[np.nonzero(~is_new)[0], done.origin[~is_new]])
+
+
+def test_whoever_likes_all_the_same_meets_everybody_as_often():
+    candidates, met = regular_graph(12, 4, stream(0, "graph")), np.zeros((12, 12))
+    for t in range(4000):
+        candidates = exchanged(candidates, np.zeros(candidates.shape), 2, stream(t, "exchange")).candidates
+        met += spread(np.ones(candidates.shape), candidates)
+    np.testing.assert_allclose(off_diagonal(met) / 4000, 4 / 11, atol=0.1)
+
+
+def test_exchanges_bring_cheap_links_together():
+    size, rule = 60, CandidateRule(8)
+    prices = stream(0, "prices").uniform(1, 3, (size, size))
+    first = candidates = rule.first(0, size)
+    for t in range(30):
+        candidates = rule.exchange(candidates, -np.take_along_axis(prices, candidates, axis=1), 0, t).candidates
+    before, after = (np.take_along_axis(prices, table, axis=1).mean() for table in (first, candidates))
+    assert after < 0.85 * before
+
+
+@pytest.mark.parametrize("policy", TAKERS)
+@pytest.mark.parametrize("churn", [0.0, 0.3])
+def test_only_candidates_are_drawn_and_exactly_the_budget(policy, churn):
+    size, rule = 24, CandidateRule(6, refresh_every=2)
+    boss = coordinator(policy, size, rule, churn=churn)
+    state = boss.start(np.zeros(size))
+    for _ in range(8):
+        plan = boss.plan(state)
+        draw = plan.draw
+        assert is_regular(draw.candidates)
+        assert draw.propensity.shape == (size, 6)
+        assert not draw.propensity.flags.writeable
+        considered = spread(np.ones(draw.candidates.shape, dtype=bool), draw.candidates)
+        assert considered[draw.topology.pairs[:, 0], draw.topology.pairs[:, 1]].all()
+        assert (draw.propensity.take(draw.places) > 0).all()
+        assert draw.topology.num_links == round(draw.propensity.sum())
+        assert abs(draw.propensity.sum() - draw.topology.num_links) < 1e-9
+        if churn == 0:
+            assert draw.topology.num_links == (2 * size if policy == "balanced-links" else size)
+        state, _ = boss.learn(state, plan, reports(boss, plan, short=True))
+
+
+@pytest.mark.parametrize("policy", TAKERS)
+def test_links_are_drawn_as_often_as_their_probability_says(policy):
+    size = 12
+    boss = coordinator(policy, size, CandidateRule(5))
+    drawer, candidates = boss.policy, boss.start(np.zeros(size)).candidates
+    prices = boss.prices.joules_of(np.arange(size)[:, None], candidates)
+    context = PolicyContext(
+        0, 40, 17, prices, np.ones(size, dtype=bool), np.ones(prices.shape, dtype=bool), candidates=candidates
+    )
+    state = drawer.init_for(candidates)
+    if policy != "random-links":
+        state = state._replace(log_weights=stream(1, "weights").normal(size=prices.shape))
+    count, draws = np.zeros(prices.shape), DRAWS.get(policy, 3000)
+    for t in range(draws):
+        draw = drawer.propose(state, context, stream(5, "draw", t))
+        count.reshape(-1)[draw.places] += 1
+    deviation = np.sqrt(np.maximum(draw.propensity * (1 - draw.propensity) / draws, 1e-12))
+    assert np.ptp(draw.propensity) > 0.1 or policy == "random-links"
+    assert np.abs((count / draws - draw.propensity) / deviation).max() < 4.5
+
+
+@pytest.mark.parametrize("policy", ["link-bandit", "random-links", "priced-links"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_with_all_others_as_candidates_every_bit_is_as_without(policy, every):
+    size = 9
+    limited = coordinator(policy, size, CandidateRule(size - 1, refresh_every=2), every=every)
+    plain = coordinator(policy, size, None, every=every)
+    states = [boss.start(np.full(size, 0.4)) for boss in (limited, plain)]
+    for t in range(9):
+        plans = [boss.plan(state) for boss, state in zip((limited, plain), states, strict=True)]
+        assert plans[0].draw.topology == plans[1].draw.topology
+        np.testing.assert_array_equal(plans[0].draw.propensity.ravel(), off_diagonal(plans[1].draw.propensity).ravel())
+        missing = (4,) if t == 5 else ()
+        told = [reports(limited, plans[0], short=True, missing=missing)]
+        told.append(reports(plain, plans[1], short=False, missing=missing))
+        learned = [boss.learn(*each) for boss, *each in zip((limited, plain), states, plans, told, strict=True)]
+        states = [state for state, _ in learned]
+        np.testing.assert_array_equal(learned[0][1].utility.ravel(), off_diagonal(learned[1][1].utility).ravel())
+        np.testing.assert_allclose(learned[0][1].regret, learned[1][1].regret, rtol=1e-12, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32))
+def test_a_round_after_json_is_the_same_round(seed):
+    boss = coordinator("link-bandit", 10, CandidateRule(4, refresh_every=2), seed=seed)
+    state = boss.start(np.zeros(10))
+    for _ in range(3):
+        plan = boss.plan(state)
+        state, _ = boss.learn(state, plan, reports(boss, plan, short=True))
+    again = from_jsonable(json.loads(json.dumps(to_jsonable(state))), boss.start(np.zeros(10)))
+    np.testing.assert_array_equal(again.candidates, state.candidates)
+    assert boss.plan(again).draw.topology == boss.plan(state).draw.topology
+
+
+def test_a_state_from_before_candidates_can_still_be_read():
+    boss = coordinator("link-bandit", 5, None)
+    state = boss.start(np.full(5, 0.25))
+    old = {name: value for name, value in to_jsonable(state).items() if name != "candidates"}
+    assert from_jsonable(old, boss.start(np.zeros(5))).candidates is None
