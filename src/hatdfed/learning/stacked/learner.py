@@ -19,6 +19,10 @@ from hatdfed.learning.stacked.optimiser import step_in_place, step_rates
 from hatdfed.learning.stacked.step import Rates, Step
 from hatdfed.learning.work import WorkPlan
 
+# Batches are padded to a multiple of this many samples. On a CPU products of such lengths are summed in the same order
+# however long they are, so that a server's numbers do not depend on the company in which it is played.
+_PADDING = {"cpu": 16}
+
 
 class Images(NamedTuple):
     """A pool of images on the device, channels last."""
@@ -134,7 +138,7 @@ class _Batch(NamedTuple):
 
 
 class _Schedule(NamedTuple):
-    """The batches of S servers, step by step, padded to the largest."""
+    """The batches of S servers, step by step, padded to the largest and a little more."""
 
     indices: list[Tensor]  # [S, B] into the pool, one for each step
     counts: list[Tensor]  # [S]
@@ -146,11 +150,12 @@ class _Schedule(NamedTuple):
         sizes = np.zeros((num_steps, len(plans)), dtype=np.int64)
         for server, plan in enumerate(plans):
             sizes[: len(plan.batches), server] = [len(batch) for batch in plan.batches]
-        padded = np.zeros((num_steps, len(plans), int(sizes.max(initial=0))), dtype=np.int64)
+        unit = _PADDING.get(device.type, 1)
+        widths = [-(-int(width) // unit) * unit for width in sizes.max(axis=1, initial=0)]
+        padded = np.zeros((num_steps, len(plans), max(widths, default=0)), dtype=np.int64)
         for server, plan in enumerate(plans):
             for step, batch in enumerate(plan.batches):
                 padded[step, server, : len(batch)] = batch
         on_device = torch.from_numpy(padded).to(device, non_blocking=True)
         counts = torch.from_numpy(sizes).to(device, non_blocking=True)
-        widths = sizes.max(axis=1).tolist() if num_steps else []
         return cls([index[:, :width] for index, width in zip(on_device, widths, strict=True)], list(counts), sizes)
