@@ -16,7 +16,7 @@ from hatdfed.report import CAUSES, LastLinks, Record, Vector, column
 from hatdfed.report.words import unparted
 
 MOST_LINES = 12  # servers with a line of their own; more would be a thicket
-MOST_POINTS = 800  # of a curve, more than its pixels; a longer run is thinned out, its last round is always there
+MOST_POINTS = 400  # of a curve; a longer run is thinned out, its last round is always there
 MOST_LEDGER_LINES = 200
 _MOST_LINKS = 20_000
 _CURVES = ("avg", "std", "best", "worst")
