@@ -28,7 +28,9 @@ class Placement:
         require_one_of("--fleet", self.fleet, FLEETS)
         require_one_of("--device", self.device, DEVICES)
         if self.fleet == "sharded" and self.shards is None:
-            raise ConfigError("--fleet sharded needs --shards, the number of processes that share one run's servers.")
+            raise ConfigError(
+                "--fleet sharded needs --shards, the processes that share a run's servers, as `run` has it."
+            )
         if self.fleet != "sharded" and (self.shards is not None or self.address is not None):
             raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
 

@@ -7,10 +7,10 @@ there. What passes through this process is orders, reports and checkpoints.
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,9 +57,11 @@ class ShardActor:
         """Which process this is."""
         return os.getpid()
 
-    def peak_bytes(self) -> int:
-        """The most memory that this process has had."""
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    def memory(self) -> dict[str, int]:
+        """Bytes that this process has to itself now, and the most that it has had with what it shares."""
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        known = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+        return {"own": 1024 * int(known["RssAnon"][0]), "peak_with_shared": 1024 * int(known["VmHWM"][0])}
 
     @property
     def _built(self) -> Shard:
@@ -103,9 +105,9 @@ class RayShards:
             [actor.do.remote(verb, *(those[n] for those in arguments)) for n, actor in enumerate(self._actors)]
         )
 
-    def peak_bytes(self) -> list[int]:
-        """The most memory that each shard's process has had."""
-        return self._get([actor.peak_bytes.remote() for actor in self._actors])
+    def memory(self) -> list[dict[str, int]]:
+        """Of each shard's process."""
+        return self._get([actor.memory.remote() for actor in self._actors])
 
     def close(self) -> None:
         """End the actors, and a cluster of our own."""
