@@ -1,15 +1,20 @@
 """What a sweep file may say, which runs it stands for, and what it is told when it makes no sense."""
 
+import csv
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 from tests.unit.sweeps.small import SMALL
 
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.folder import SweepFolder, default_folder
 from hatdfed.sweeps.points import all_runs, points
+from hatdfed.sweeps.sweep import check_runs, size_of
 
+ROOT = Path(__file__).resolve().parents[3]
 RANGE = {"low": 0.1, "high": 0.5}
 
 
@@ -139,3 +144,24 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path):
     (tmp_path / "full" / "thesis.tex").write_text("")
     with pytest.raises(RunFolderError, match="holds something that is no sweep"):
         SweepFolder(tmp_path / "full").refuse_others(one)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "sweeps").glob("*.yaml")), ids=lambda path: path.name)
+def test_example_files_can_be_played(path):
+    sweep = read_sweep(path)
+    check_runs(sweep, None)
+    assert size_of(sweep)[0] >= 20
+
+
+def test_the_files_of_the_page_can_be_read():
+    page = (ROOT / "docs" / "sweeps.md").read_text()
+    grid, search = (read_sweep(yaml.safe_load(text)) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    assert len(all_runs(points(grid))) == 24
+    assert search.search is not None
+    assert search.search.parameters["schedule.every"].high == 8
+
+
+def test_the_table_of_the_page_is_that_of_the_example():
+    sweep = read_sweep(ROOT / "examples" / "sweeps" / "digits-40.yaml")
+    rows = list(csv.DictReader((ROOT / "docs" / "sweeps" / "summary.csv").read_text().splitlines()))
+    assert [row["point"] for row in rows] == [point.label for point in points(sweep)]
