@@ -9,6 +9,8 @@ from web_help import serving, unfinish
 from hatdfed.dashboard.catalogue import Catalogue
 from hatdfed.dashboard.live import Streams
 from hatdfed.dashboard.site import Site
+from hatdfed.report.document import gather
+from hatdfed.report.document_text import html_text
 from hatdfed.report.words import joules
 
 pytestmark = pytest.mark.browser
@@ -74,6 +76,20 @@ def test_paper_is_light(browser, address):
     assert ask(browser, "document.documentElement.dataset.theme") == "light"
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
     assert ask(browser, "document.documentElement.dataset.theme") == "dark"
+
+
+def test_no_table_of_a_report_is_cut_on_paper(browser, runs, tmp_path):
+    report = tmp_path / "report.html"
+    report.write_text(html_text(gather([runs / "both"], tmp_path / "pictures")))
+    shape(browser, (690, 1000))  # an A4 page between its margins
+    browser.get(report.as_uri())
+    wide = "Math.max(...[...document.querySelectorAll('.scroll')].map((box) => box.scrollWidth - box.clientWidth))"
+    assert ask(browser, wide) > 0, "on a screen it is scrolled"
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert ask(browser, wide) <= 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_a_run_whose_records_are_damaged_says_so_in_its_page(browser, runs, address):

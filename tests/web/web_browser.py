@@ -34,7 +34,7 @@ def shape(browser, size, *, dark=False):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wish})
 
 
-def wait_for(look, seconds=15):
+def wait_for(look, seconds=30):
     """What `look` gives, as soon as that is something."""
     end = time.monotonic() + seconds
     while not (found := look()):
