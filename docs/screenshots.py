@@ -1,9 +1,10 @@
-"""Pictures of every page of the dashboard, light and dark, in docs/dashboard/.
+"""Pictures of every page of the dashboard and of a report, light and dark, in docs/dashboard/.
 
     python docs/screenshots.py
 
 Everything in them is real: methods compared on the embedded digits, a run that is being played, a deployment with
-certificates whose last edge was switched off. Needs Chromium with its driver, and the package selenium.
+certificates whose last edge was switched off, a report of two of the runs. Needs Chromium with its driver, and the
+package selenium.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ import cluster  # noqa: E402 (an example, which is not installed)
 METHODS = ("hat-dfed", "hat-dfed-plus", "rnd", "d-psgd", "full", "local")
 WIDE, PHONE = 1200, 390
 EDGES = 4
-SHADES = 160  # of a picture; enough for flat colours, and a third of the size
+RUN_HEAD, REPORT_HEAD = 1000, 2450  # pixels of pages that are longer than a picture should be
+SHADES = 256
 
 
 def main() -> None:
@@ -51,9 +53,11 @@ def main() -> None:
         wait_for_rounds(runs / "live" / "run.sqlite")
         edges[-1].terminate()
         address = serve(stack, folder, port)
+        reported = (f"runs/compare-digits/{method}-seed{seed}" for method in METHODS[:2] for seed in range(3))
+        cluster.hatdfed("report", *reported, "-o", "report.html")
         time.sleep(15)  # until the coordinator knows that an edge is away
         for theme in ("light", "dark"):
-            photograph(address, target, theme)
+            photograph(address, folder / "report.html", target, theme)
 
 
 def deploy(stack: ExitStack, folder: Path) -> tuple[int, list[subprocess.Popen[bytes]]]:
@@ -94,7 +98,7 @@ def wait_for_rounds(database: Path) -> None:
 
 def serve(stack: ExitStack, folder: Path, port: int) -> str:
     """The dashboard's address."""
-    os.chdir(folder)  # so that the list is headed by a short name
+    os.chdir(folder)  # so that the list is headed by a short name, and runs of the report have one
     where = ("--runs", "runs", "--coordinator", f"127.0.0.1:{port}", "--ca", str(folder / "ca"))
     cluster.start(stack, folder / "dashboard.log", "dashboard", "--port", "0", *where)
     said = folder / "dashboard.out"
@@ -103,7 +107,7 @@ def serve(stack: ExitStack, folder: Path, port: int) -> str:
     return found[0]
 
 
-def photograph(address: str, target: Path, theme: str) -> None:
+def photograph(address: str, report: Path, target: Path, theme: str) -> None:
     """All pages in one theme."""
     with urlopen(f"{address}/api/runs") as answer:  # noqa: S310 (our own address)
         cards = json.load(answer)
@@ -112,9 +116,28 @@ def photograph(address: str, target: Path, theme: str) -> None:
     chosen = "&".join(f"run={run_id}" for run_id in done.values())
     pages = {"runs": "/", "run": f"/runs/{run}", "comparison": f"/compare?{chosen}", "deployment": "/deployment"}
     with browser(theme) as window:
-        for name, page in pages.items():
-            take(window, address + page, target / f"{name}-{theme}.png", WIDE)
-        take(window, address + pages["run"], target / f"phone-{theme}.png", PHONE, height=1700)
+        taken = {name: take(window, address + page, WIDE) for name, page in pages.items()}
+        taken["report"] = head(take(window, report.as_uri(), WIDE), REPORT_HEAD)
+        phone = [take(window, address + pages[name], PHONE, height=1700) for name in ("runs", "run")]
+    taken |= {"run-head": head(taken["run"], RUN_HEAD), "phone": beside(phone)}
+    for name, picture in taken.items():
+        small = picture.quantize(SHADES, kmeans=2, dither=Image.Dither.NONE)  # flat colours: a third of the size
+        small.save(target / f"{name}-{theme}.png", optimize=True)
+
+
+def head(picture: Image.Image, height: int) -> Image.Image:
+    """The upper part of a picture."""
+    return picture.crop((0, 0, picture.width, min(height, picture.height)))
+
+
+def beside(pictures: list[Image.Image]) -> Image.Image:
+    """Pictures of one size in a row, with a gap as wide as a thumb between them."""
+    width, height = pictures[0].size
+    gap = 40
+    row = Image.new("RGB", (len(pictures) * (width + gap) - gap, height), (128, 128, 128))
+    for index, picture in enumerate(pictures):
+        row.paste(picture, (index * (width + gap), 0))
+    return row
 
 
 @contextmanager
@@ -134,7 +157,7 @@ def browser(theme: str) -> Iterator[Any]:
         window.quit()
 
 
-def take(window: Any, address: str, path: Path, width: int, height: int | None = None) -> None:
+def take(window: Any, address: str, width: int, height: int | None = None) -> Image.Image:
     """One page, as long as it is."""
 
     def shape(tall: int) -> None:
@@ -144,10 +167,10 @@ def take(window: Any, address: str, path: Path, width: int, height: int | None =
     shape(900)
     window.get(address)
     time.sleep(3)
-    shape(height or window.execute_script("return document.documentElement.scrollHeight"))
+    shape(height or window.execute_script("return document.body.scrollHeight"))
     time.sleep(1)
     with Image.open(io.BytesIO(window.get_screenshot_as_png())) as picture:
-        picture.convert("RGB").quantize(SHADES, dither=Image.Dither.NONE).save(path, optimize=True)
+        return picture.convert("RGB")
 
 
 if __name__ == "__main__":
