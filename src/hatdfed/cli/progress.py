@@ -111,14 +111,15 @@ def watch_download() -> Iterator[DownloadProgress]:
 def _counter(what: str, *, lines: int) -> Iterator[_Show]:
     """`lines` is how many plain lines a whole job may take where there is no terminal."""
     if not err.is_terminal:
-        left, printed = _TimeLeft(), -1
+        left, printed, before = _TimeLeft(), -1, ""
 
         def print_line(done: int, total: int, text: str) -> None:
-            nonlocal printed
+            nonlocal printed, before
             remaining, part = left.after(done, total), lines * done // total
-            if part > printed or done == total:
-                printed = part
-                err.print(f"{what} {done}/{total}  {text}{remaining}", soft_wrap=True)
+            line = f"{what} {done}/{total}  {text}{remaining}"
+            if part > printed or (done == total and line != before):
+                printed, before = part, line
+                err.print(line, soft_wrap=True)
 
         yield print_line
         return
