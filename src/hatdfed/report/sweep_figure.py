@@ -26,6 +26,7 @@ _NAMES = {
     "link_joules": "Energy of links",
 }
 _MOST_LABELS = 12
+_LEAST_SEEDS = 3  # for an interval
 
 
 def sweep_figure(rows: Sequence[Row], x: str, y: str) -> Figure:
@@ -36,7 +37,8 @@ def sweep_figure(rows: Sequence[Row], x: str, y: str) -> Figure:
     spots[:, 0] /= unit.joules
     figure, axes = st.chart(9.2, 5.8, _title(rows, front), _note(rows))
     st.name_axes(axes, f"{_NAMES[x]} ({unit.symbol})", _NAMES[y])
-    spread = [_spread(row, x, y, unit.joules) for row in rows]
+    # Intervals of all points would hide the points; those of two seeds are wider than any picture.
+    spread = [_spread(row, x, y, unit.joules) if index in front else (0.0, 0.0) for index, row in enumerate(rows)]
     groups = _colours(rows)
     for index, spot in enumerate(spots):
         _mark(axes, spot, spread[index], groups[index][1], on_front=index in front)
@@ -65,13 +67,15 @@ def _note(rows: Sequence[Row]) -> str:
     seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     if counts == [1]:
         return "After the last round, one seed each. Filled: on the front."
-    return f"After the last round, mean over {seeds} with its 95 % interval. Filled: on the front."
+    bars = ", with the 95 % interval of its mean" if counts[-1] >= _LEAST_SEEDS else ""
+    return f"After the last round, mean over {seeds}. Filled: on the front{bars}."
 
 
 def _spread(row: Row, x: str, y: str, unit: float) -> tuple[float, float]:
-    """Half of the interval, each way; nothing where one seed has none."""
-    halves = [(row[f"{key}_high"] - row[key]) if row[f"{key}_high"] is not None else 0.0 for key in (x, y)]
-    return halves[0] / unit, halves[1]
+    """Half of the interval, each way; nothing where seeds are too few."""
+    if len(row["seeds"]) < _LEAST_SEEDS:
+        return 0.0, 0.0
+    return (row[f"{x}_high"] - row[x]) / unit, row[f"{y}_high"] - row[y]
 
 
 def _mark(axes: Axes, spot: Vector, spread: tuple[float, float], colour: str, *, on_front: bool) -> None:
@@ -82,18 +86,19 @@ def _mark(axes: Axes, spot: Vector, spread: tuple[float, float], colour: str, *,
 
 
 def _colours(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """The value of the first setting that varies over few values, and its colour; one colour where none does."""
-    for key in dict.fromkeys(key for row in rows for key in row["settings"]):
-        values = list(dict.fromkeys(str(row["settings"].get(key)) for row in rows))
+    """The value of a setting that varies over few values, and its colour; names before numbers, one colour if none."""
+    keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
+    columns = {key: [row["settings"].get(key) for row in rows] for key in keys}
+    for key in sorted(keys, key=lambda key: not all(isinstance(value, str) for value in columns[key])):
+        values = sorted({_value(value) for value in columns[key]}, key=lambda text: (len(text), text))
         if 1 < len(values) <= len(st.PALETTE):
             name = {value: value if key == "method" else f"{key.rpartition('.')[2]} {value}" for value in values}
-            mine = [str(row["settings"].get(key)) for row in rows]
-            return [(name[value], st.PALETTE[values.index(value)]) for value in mine]
+            return [(name[_value(value)], st.PALETTE[values.index(_value(value))]) for value in columns[key]]
     return [("", st.PALETTE[0])] * len(rows)
 
 
 def _legend(axes: Axes, groups: Sequence[tuple[str, str]]) -> None:
-    found = {name: colour for name, colour in groups if name}
+    found = dict(sorted({(name, colour) for name, colour in groups if name}, key=lambda one: st.PALETTE.index(one[1])))
     handles = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in found.values()]
     if handles:
         st.legend(axes, handles, list(found), loc="upper left", bbox_to_anchor=(1.01, 1.02))
