@@ -12,10 +12,13 @@ import pytest
 from tests.cluster import sweep_driver
 from tests.cluster.two_nodes import HEAD, two_nodes
 
-from hatdfed.experiment import run
+import hatdfed
+from hatdfed.experiment import Job, run
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.reading import reading
 from hatdfed.standing import is_finished, read_run
+from hatdfed.sweeps.file import read_sweep
+from hatdfed.sweeps.points import all_runs, points
 
 pytestmark = pytest.mark.cluster
 
@@ -94,22 +97,33 @@ def test_one_node_is_killed_in_the_middle(nodes, tmp_path):
     driver = Driver(nodes, out)
     for event in driver.events():
         seen.append(event)
-        if sum(each["event"] == "done" for each in seen) == 12 and event["event"] == "done":
+        if event["event"] == "done" and _count(seen, "done") == 12:
             assert nodes.processes("b")
             nodes.kill("b")
     assert driver.process.returncode == 0
-    jobs = sweep_driver.jobs(out)
-    assert Counter(event["run"] for event in seen if event["event"] == "done") == dict.fromkeys(jobs, 1)
-    assert not [event for event in seen if event["event"] == "failed"]
-    assert sorted(path.name for path in out.iterdir()) == sorted(job.out.name for job in jobs.values())
-    for job in jobs.values():
-        assert is_finished(job)
-        with reading(job.out / "run.sqlite") as records:
-            assert records.progress()["rounds"] == sweep_driver.ROUNDS
+    assert seen[-1] == {"event": "end", "rows": 8, "failed": {}}
+    runs = {run.name: run.config for run in all_runs(points(read_sweep(sweep_driver.FILE)))}
+    assert len(runs) == 40
+    assert Counter(event["run"] for event in seen if event["event"] == "done") == dict.fromkeys(runs, 1)
+    assert sorted(path.name for path in (out / "runs").iterdir()) == sorted(runs)
+    for name, config in runs.items():
+        assert is_finished(Job(config, out / "runs" / name))
+        with reading(out / "runs" / name / "run.sqlite") as records:
+            assert records.progress()["rounds"] == config.rounds
     lost = [event["text"] for event in seen if event["event"] == "note"]
     assert lost
     assert all("was lost" in text for text in lost)
     orders = [frozenset(event["runs"]) for event in seen if event["event"] == "order"]
     assert len(orders) == len(set(orders)) + len(lost)  # a batch is played again only where it was lost
-    assert sum(map(len, set(orders))) == len(jobs)
-    assert [event for event in seen if event["event"] == "rounds"][-1]["done"] == len(jobs) * sweep_driver.ROUNDS
+    assert sum(map(len, set(orders))) == len(runs)
+    rounds = [event for event in seen if event["event"] == "rounds"]
+    assert rounds[-1]["done"] == rounds[-1]["total"] == sum(config.rounds for config in runs.values())
+    here = hatdfed.sweep(sweep_driver.FILE, out=tmp_path / "here", jobs=2, device="cpu")
+    assert (
+        json.loads((out / "summary.json").read_text())["rows"]
+        == json.loads((here.folder / "summary.json").read_text())["rows"]
+    )
+
+
+def _count(events, kind):
+    return sum(event["event"] == kind for event in events)
