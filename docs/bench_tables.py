@@ -15,20 +15,20 @@ _HEADINGS = ("servers", "fleet", "seconds a round", "server-rounds a second", "Ã
 
 def fleets_table(*names: str) -> str:
     """The rows of `hatdfed bench --out`, of one or several files."""
-    rows = [row for name in names for row in _load(name)["workloads"]]
+    rows = [row for name in names for row in load(name)["workloads"]]
     return table(_HEADINGS, [_fleet_row(row) for row in rows])
 
 
 def machine_line(name: str) -> str:
     """What was measured on, and its yardstick."""
-    report = _load(name)
+    report = load(name)
     return f"{report['machine']['name']}, matrix product {report['gemm_gflops']:,.0f} GFLOP/s"
 
 
 def coordinator_table(*names: str) -> str:
     """The coordinator's milliseconds, a column for each file."""
-    columns = [{row["servers"]: row["milliseconds"] for row in _load(name)["coordinator"]} for name in names]
-    machines = [_load(name)["machine"]["processor"] for name in names]
+    columns = [{row["servers"]: row["milliseconds"] for row in load(name)["coordinator"]} for name in names]
+    machines = [load(name)["machine"]["processor"] for name in names]
     rows = [
         [str(size), f"{size * (size - 1):,}", *(f"{column[size]:.1f}" for column in columns)] for size in columns[0]
     ]
@@ -37,7 +37,7 @@ def coordinator_table(*names: str) -> str:
 
 def profile_table(name: str, count: int = 12) -> str:
     """The kernels that take most of a round."""
-    profile = _load(name)
+    profile = load(name)
     busy = profile["gpu_milliseconds"]
     rows = [
         [f"`{row['kernel'][:40]}`", f"{row['milliseconds']:.2f}", f"{100 * row['milliseconds'] / busy:.0f} %"]
@@ -57,7 +57,7 @@ def speed_table() -> str:
     )
     rows = []
     for name, sizes in wanted:
-        report = _load(name)
+        report = load(name)
         for row in report["workloads"]:
             if row["fleet"] == "stacked" and row["servers"] in sizes:
                 machine = report["machine"]["name"].split(",")[0]
@@ -68,13 +68,13 @@ def speed_table() -> str:
 
 def phases_table() -> str:
     """Milliseconds a server, phase by phase."""
-    rows = _load("phases-cpu.json")["milliseconds_a_server"]
+    rows = load("phases-cpu.json")["milliseconds_a_server"]
     return table(("phase", "ms a server"), [[phase, f"{value:.1f}"] for phase, value in rows.items()])
 
 
 def memory_table(name: str) -> str:
     """What was predicted for stacked fleets, and what was used."""
-    rows = [row for row in _load(name)["workloads"] if row["fleet"] == "stacked"]
+    rows = [row for row in load(name)["workloads"] if row["fleet"] == "stacked"]
     cells = [
         [
             str(row["servers"]),
@@ -90,7 +90,7 @@ def memory_table(name: str) -> str:
 
 def half_precision_table() -> str:
     """Differences between TF32 and bfloat16."""
-    result = _load("half-precision-h200.json")
+    result = load("half-precision-h200.json")
     rows = [
         [
             f"{name}, {row['images']:,} images",
@@ -106,7 +106,7 @@ def half_precision_table() -> str:
 
 def wire_line() -> str:
     """A model between two edges, and the bare copy."""
-    row = _load("wire-cpu.json")
+    row = load("wire-cpu.json")
     return (
         f"{row['model_bytes'] / 1e6:.1f} MB in {row['edge_ms']:.0f} ms, the bare copy in {row['bare_ms']:.0f} ms: "
         f"{row['ratio']:.2f} times as long (median of {row['repeats']})"
@@ -115,7 +115,7 @@ def wire_line() -> str:
 
 def edge_memory_table() -> str:
     """How much an edge grows in rounds."""
-    rows = _load("edge-memory-cpu.json")["rows"]
+    rows = load("edge-memory-cpu.json")["rows"]
     cells = []
     for degree in sorted({row["in_degree"] for row in rows}):
         mine = [row for row in rows if row["in_degree"] == degree]
@@ -129,7 +129,7 @@ def edge_memory_table() -> str:
 
 def fifty_edges_line() -> str:
     """What fifty processes cost, and what they lose."""
-    row = _load("fifty-edges-cpu.json")
+    row = load("fifty-edges-cpu.json")
     reports, most = row["edges"] * row["rounds"], max(row["own_ms"])
     return (
         f"{row['edges']} edges, {row['rounds']} rounds: {row['links_lost']} of {row['links']:,} models and "
@@ -141,7 +141,7 @@ def fifty_edges_line() -> str:
 
 def paper_run_line() -> str:
     """How long a whole run takes."""
-    run = _load("paper-run-cpu.json")
+    run = load("paper-run-cpu.json")
     return f"{run['seconds']:.0f} seconds"
 
 
@@ -165,6 +165,7 @@ def table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _load(name: str) -> dict[str, Any]:
+def load(name: str) -> dict[str, Any]:
+    """One of the files."""
     content: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return content

@@ -2,6 +2,7 @@
 
 README.md              the table of `make run`, from docs/make_run/comparison.json, of methods, and of speed
 benchmarks/README.md   what is in benchmarks/results
+dashboard.md           how fast it is, and whether it grows, from benchmarks/results
 settings.md            every setting, from the config's own definition
 paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
@@ -30,6 +31,7 @@ from bench_tables import (
     table,
     wire_line,
 )
+from dashboard_blocks import dashboard_blocks
 from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
 from pydantic import BaseModel
@@ -115,6 +117,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/hat-dfed-plus.md": _filled(ROOT / "docs/hat-dfed-plus.md", beyond, {}),
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
+        ROOT / "docs/dashboard.md": _filled(ROOT / "docs/dashboard.md", dashboard_blocks(), {}),
         ROOT / "docs/settings.md": settings_page(),
     }
 
