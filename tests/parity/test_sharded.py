@@ -100,6 +100,11 @@ def test_hat_dfed_plus_in_eight_bits():
     assert_parity(settings("hat-dfed-plus", codec="int8", rounds=3), EVEN, tolerance=1e-3)
 
 
+@pytest.mark.parametrize("method", ["hat-dfed", "hat-dfed-plus"])
+def test_servers_that_consider_a_few_others_only(method):
+    assert_parity(settings(method, codec="float32", candidates=4), UNEVEN)
+
+
 def test_every_server_alone_in_its_shard():
     assert_parity(settings("pens", servers=4), (0, 1, 2, 3, 4))
 
