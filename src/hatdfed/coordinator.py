@@ -139,19 +139,14 @@ class Coordinator:
         spent = {cause: [0.0] * self.prices.num_servers for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
-        drawn, importance = plan.draw.topology.links, np.broadcast_to(np.nan, context.reachable.shape)
-        if context.candidates is not None:
-            drawn = np.zeros(context.reachable.shape, dtype=bool)
-            drawn.put(plan.draw.places, True)
-        if self.utility.reads_importance:
-            importance = self._importance(plan, report)
+        unknown = np.broadcast_to(np.nan, context.reachable.shape)
         return RoundFacts(
             gain=np.where(report.reported, report.accuracy - state.accuracy, 0.0),
             upload_joules=np.array(spent[Cause.UPLOAD]),
             compute_joules=np.array(spent[Cause.TRAINING]),
             prices=self.prices,
-            drawn=drawn,
-            importance=importance,
+            drawn=plan.draw.drawn,
+            importance=self._importance(plan, report) if self.utility.reads_importance else unknown,
             possible=context.possible,
             candidates=context.candidates,
             candidate_joules=None if context.candidates is None else context.prices,

@@ -41,6 +41,15 @@ class LinkDraw(NamedTuple):
         considered = (self.candidates + num_servers * np.arange(num_servers)[:, None]).reshape(-1)
         return considered.searchsorted(wanted).astype(np.int64, copy=False)
 
+    @property
+    def drawn(self) -> BoolMatrix:
+        """[N, N or d] which links were drawn, as a table."""
+        if self.candidates is None:
+            return self.topology.links
+        drawn = np.zeros(self.candidates.shape, dtype=bool)
+        drawn.put(self.places, True)
+        return drawn
+
 
 class RoundPlan(NamedTuple):
     """What the coordinator broadcasts."""

@@ -1,16 +1,24 @@
 """Runs in which every server considers a few others only: both fleets, checkpoints, records, and what is refused."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from hatdfed import loop, resume, run
 from hatdfed.build.placement import Placement
+from hatdfed.build.program import make_actors
+from hatdfed.build.shard import make_shard
 from hatdfed.build.simulation import make_batch, make_simulation
 from hatdfed.cli.app import app
+from hatdfed.energy.prices import EnergyPrices
 from hatdfed.errors import ConfigError
+from hatdfed.fleets.sharded import LocalShards, ShardedFleet
 from hatdfed.learning.datasets import load_dataset
 from hatdfed.resolve import config_budget, notes, resolve
+from hatdfed.round import RoundReport
 from hatdfed.session import config_digest
+from hatdfed.topology import Topology
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
 FIXED = {
@@ -88,6 +96,25 @@ def test_a_large_run_reads_its_records_when_asked_and_makes_no_matrix(tmp_path):
     assert {row["cause"] for row in result.ledger[:5]} <= {"upload", "training", "link"}
 
 
+def forbidden(self):
+    raise AssertionError("a table of all links was made")
+
+
+@pytest.mark.parametrize("fleet", ["stacked", "mailbox"])
+@pytest.mark.parametrize("method", ["hat-dfed", "hat-dfed-plus"])
+def test_nobody_makes_a_table_of_all_links(tmp_path, monkeypatch, method, fleet):
+    monkeypatch.setattr(Topology, "links", property(forbidden))
+    monkeypatch.setattr(EnergyPrices, "link_joules", property(forbidden))
+    monkeypatch.setattr(RoundReport, "delivered", property(forbidden))
+    monkeypatch.setattr(RoundReport, "importance", property(forbidden))
+    few = {"servers": 260, "images_per_server": 4, "samples_per_round": 2, "devices": 2, "refresh_every": 1}
+    rounds = 4 if fleet == "stacked" else 2
+    run_folder = tmp_path / "run"
+    result = run(method=method, **{**FIXED, **few, "rounds": rounds}, fleet=fleet, out=run_folder)
+    assert len(result.rounds) == rounds
+    assert len(result.links) > 260
+
+
 def test_worlds_do_not_depend_on_candidates():
     """Prices are the same with and without a table of them, so differences between such runs are paired."""
     limited, plain = (run(method="rnd", **{**FIXED, "candidates": d, "rounds": 1}) for d in (5, None))
@@ -133,3 +160,17 @@ def test_a_run_without_candidates_keeps_the_name_it_had_before_there_were_any():
     limited = plain.model_copy(update={"candidates": 2})
     assert config_digest(limited) != config_digest(plain)
     assert config_digest(limited) != config_digest(limited.model_copy(update={"refresh_every": 3}))
+
+
+def test_a_fleet_in_shards_plays_the_same_rounds():
+    config = resolve({"method": "hat-dfed", **FIXED, "rounds": 4})
+    bounds = (0, 5, 12)
+    coordinator, _ = make_actors(config, DATASET)
+    shards = LocalShards([make_shard(config, DATASET, *ends, "cpu") for ends in pairwise(bounds)], bounds)
+    kept = []
+    fleet = ShardedFleet(shards, coordinator.prices)
+    loop.run(coordinator, fleet, rounds=4, sinks=[lambda state, record: kept.append(record)])
+    for one, other in zip(records_of(config, "stacked")[0], kept, strict=True):
+        assert one.draw.topology == other.draw.topology
+        assert one.report.energy == other.report.energy
+        np.testing.assert_array_equal(one.report.accuracy, other.report.accuracy)
