@@ -250,7 +250,8 @@ def test_a_disk_that_fills_up_ends_in_one_sentence_and_keeps_what_was_committed(
 
 
 def test_a_finish_longer_than_half_the_run_is_cut_and_said(hatdfed, tmp_path):
-    done = hatdfed("run", "--method", "hat-dfed-plus", *SMALL, "--rounds", "4", "--json", cwd=tmp_path)
+    finish = ("--set", "schedule.finish_rounds=5", "--set", "schedule.every=4")
+    done = hatdfed("run", "--method", "hat-dfed-plus", *SMALL, "--rounds", "4", *finish, "--json", cwd=tmp_path)
     assert "the last 2 rounds have every link" in " ".join(done.stderr.split())
     folder = json.loads(done.stdout)["run_folder"]
     connection = sqlite3.connect(tmp_path / folder / "run.sqlite")
