@@ -6,7 +6,7 @@ It sees scalars only, needs numpy only, and does no I/O. Hyper-parameters are fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ class Coordinator:
     budget: int  # links a round
     churn: float = 0.0  # chance of a server to be away, in a simulation
     candidates: CandidateRule | None = None  # None: everybody considers everybody
+    _priced: _Priced = field(default_factory=lambda: _Priced(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
@@ -131,7 +132,10 @@ class Coordinator:
         )
 
     def _joules_of(self, candidates: Indices) -> FloatMatrix:  # [N, d] -> [N, d]
-        return self.prices.joules_of(np.arange(len(candidates))[:, None], candidates)
+        if self._priced.candidates is not candidates:
+            joules = self.prices.joules_of(np.arange(len(candidates))[:, None], candidates)
+            self._priced.candidates, self._priced.joules = candidates, joules
+        return self._priced.joules
 
     def _facts(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, context: PolicyContext
@@ -158,6 +162,13 @@ class Coordinator:
         importance = np.full(plan.draw.candidates.shape, np.nan)
         importance.put(plan.draw.places, report.weights(plan.draw.topology))
         return importance
+
+
+class _Priced:
+    """Candidates and what their links cost, looked up once: they are the same for many rounds."""
+
+    candidates: Indices | None = None
+    joules: FloatMatrix
 
 
 def best_links_utility(utility: FloatMatrix, links: int) -> float:
