@@ -37,6 +37,7 @@ class TwoNodes:
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(scratch),  # what killed processes leave behind goes with it
         }
 
     def namespace(self, node):

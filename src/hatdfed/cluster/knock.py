@@ -17,12 +17,7 @@ DIAL_SECONDS = 5.0
 KNOCK_SECONDS = 15.0
 _WRONG_TOKEN = "InvalidAuthToken"  # noqa: S105 (no password: what Ray says of one)
 
-_TRY = """
-import sys
-import ray
-ray.init(address=sys.argv[1], log_to_driver=False, configure_logging=False)
-ray.nodes()
-"""
+_TRY = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, configure_logging=False); ray.nodes()"
 
 
 def knock(address: str) -> None:
