@@ -6,6 +6,7 @@ dashboard.md           how fast it is, and whether it grows, from benchmarks/res
 settings.md            every setting, from the config's own definition
 paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
+scale.md               what thousands of servers cost, from benchmarks/results
 hat-dfed-plus.md       what goes beyond the paper, from the same
 """
 
@@ -35,6 +36,7 @@ from dashboard_blocks import dashboard_blocks
 from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
 from pydantic import BaseModel
+from scale_blocks import scale_blocks, scale_lines
 
 from hatdfed.cli.tables import COLUMNS, cell
 from hatdfed.config import Component, Config
@@ -115,6 +117,7 @@ def generated() -> dict[Path, str]:
         ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {"paper-repeat": paper.repeat()}),
         ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
         ROOT / "docs/hat-dfed-plus.md": _filled(ROOT / "docs/hat-dfed-plus.md", beyond, {}),
+        ROOT / "docs/scale.md": _filled(ROOT / "docs/scale.md", scale_blocks(), scale_lines()),
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/dashboard.md": _filled(ROOT / "docs/dashboard.md", dashboard_blocks(), {}),

@@ -128,15 +128,15 @@ class RoundReport(NamedTuple):
 
     def _heard(self) -> _Heard | None:
         """Everything that anybody heard, if all reports say whom they are about; else matrices have it."""
-        known = [(i, report) for i, report in enumerate(self.servers) if report is not None]
-        senders = [report.senders for _, report in known if report.senders is not None]
+        known = [report for report in self.servers if report is not None]
+        senders = [report.senders for report in known if report.senders is not None]
         if not known or len(senders) < len(known):
             return None
-        receiver = np.repeat([i for i, _ in known], [len(those) for those in senders])
+        receiver = np.repeat(np.flatnonzero(self.reported), [len(those) for those in senders])
         link = receiver * len(self.servers) + np.concatenate(senders)
         order = np.argsort(link)
         delivered, importance = (
-            np.concatenate([getattr(report, name) for _, report in known]) for name in ("delivered", "importance")
+            np.concatenate([getattr(report, name) for report in known]) for name in ("delivered", "importance")
         )
         return _Heard(link[order], delivered[order], importance[order])
 

@@ -11,8 +11,6 @@ SIAM J. Computing 11(1), 1982.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,8 +38,8 @@ def balanced_units(
     top = scaled.max(axis=1, keepdims=True)
     probability = np.exp(scaled - np.where(np.isfinite(top), top, 0.0))
     for _ in range(_MOST_SWEEPS):
-        probability = _scaled(probability, degree, lambda table: _column_sums(table, candidates)[candidates])
-        probability = _scaled(probability, degree, lambda table: table.sum(axis=1, keepdims=True))
+        probability = _scaled(probability, degree, candidates)
+        probability = _scaled(probability, degree, None)
         if np.abs(_column_sums(probability, candidates) - degree * active).max() < _TOLERANCE:
             break
     units = _whole_rows(rows_to(probability, degree), possible, degree * active)
@@ -51,15 +49,24 @@ def balanced_units(
     return units if _settle_columns(units, possible, candidates, degree * active) else None
 
 
-def _scaled(probability: FloatMatrix, total: int, sums: Callable[[FloatMatrix], FloatMatrix]) -> FloatMatrix:
-    """Rows or columns, whichever `sums` are of, brought to `total`, as nearly as can be with none above 1."""
-    scaled: FloatMatrix = probability * (total / np.maximum(sums(probability), 1e-300))
+def _scaled(probability: FloatMatrix, total: int, columns: Indices | None) -> FloatMatrix:
+    """Rows, or columns if their numbers are given, brought to `total`, as nearly as can be with none above 1."""
+    scaled: FloatMatrix = probability * _at(total / np.maximum(_sums(probability, columns), 1e-300), columns)
     if scaled.max() <= 1:
         return scaled
     full = scaled >= 1
     rest = np.where(full, 0.0, scaled)
-    room = total - sums(full.astype(np.float64))
-    return np.where(full, 1.0, np.minimum(rest * (room / np.maximum(sums(rest), 1e-300)), 1.0))
+    room = total - _sums(full.astype(np.float64), columns)
+    rest *= _at(room / np.maximum(_sums(rest, columns), 1e-300), columns)
+    return np.where(full, 1.0, np.minimum(rest, 1.0, out=rest))
+
+
+def _sums(table: FloatMatrix, columns: Indices | None) -> NDArray[np.float64]:  # [N, d] -> [N]
+    return table.sum(axis=1) if columns is None else _column_sums(table, columns)
+
+
+def _at(values: NDArray[np.float64], columns: Indices | None) -> FloatMatrix:  # [N] -> [N, 1] or [N, d]
+    return values[:, None] if columns is None else values[columns]
 
 
 def _column_sums(table: FloatMatrix | Units, candidates: Indices) -> NDArray[np.float64]:  # -> [N]

@@ -95,7 +95,7 @@ class Scheduled:
 
     def update(self, state: ScheduleState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> ScheduleState:
         """Count the joules; the policy learns from what it drew itself."""
-        link = math.fsum(row.joules for row in feedback.report.energy if row.cause is Cause.LINK)
+        link = math.fsum([row.joules for row in feedback.report.energy if row.cause is Cause.LINK])
         state = state._replace(spent=state.spent + link)
         if self._is_finish(context) or not self._is_spoken(context.t) or not draw.topology.num_links:
             return state
