@@ -155,8 +155,19 @@ def _fit() -> str:
     return table(headings, cells)
 
 
+def _largest(name: str) -> tuple[int, float]:
+    """Servers of the largest stacked fleet in a file, and its peak in MB."""
+    rows = [row for row in load(name)["workloads"] if row["fleet"] == "stacked"]
+    row = max(rows, key=lambda row: row["servers"])
+    return row["servers"], row["peak_memory_mb"]
+
+
+def _most(servers: int, peak: float, gib: int) -> int:
+    return int(0.8 * gib * GIB / (peak / servers))
+
+
 def _fit_row(machine: str, network: str, servers: int, peak: float, rate: float, gib: int) -> list[str]:
-    most = int(0.8 * gib * GIB / (peak / servers))
+    most = _most(servers, peak, gib)
     rounded = round(most, -max(0, len(str(most)) - 2))
     return [
         machine, network, f"{servers:,}", f"{peak / servers:.2f}", f"{rate:,.0f}", f"{rounded:,}",
@@ -213,6 +224,11 @@ def _on_paper() -> str:
             "models between shards, the paper's Fashion-MNIST network",
             f"{crossing * paper_mb / 1e3:,.0f} GB a round; {crossing * paper_mb / 8e3:,.0f} GB in four bits",
             "47.2 Mbit each",
+        ],
+        [
+            "H200s that hold the paper's Fashion-MNIST network",
+            f"{count / _most(*_largest('bench-h200.json'), 139):,.0f}",
+            "memory a server as measured",
         ],
         ["records", f"{records:,.0f} MB a round", "extrapolated"],
         [
