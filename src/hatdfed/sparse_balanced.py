@@ -20,6 +20,7 @@ from hatdfed.topology import BoolMatrix, FloatMatrix, Indices
 UNITS = 1 << 10
 _TOLERANCE = 4 / UNITS  # of a column's sum; the rest is made up for in units
 _MOST_SWEEPS = 300
+_FAR = 1 << 40  # more than any column can have too many
 
 Units = NDArray[np.int64]  # [N, d]
 
@@ -91,11 +92,12 @@ def _even_out(units: Units, possible: BoolMatrix, candidates: Indices, total: In
     while whole or len(rows):
         rows, whole = (everyone, True) if not len(rows) else (rows, len(rows) == len(units))
         here, have = excess[candidates[rows]], units[rows]
-        giver = np.where(have > 0, here, -UNITS).argmax(axis=1)
-        taker = np.where(possible[rows] & (have < UNITS), here, UNITS).argmin(axis=1)
+        room = np.where(possible[rows], UNITS - have, 0)
+        giver = np.where(have > 0, here, -_FAR).argmax(axis=1)
+        taker = np.where(room > 0, here, _FAR).argmin(axis=1)
         among = np.arange(len(rows))
         gap = here[among, giver] - here[among, taker]
-        step = np.minimum(np.minimum(gap // 2, have[among, giver]), UNITS - have[among, taker])
+        step = np.minimum(np.minimum(gap // 2, have[among, giver]), room[among, taker])
         willing = np.flatnonzero(step > 0)
         rows, giver, taker, step = rows[willing], giver[willing], taker[willing], step[willing]
         if not len(rows):

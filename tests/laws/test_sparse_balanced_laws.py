@@ -54,6 +54,7 @@ def test_servers_that_are_away_neither_hear_nor_are_heard(seed, away):
     units = balanced_units(log_weights, possible, candidates, active, 2)
     if units is None:  # it may be that somebody has fewer than two candidates left, or some have the same
         return
+    assert not units[~possible].any()
     assert (units.sum(axis=1) == 2 * UNITS * active).all()
     assert (column_sums(units, candidates) == 2 * UNITS * active).all()
 
@@ -65,6 +66,19 @@ def test_most_fleets_with_servers_away_can_be_balanced():
         active = stream(seed, "away").random(30) >= 0.2
         found += balanced_units(log_weights, active[:, None] & active[candidates], candidates, active, 1) is not None
     assert found == 40
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.floats(0.02, 0.5), st.integers(1, 4))
+def test_links_that_cannot_be_drawn_have_no_units(seed, broken, degree):
+    log_weights, possible, candidates, active = problem(16, 7, 20.0, seed)
+    possible = stream(seed, "broken").random(possible.shape) >= broken
+    units = balanced_units(log_weights, possible, candidates, active, degree)
+    if units is None:
+        return
+    assert not units[~possible].any()
+    assert (units.sum(axis=1) == degree * UNITS).all()
+    assert (column_sums(units, candidates) == degree * UNITS).all()
 
 
 def test_what_cannot_be_balanced_is_not():
