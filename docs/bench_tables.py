@@ -113,6 +113,34 @@ def wire_line() -> str:
     )
 
 
+def sweep_line() -> str:
+    """A sweep of forty runs, in turns."""
+    row = load("sweep.json")
+    alone, together = row["seconds"]["one after another"], row["seconds"]["2 processes, in batches"]
+    ratios = [one / other for one, other in zip(alone, together, strict=True)]
+    return (
+        f"{row['runs']} runs of digits on two cores take {min(alone):.0f} to {max(alone):.0f} s one after another, "
+        f"{min(together):.0f} to {max(together):.0f} s as a sweep: {min(ratios):.1f} to {max(ratios):.1f} times as fast, "
+        f"turn by turn in {len(ratios)} turns"
+    )
+
+
+def shards_table() -> str:
+    """One run in shards on one machine: the same two cores for all."""
+    rows = load("shards.json")["rows"]
+    cells = [
+        [
+            str(row["shards"] or "none: one fleet"),
+            row["codec"],
+            f"{row['seconds_a_round']:.1f}",
+            f"{row['megabytes_between_shards_a_round']:.1f}",
+            "–" if row["own_megabytes_of_a_shard"] is None else f"{row['own_megabytes_of_a_shard']:,}",
+        ]
+        for row in rows
+    ]
+    return table(("shards", "codec", "s a round", "MB between shards a round", "own MB of a shard"), cells)
+
+
 def edge_memory_table() -> str:
     """How much an edge grows in rounds."""
     rows = load("edge-memory-cpu.json")["rows"]

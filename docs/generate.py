@@ -6,6 +6,7 @@ dashboard.md           how fast it is, and whether it grows, from benchmarks/res
 settings.md            every setting, from the config's own definition
 paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
+sweeps.md, ray.md      what a sweep gains and what shards cost, from the same
 scale.md               what thousands of servers cost, from benchmarks/results
 hat-dfed-plus.md       what goes beyond the paper, from the same
 """
@@ -28,7 +29,9 @@ from bench_tables import (
     paper_run_line,
     phases_table,
     profile_table,
+    shards_table,
     speed_table,
+    sweep_line,
     table,
     wire_line,
 )
@@ -107,6 +110,7 @@ def generated() -> dict[Path, str]:
         "edge-memory": edge_memory_table(),
     }
     inline = {"paper-run": paper_run_line(), "wire": wire_line(), "fifty-edges": fifty_edges_line()}
+    inline |= {"sweep": sweep_line()}
     paper = Reproduction()
     numbers = ("D3", "D4", "D7", "D8", "D9", "D12", "D15", "D16", "D17", "D18")
     worth = {f"worth-{number}": paper.worth(number) for number in numbers}
@@ -121,6 +125,8 @@ def generated() -> dict[Path, str]:
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/dashboard.md": _filled(ROOT / "docs/dashboard.md", dashboard_blocks(), {}),
+        ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
+        ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
         ROOT / "docs/settings.md": settings_page(),
     }
 
