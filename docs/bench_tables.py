@@ -120,8 +120,8 @@ def sweep_line() -> str:
     ratios = [one / other for one, other in zip(alone, together, strict=True)]
     return (
         f"{row['runs']} runs of digits on two cores take {min(alone):.0f} to {max(alone):.0f} s one after another, "
-        f"{min(together):.0f} to {max(together):.0f} s as a sweep: {min(ratios):.1f} to {max(ratios):.1f} times as fast, "
-        f"turn by turn in {len(ratios)} turns"
+        f"{min(together):.0f} to {max(together):.0f} s as a sweep: {min(ratios):.1f} to {max(ratios):.1f} times as "
+        f"fast, turn by turn in {len(ratios)} turns"
     )
 
 
