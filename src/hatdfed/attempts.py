@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+RETRIES = 2  # of a run that dies, unless somebody says otherwise
+
 
 class Attempts(Generic[T]):
     """Batches still to be played, in order; what died goes to the end of the line.

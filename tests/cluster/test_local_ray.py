@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from tests.cluster.small_runs import CPU, Told, config
+from tests.small_runs import CPU, Told, config
 
 from hatdfed.cluster import executor
 from hatdfed.cluster.connection import connected

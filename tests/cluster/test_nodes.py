@@ -1,7 +1,7 @@
 """What a cluster must have, and the sentences about what it has not."""
 
 import pytest
-from tests.cluster.small_runs import Told, config
+from tests.small_runs import Told, config
 
 from hatdfed.build.placement import Placement
 from hatdfed.cluster import connection, knock

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.cluster.small_runs import CPU, config
+from tests.small_runs import CPU, config
 
 from hatdfed.cluster import parcels
 from hatdfed.cluster.parcels import deliver, lay_out, pack

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from tests.cluster.small_runs import config
+from tests.small_runs import config
 
 from hatdfed.build.placement import Placement
 from hatdfed.cluster.actors import RayShards, need_of_shards

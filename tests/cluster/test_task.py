@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from tests.cluster.small_runs import CPU, config
+from tests.small_runs import CPU, config
 
 import hatdfed
 from hatdfed.batches import How

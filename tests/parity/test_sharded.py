@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from tests.parity.same_rounds import assert_same_rounds
 
 from hatdfed import loop
 from hatdfed.build.program import initial_seed, make_actors
@@ -50,21 +51,6 @@ def played(coordinator, fleet, rounds=ROUNDS, **more):
     return records, state
 
 
-def assert_same_rounds(mine, theirs, tolerance=1e-5):
-    assert len(mine) == len(theirs)
-    for one, other in zip(mine, theirs, strict=True):
-        assert one.draw.topology == other.draw.topology
-        np.testing.assert_array_equal(one.report.accuracy, other.report.accuracy)
-        assert one.report.energy == other.report.energy
-        np.testing.assert_array_equal(one.report.delivered, other.report.delivered)
-        np.testing.assert_allclose(one.report.importance, other.report.importance, atol=tolerance)
-        for server, same in zip(one.report.servers, other.report.servers, strict=True):
-            assert server.num_samples == same.num_samples
-            assert server.scores.keys() == same.scores.keys()
-            for name in server.scores:
-                np.testing.assert_allclose(server.scores[name], same.scores[name], atol=10 * tolerance)
-
-
 def assert_same_models(fleet, other, tolerance=1e-5):
     mine, theirs = fleet.snapshot(), other.snapshot()
     assert mine.keys() == theirs.keys()
@@ -77,7 +63,7 @@ def assert_parity(config, bounds, tolerance=1e-5):
     referee, one = whole(config)
     np.testing.assert_array_equal(fleet.validation_accuracy(), one.validation_accuracy())
     rounds = config.rounds
-    assert_same_rounds(played(coordinator, fleet, rounds)[0], played(referee, one, rounds)[0], tolerance)
+    assert_same_rounds(played(coordinator, fleet, rounds)[0], played(referee, one, rounds)[0], tolerance=tolerance)
     assert_same_models(fleet, one, tolerance)
     test = make_pools(DATASET).test
     np.testing.assert_array_equal(fleet.correct(test), one.correct(test))

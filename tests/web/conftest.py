@@ -13,6 +13,7 @@ collect_ignore_glob = [] if IS_INSTALLED else ["*.py"]  # without the extra `das
 
 if IS_INSTALLED:
     from fastapi.testclient import TestClient
+    from web_browser import open_browser
     from web_help import ADDRESS, id_of
 
     from hatdfed.dashboard.app import make_app
@@ -59,3 +60,10 @@ def client(site):
 @pytest.fixture
 def run_id(client):
     return id_of(client, "both/hat-dfed-seed0")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    opened = open_browser()
+    yield opened
+    opened.quit()

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import yaml
-from web_browser import PHONE, SIZE, complaints, open_browser, requests, shape, wait_for
+from web_browser import PHONE, SIZE, complaints, requests, shape, wait_for
 from web_help import HOSTILE, serving, unfinish
 
 import hatdfed
@@ -21,13 +21,6 @@ STATUS = {
     "joules": {"link": 3.0}, "waits_for": "edge-2", "waits_seconds": 4.5, "refused": {"<b>too-late</b>": 2},
     "servers": [{"index": 0, "name": HOSTILE, "active": True, "doing": "trains", "round": 4, "seen_seconds_ago": 0.4}],
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser():
-    opened = open_browser()
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from web_browser import PHONE, SIZE, complaints, open_browser, shape, wait_for
+from web_browser import PHONE, SIZE, complaints, shape, wait_for
 from web_help import serving, unfinish
 
 from hatdfed.dashboard.catalogue import Catalogue
@@ -16,13 +16,6 @@ from hatdfed.report.words import joules
 pytestmark = pytest.mark.browser
 
 ENERGIES = [0, 0.00123, 0.5, 7.0, 99.95, 999.4, 999.6, 1234.5, 15981, 999_499, 999_600, 12_345_678, 1.5e9]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    opened = open_browser()
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from hatdfed.cli.options import (
     DatasetName,
     DeviceName,
     FleetName,
+    Jobs,
     Json,
     MlflowFlag,
     MlflowUri,
@@ -59,9 +60,7 @@ def compare_command(
     target_accuracy: TargetAccuracy = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for all runs, new or gone on with.")] = None,
     data_dir: DataDir = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, a few on a GPU.")
-    ] = None,
+    jobs: Jobs = None,
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
     tensorboard: TensorBoardFlag = False,

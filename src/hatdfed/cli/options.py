@@ -19,6 +19,7 @@ Assignments = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. --set policy.learning_rate=0.02."),
 ]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie; HATDFED_DATA says the same.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, a few on a GPU.")]
 FleetName = Annotated[
     str,
     typer.Option("--fleet", help="How servers are simulated: auto, stacked (fast), mailbox (the referee) or sharded."),

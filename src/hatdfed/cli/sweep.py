@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hatdfed.attempts import RETRIES
 from hatdfed.cli.console import interruptible, note, out, require_torch
-from hatdfed.cli.options import DataDir, DeviceName, FleetName, Json, MlflowFlag, MlflowUri, TensorBoardFlag
+from hatdfed.cli.options import DataDir, DeviceName, FleetName, Jobs, Json, MlflowFlag, MlflowUri, TensorBoardFlag
 from hatdfed.cli.progress import watch_download, watch_sweep
 from hatdfed.cli.shown import Asked
 from hatdfed.cli.sweep_tables import sweep_table, tell_failures
@@ -37,10 +38,10 @@ def sweep_command(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for all runs; by default one that belongs to this file.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, a few on a GPU.")
-    ] = None,
-    retries: Annotated[int, typer.Option("--retries", min=0, help="How often a run that dies is tried again.")] = 2,
+    jobs: Jobs = None,
+    retries: Annotated[
+        int, typer.Option("--retries", min=0, help="How often a run that dies is tried again.")
+    ] = RETRIES,
     address: Address = None,
     cpus_per_batch: Cpus = None,
     gpus_per_batch: Gpus = None,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hatdfed.attempts import RETRIES
 from hatdfed.batches import SERVERS_AT_ONCE, Batch, Game, How, OnDone, OnFailed, make_batches, one_line
 from hatdfed.build.placement import Placement
 from hatdfed.cluster.connection import connected
@@ -28,7 +29,6 @@ from hatdfed.version import __version__
 
 LOOK_SECONDS = 0.5  # between two looks at how far the tasks are
 COUNT_SECONDS = 5.0  # between two looks at which machines there are
-RETRIES = 2
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from hatdfed.attempts import RETRIES
 from hatdfed.batches import How, OnDone, OnFailed, default_processes, play_jobs
 from hatdfed.experiment import Job
-
-RETRIES = 2
 
 
 class Executor(Protocol):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from hatdfed.attempts import RETRIES
 from hatdfed.errors import ConfigError, MissingDependencyError, require_one_of
-from hatdfed.sweeps.executor import RETRIES, Executor, LocalExecutor
+from hatdfed.sweeps.executor import Executor, LocalExecutor
 
 EXECUTORS = ("local", "ray")
 

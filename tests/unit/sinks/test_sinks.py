@@ -8,6 +8,7 @@ import sqlite3
 import sys
 
 import pytest
+from tests import small_runs
 
 import hatdfed
 from hatdfed.cli.app import main
@@ -18,15 +19,7 @@ from hatdfed.sinks.mlflow import store_address
 pytest.importorskip("tensorboard")
 pytest.importorskip("mlflow")
 
-SMALL = {
-    "dataset": "synthetic",
-    "dataset_options": {"train": 300, "validation": 60, "test": 30},
-    "network": "linear",
-    "servers": 3,
-    "rounds": 3,
-    "validation_images": 50,
-    "method": "rnd",
-}
+SMALL = {**small_runs.SMALL, "method": "rnd"}
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,5 @@
-"""Settings of runs that take a moment."""
+"""Settings of runs that take a moment, and can be gone on with after every round."""
 
-SMALL = {
-    "dataset": "synthetic",
-    "dataset_options": {"train": 300, "validation": 60, "test": 30},
-    "network": "linear",
-    "servers": 3,
-    "rounds": 3,
-    "validation_images": 50,
-    "checkpoint_every": 1,
-}
+from tests import small_runs
+
+SMALL = {**small_runs.SMALL, "checkpoint_every": 1}

@@ -4,40 +4,13 @@ import os
 import signal
 
 import pytest
+from tests.small_runs import CPU, Told, config
 
 from hatdfed.attempts import Attempts
-from hatdfed.batches import How, one_line
-from hatdfed.build.placement import Placement
+from hatdfed.batches import one_line
 from hatdfed.errors import ConfigError
 from hatdfed.experiment import Job, play
-from hatdfed.resolve import resolve
 from hatdfed.sweeps.executor import LocalExecutor
-
-CPU = Placement("stacked", "cpu")
-
-
-def config(**settings):
-    options = {"train": 300, "validation": 60, "test": 30}
-    fixed = {"dataset": "synthetic", "dataset_options": options, "network": "linear", "servers": 3, "rounds": 3}
-    return resolve({**fixed, "validation_images": 50, "method": "rnd", **settings})
-
-
-class Told:
-    def __init__(self):
-        self.done, self.failed, self.rounds = {}, {}, []
-
-    def play(self, executor, jobs, **how):
-        how = How(CPU, on_rounds=lambda *progress: self.rounds.append(progress), **how)
-        executor.play(jobs, how, self._done, self._failed)
-        assert not self.done.keys() & self.failed.keys()
-
-    def _done(self, index, kept):
-        assert index not in self.done
-        self.done[index] = kept
-
-    def _failed(self, index, reason):
-        assert index not in self.failed
-        self.failed[index] = reason
 
 
 def test_a_batch_that_dies_comes_again_whole_then_run_by_run():

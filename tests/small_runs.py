@@ -7,10 +7,18 @@ from hatdfed.resolve import resolve
 CPU = Placement("stacked", "cpu")
 
 
+SMALL = {
+    "dataset": "synthetic",
+    "dataset_options": {"train": 300, "validation": 60, "test": 30},
+    "network": "linear",
+    "servers": 3,
+    "rounds": 3,
+    "validation_images": 50,
+}
+
+
 def config(**settings):
-    options = {"train": 300, "validation": 60, "test": 30}
-    fixed = {"dataset": "synthetic", "dataset_options": options, "network": "linear", "servers": 3, "rounds": 3}
-    return resolve({**fixed, "validation_images": 50, "method": "rnd", **settings})
+    return resolve({**SMALL, "method": "rnd", **settings})
 
 
 class Told:
