@@ -15,9 +15,9 @@ from typing import Any
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import dataset_kind
 from hatdfed.paper.equal_footing import equal_footing, without_thrift
+from hatdfed.paper.link_regimes import ways_to_draw
 from hatdfed.paper.places import EASY, HARD
-from hatdfed.paper.plus_plans import CHOOSERS, REGIMES, SWEEPS, WITHOUT
-from hatdfed.resolve import merge_layers
+from hatdfed.paper.plus_plans import SWEEPS, WITHOUT
 
 Settings = dict[str, Any]
 
@@ -141,9 +141,9 @@ def _plus_dense(dataset: str, scale: Scale) -> Iterator[Settings]:
 
 
 def _plus_regimes(dataset: str, scale: Scale) -> Iterator[Settings]:
-    sizes = scale.servers[2:] if dataset != "cifar-10" else scale.servers[2:3]  # its large fleets take very long
-    for servers, regime, chooser in product(sizes or scale.servers[-1:], REGIMES.values(), CHOOSERS.values()):
-        yield point(dataset, "hat-dfed-plus", **merge_layers({"servers": servers}, regime, chooser))
+    for servers in scale.servers[2:] or scale.servers[-1:]:
+        for _, _, settings in ways_to_draw(dataset, servers):
+            yield point(dataset, "hat-dfed-plus", **settings)
 
 
 def _plus_ablation(dataset: str, scale: Scale) -> Iterator[Settings]:

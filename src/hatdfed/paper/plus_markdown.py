@@ -20,7 +20,7 @@ def plus_markdown(tables: Mapping[str, Sequence[Row]]) -> dict[str, str]:
         "plus": against(tables["plus"], _PLACE),
         "plus_equal_footing": against(tables["plus_equal_footing"], (*_PLACE, "every")),
         "plus_dense": against(tables["plus_dense"], _PLACE),
-        "plus_regimes": against(tables["plus_regimes"], ("dataset", "servers", "regime", "links")),
+        "plus_regimes": against(tables["plus_regimes"], ("dataset", "servers", "regime", "links", "every")),
         "plus_ablation": against(tables["plus_ablation"], ("dataset", "words")),
         "plus_energy_split": energy_split(tables["plus_energy_split"]),
         "regimes": price_map(tables["regimes"]),

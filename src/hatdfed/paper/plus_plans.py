@@ -139,19 +139,3 @@ def without_each_part(recipe: Mapping[str, Any]) -> tuple[Change, ...]:
 
 
 WITHOUT = without_each_part(method_named("hat-dfed-plus").settings)
-
-
-# Where it might matter which links are drawn.
-REGIMES: Mapping[str, Mapping[str, Any]] = {
-    "as it is": {},
-    "prices spread 100 ×": {"energy": {"link_kbit_per_joule": [1.0, 100.0]}},
-    "no finish": {"schedule": {"finish_rounds": 0}},
-    "servers come and go": {"churn": 0.3},
-    "two groups without a common label": {"label_groups": 2},
-}
-# The recipe, the same with random links, and with links that a bandit learns.
-CHOOSERS: Mapping[str, Mapping[str, Any]] = {
-    "hat-dfed-plus": {},
-    "random links": {"policy": {"thrift": 0.0}},
-    "learned links": {"policy": {"learning_rate": None}, "gain_share": 1.0},
-}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
+from hatdfed.paper.link_regimes import PLUS, ways_to_draw
 from hatdfed.paper.plans import BASELINES, Scale, Settings, point, points
-from hatdfed.paper.plus_plans import CHOOSERS, REGIMES, WITHOUT
+from hatdfed.paper.plus_plans import WITHOUT
 from hatdfed.paper.results import Results
 from hatdfed.paper.rows import interval, row_of
-from hatdfed.resolve import merge_layers, resolve
+from hatdfed.resolve import resolve
 from hatdfed.statistics import PairedDifference, paired_or_none
 
 Row = dict[str, Any]
-PLUS = "hat-dfed-plus"
 _PLACE = ("dataset", "servers", "label_concentration", "device_online_probability")
 
 
@@ -57,21 +58,19 @@ def _ablation(results: Results, scale: Scale) -> list[Row]:
 
 
 def _regimes(results: Results, scale: Scale) -> list[Row]:
-    """In each regime: how links are chosen, and what the recipe is ahead of that way by."""
+    """In each regime: how links are drawn, and what the recipe is ahead of that way by."""
     rows = []
-    for dataset in scale.datasets:
-        for servers in dict.fromkeys(each["servers"] for each in points("plus_regimes", scale)):
-            for regime, world in REGIMES.items():
-                ways = {
-                    name: point(dataset, PLUS, **merge_layers({"servers": servers}, world, way))
-                    for name, way in CHOOSERS.items()
-                }
-                whole = next(iter(ways.values()))
-                for name, settings in ways.items():
-                    at = results.at(settings)
-                    if at and results.at(whole):
-                        keys = {"dataset": dataset, "servers": servers, "regime": regime, "links": name}
-                        rows.append({**row_of(at, keys, None), "plus_is_ahead_by": _ahead(results, whole, [settings])})
+    sizes = dict.fromkeys(each["servers"] for each in points("plus_regimes", scale))
+    for dataset, servers in product(scale.datasets, sizes):
+        ways = {
+            (regime, way): point(dataset, PLUS, **changed) for regime, way, changed in ways_to_draw(dataset, servers)
+        }
+        for (regime, way), settings in ways.items():
+            at, whole = results.at(settings), ways[regime, PLUS]
+            if at and results.at(whole):
+                keys = {"dataset": dataset, "servers": servers, "regime": regime, "links": way}
+                row = {**row_of(at, keys, None), "every": resolve(settings).schedule.every}
+                rows.append({**row, "plus_is_ahead_by": _ahead(results, whole, [settings])})
     return rows
 
 
