@@ -9,14 +9,20 @@ from paper_blocks import Reproduction
 
 from hatdfed.methods import method_named
 from hatdfed.paper.figure_words import span
+from hatdfed.paper.link_regimes import AS_DEAR, AS_MANY, LEARNED
 from hatdfed.paper.markdown_cells import table, with_ends
 from hatdfed.paper.plans import EXPERIMENTS
 from hatdfed.paper.plus_choice import LINKS_AT_MOST, TOLERATED
 from hatdfed.paper.plus_markdown import searches
-from hatdfed.paper.plus_plans import SWEEPS
+from hatdfed.paper.plus_plans import PLUS, SWEEPS
 
 Row = dict[str, Any]
-PLUS = "hat-dfed-plus"
+# Ways to draw links that are held against the recipe's.
+_WAYS = {
+    AS_MANY: "as many links drawn at random",
+    AS_DEAR: "links drawn at random, in so few rounds that they cost no more",
+    LEARNED: "links that a bandit learns",
+}
 # Tables that fill a screen, and how they are called where they are folded away.
 _FOLDED = {
     "plus": "Every method as it is",
@@ -115,19 +121,18 @@ def which_links(paper: Reproduction) -> str:
                 f"{_with(ahead['avg_accuracy_points'])} points, {_with(ahead['total_energy_percent'])} % of the energy "
                 "saved."
             )
-    for name, words in (("random links", "links drawn at random"), ("learned links", "links that a bandit learns")):
+    for name, words in _WAYS.items():
         known = [row["plus_is_ahead_by"] for row in rows if row["links"] == name and row["plus_is_ahead_by"]]
         points = [each["avg_accuracy_points"] for each in known if each["avg_accuracy_points"]]
         if not points:
             continue
-        saved = [each["total_energy_percent"]["mean"] for each in known if each["total_energy_percent"]]
+        saved = [each["link_energy_percent"]["mean"] for each in known if each["link_energy_percent"]]
         sure = [each for each in points if each["low"] is not None]
         above, below = sum(each["low"] > 0 for each in sure), sum(each["high"] < 0 for each in sure)
         lines.append(
             f"- {len(points)} regimes with larger fleets, against {words}: {_span([e['mean'] for e in points])} "
-            f"points, {_span(saved)} % of the energy saved, {span([each['pairs'] for each in points], '.0f')} seeds. "
-            f"Of the {len(sure)} with more than one seed it is distinguishably more accurate in {above}, less "
-            f"in {below}."
+            f"points, {_span(saved)} % of the link energy saved, {span([each['pairs'] for each in points], '.0f')} "
+            f"seeds; distinguishably more accurate in {above} of {len(sure)}, less in {below}."
         )
     return "\n".join(lines) or "Not played yet."
 

@@ -46,13 +46,15 @@ def test_a_method_that_is_more_accurate_is_named_with_its_price(blocks, nothing_
 
 def test_regimes_of_one_seed_are_not_judged(blocks, nothing_played):
     found = [
-        {"avg_accuracy_points": each, "total_energy_percent": difference(2.0)}
+        {"avg_accuracy_points": each, "link_energy_percent": difference(2.0)}
         for each in (difference(0.5, pairs=1), difference(-0.2, 0.1), difference(0.0, 0.3))
     ]
-    nothing_played.tables["plus_regimes"] = [{"links": "random links", "plus_is_ahead_by": each} for each in found]
+    nothing_played.tables["plus_regimes"] = [
+        {"links": "random links, as many", "plus_is_ahead_by": each} for each in found
+    ]
     text = blocks.which_links(nothing_played)
-    assert text.startswith("- 3 regimes with larger fleets, against links drawn at random: -0.2 to +0.5 points")
-    assert "Of the 2 with more than one seed it is distinguishably more accurate in 0, less in 1." in text
+    assert text.startswith("- 3 regimes with larger fleets, against as many links drawn at random: -0.2 to +0.5 points")
+    assert text.endswith("distinguishably more accurate in 0 of 2, less in 1.")
 
 
 def test_every_generated_part_has_its_place(blocks):

@@ -23,7 +23,7 @@ from hatdfed.paper.plans import (
     points,
     settings_of_table_1,
 )
-from hatdfed.paper.plus_figure_data import front_panels, regime_panels
+from hatdfed.paper.plus_figure_data import front_panels, link_panels, regime_panels
 from hatdfed.paper.results import Record, Results
 
 Data = dict[str, Any]
@@ -47,7 +47,11 @@ def figure_data(results: Results, claims: Claims, scale: Scale) -> dict[str, Dat
             kind: [{**panel, "lines": [line for line in panel["lines"] if _has_length(line)]} for panel in draft]
             for kind, draft in drafts.items()
         }
-        drawn |= {"front": front_panels(results, dataset), "regimes": regime_panels(results, dataset, scale)}
+        drawn |= {
+            "front": front_panels(results, dataset),
+            "regimes": regime_panels(results, dataset, scale),
+            "links": link_panels(results, dataset, scale),
+        }
         for kind, panels in drawn.items():
             if any(panel["lines"] for panel in panels):
                 data = {"kind": kind, "dataset": dataset, "scale": scale.name, "panels": panels}

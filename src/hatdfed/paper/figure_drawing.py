@@ -16,6 +16,7 @@ import hatdfed.report.style as st
 from hatdfed.paper import figure_words as words
 from hatdfed.paper.figure_data import OURS, Data, lines_of
 from hatdfed.paper.figure_panels import ACCURACY, COLOURS, ENERGY, GREY, WIDTH, four, legend_below, note, set_apart
+from hatdfed.paper.link_figure import links
 from hatdfed.paper.plus_figure_drawing import front, regimes
 from hatdfed.report import Vector
 
@@ -42,6 +43,7 @@ def draw(data: Data, path: Path) -> Path:
         "regret": _regret,
         "front": front,
         "regimes": regimes,
+        "links": links,
     }
     return st.save(pictures[data["kind"]](data), path)
 

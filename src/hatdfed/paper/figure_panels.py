@@ -11,7 +11,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 import hatdfed.report.style as st
 from hatdfed.paper import figure_words as words
 from hatdfed.paper.figure_data import OURS, Data
-from hatdfed.paper.plus_figure_data import PLUS
+from hatdfed.paper.plus_plans import PLUS
 
 WIDTH = 9.2  # inches
 GREY = "#8A929B"  # of what is a bound and no rival

@@ -8,7 +8,8 @@ import numpy as np
 
 from hatdfed.paper.figure_data import OURS, Data, lines_of
 from hatdfed.paper.plans import BASELINES, FULL
-from hatdfed.paper.plus_figure_data import AS_IT_IS, PLUS
+from hatdfed.paper.plus_figure_data import AS_IT_IS, RANDOM
+from hatdfed.paper.plus_plans import PLUS
 
 SETTING = "λ: the smaller, the more servers’ labels differ; ρ: chance of a device to be online."
 _NAMES = {"digits": "Digits", "fashion-mnist": "Fashion-MNIST", "cifar-10": "CIFAR-10"}
@@ -24,6 +25,7 @@ def title(data: Data) -> str:
         "regret": _regret,
         "front": _front,
         "regimes": _regimes,
+        "links": _links,
     }
     return f"{_NAMES.get(data['dataset'], data['dataset'])}: {words[data['kind']](data)}"
 
@@ -140,3 +142,18 @@ def _regimes(data: Data) -> str:
         f"{PLUS} saves {middle[len(middle) // 2]:.0f} % of the energy at the paper’s prices, "
         f"{span(every, '.0f')} % at others"
     )
+
+
+def _links(data: Data) -> str:
+    """How far above the line of random links, at the link joules of the recipe."""
+    ahead = [gap for panel in data["panels"] if (gap := above_random(panel)) is not None]
+    return f"{PLUS} ends {_apart(ahead)} the line of random links" if ahead else "which links are drawn"
+
+
+def above_random(panel: Data) -> float | None:
+    """Points between the recipe and the line of random links, where that has the recipe's link joules."""
+    lines = {line["name"]: line for line in panel["lines"]}
+    if PLUS not in lines or RANDOM not in lines:
+        return None
+    (x,), (y,), line = lines[PLUS]["x"], lines[PLUS]["y"], lines[RANDOM]
+    return float(y - np.interp(x, line["x"], line["y"]))

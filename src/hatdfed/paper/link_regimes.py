@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hatdfed.paper.equal_footing import fitting_interval
+from hatdfed.paper.plus_plans import PLUS
 from hatdfed.resolve import merge_layers, resolve
 
-PLUS = "hat-dfed-plus"
 AS_MANY, AS_DEAR, LEARNED = "random links, as many", "random links, as dear", "learned links"
 
 REGIMES: Mapping[str, Mapping[str, Any]] = {

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from hatdfed.paper.equal_footing import equal_footing, without_thrift
-from hatdfed.paper.plans import BASELINES, Scale, Settings, point, settings_of_table_1
+from hatdfed.paper.link_regimes import AS_DEAR, AS_MANY, REGIMES, ways_to_draw
+from hatdfed.paper.plans import BASELINES, Scale, Settings, point, points, settings_of_table_1
+from hatdfed.paper.plus_plans import PLUS
 from hatdfed.paper.regimes import regime_map
 from hatdfed.paper.results import Results
 from hatdfed.report import pareto_front
 from hatdfed.summary import mean_and_deviation
 
 Data = dict[str, Any]
-PLUS = "hat-dfed-plus"
 AS_IT_IS, EQUAL, DENSE = "as it is", "equal footing", "dense"
+RANDOM = "random links"
 
 
 def front_panels(results: Results, dataset: str) -> list[Data]:
@@ -49,6 +51,21 @@ def regime_panels(results: Results, dataset: str, scale: Scale) -> list[Data]:
     return [{"lines": lines}]
 
 
+def link_panels(results: Results, dataset: str, scale: Scale) -> list[Data]:
+    """Accuracy over link energy: a panel for each size and regime, the two ways to draw at random joined by a line."""
+    panels = []
+    for servers in dict.fromkeys(each["servers"] for each in points("plus_regimes", scale)):
+        ways = list(ways_to_draw(dataset, servers))
+        for regime in REGIMES:
+            played = {way: point(dataset, PLUS, **changed) for name, way, changed in ways if name == regime}
+            both = {way: played.pop(way) for way in (AS_DEAR, AS_MANY)}
+            lines = [_line(results, RANDOM, both, "link_energy_mj")]
+            lines += [_line(results, way, {way: settings}, "link_energy_mj") for way, settings in played.items()]
+            known = [line for line in lines if line["x"]] if results.at(played[PLUS]) and lines[0]["x"] else []
+            panels.append({"servers": servers, "regime": regime, "lines": known})
+    return panels
+
+
 def _ways(dataset: str, setting: dict[str, float]) -> dict[str, dict[str, Settings]]:
     """Every way to play the methods in one setting, and there every method."""
     named = (*BASELINES, "hat-dfed")
@@ -60,11 +77,11 @@ def _ways(dataset: str, setting: dict[str, float]) -> dict[str, dict[str, Settin
     }
 
 
-def _line(results: Results, name: str, played: dict[str, Settings]) -> Data:
+def _line(results: Results, name: str, played: dict[str, Settings], energy: str = "total_energy_mj") -> Data:
     known = {method: settings for method, settings in played.items() if results.at(settings)}
     mean = {
         figure: [mean_and_deviation(list(results.figures(each, figure).values()))[0] for each in known.values()]
-        for figure in ("total_energy_mj", "avg_accuracy")
+        for figure in (energy, "avg_accuracy")
     }
     seeds = min((len(results.at(each)) for each in known.values()), default=0)
     x, y = mean.values()

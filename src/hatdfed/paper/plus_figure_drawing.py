@@ -19,7 +19,8 @@ from hatdfed.paper import figure_words as words
 from hatdfed.paper.figure_data import Data, lines_of
 from hatdfed.paper.figure_panels import ACCURACY, COLOURS, ENERGY, WIDTH, four, legend_below
 from hatdfed.paper.markdown_cells import price
-from hatdfed.paper.plus_figure_data import AS_IT_IS, DENSE, EQUAL, PLUS
+from hatdfed.paper.plus_figure_data import AS_IT_IS, DENSE, EQUAL
+from hatdfed.paper.plus_plans import PLUS
 
 _MARKS = {AS_IT_IS: "o", EQUAL: "D", DENSE: "s", PLUS: "*"}
 _TAGS = {

@@ -14,6 +14,8 @@ from hatdfed.methods import method_named
 from hatdfed.paper.places import EASY, HARD
 from hatdfed.resolve import merge_layers
 
+PLUS = "hat-dfed-plus"
+
 # The first guess: cheap links that leave nobody out, in every fourth round and in eight bits, a local loss that knows
 # the server's label shares, and all links in the last rounds. Spelled out here, so that what was searched stays known
 # when the method changes.
@@ -138,4 +140,4 @@ def without_each_part(recipe: Mapping[str, Any]) -> tuple[Change, ...]:
     return tuple(change for change, is_part in parts if is_part)
 
 
-WITHOUT = without_each_part(method_named("hat-dfed-plus").settings)
+WITHOUT = without_each_part(method_named(PLUS).settings)

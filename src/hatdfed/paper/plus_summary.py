@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from hatdfed.paper.equal_footing import equal_footing, without_thrift
 from hatdfed.paper.plans import BASELINES, Scale, Settings, point, settings_of_table_1
-from hatdfed.paper.plus_figure_data import AS_IT_IS, DENSE, EQUAL, PLUS
+from hatdfed.paper.plus_figure_data import AS_IT_IS, DENSE, EQUAL
+from hatdfed.paper.plus_plans import PLUS
 from hatdfed.paper.results import Results
 from hatdfed.paper.rows import Row, interval
 from hatdfed.statistics import PairedDifference, paired_difference

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from hatdfed.paper.link_regimes import PLUS, ways_to_draw
+from hatdfed.paper.link_regimes import ways_to_draw
 from hatdfed.paper.plans import BASELINES, Scale, Settings, point, points
-from hatdfed.paper.plus_plans import WITHOUT
+from hatdfed.paper.plus_plans import PLUS, WITHOUT
 from hatdfed.paper.results import Results
 from hatdfed.paper.rows import interval, row_of
 from hatdfed.resolve import resolve
