@@ -22,7 +22,7 @@ from hatdfed.loop import Player
 from hatdfed.records.checkpoint import read_checkpoint, write_checkpoint
 from hatdfed.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.records.folder import RunFolder
-from hatdfed.records.lazy import LazyRecords
+from hatdfed.records.tables import records_of
 from hatdfed.resolve import considered_links, notes
 from hatdfed.round import RoundRecord
 from hatdfed.summary import personal_accuracy, summarise
@@ -136,9 +136,7 @@ class Session:
         )
 
     def _records(self, table: str) -> Sequence[dict[str, Any]]:
-        if self._folder is None or self._config.servers <= MATRIX_LIMIT:
-            return self._database.records(table)
-        return LazyRecords(self._folder.database, table)
+        return records_of(self._database, self._folder, table, self._config.servers)
 
     def _link_joules(self) -> NDArray[np.float64] | None:
         is_sparse = considered_links(self._config) is not None and self._config.servers > MATRIX_LIMIT

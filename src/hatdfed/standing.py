@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
 from hatdfed.experiment import Job
 from hatdfed.records.folder import RunFolder
+from hatdfed.records.tables import read_tables
 from hatdfed.resolve import validated
 from hatdfed.session import RunResult
 
@@ -54,21 +53,8 @@ def read_run(folder: RunFolder) -> RunResult:
     if results is None:
         raise RunFolderError(f"The run in {folder.path} is not finished. Go on with it by --resume {folder.path}.")
     config = validated(results.pop("config"))
-    database = folder.read()
-    try:
-        tables = {name: database.records(name) for name in ("rounds", "servers", "links", "ledger")}
-        propensity = database.last_propensity()
-    finally:
-        database.close()
-    prices = np.full((config.servers, config.servers), np.nan)
-    np.fill_diagonal(prices, 0.0)
-    for row in tables["ledger"]:
-        if row["cause"] == "link":
-            prices[row["receiver"], row["sender"]] = row["joules"]
     summary = {**results, "run_folder": str(folder.path)}  # it may have been moved
-    return RunResult(
-        config=config, summary=summary, link_joules=prices, propensity=propensity, folder=folder.path, **tables
-    )
+    return RunResult(config=config, summary=summary, folder=folder.path, **read_tables(folder, config.servers))
 
 
 def _settings(config: Config) -> dict[str, Any]:

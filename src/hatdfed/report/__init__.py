@@ -31,7 +31,7 @@ class RunData(NamedTuple):
     servers: Sequence[Record]  # t, server, accuracy, num_samples
     links: Sequence[Record]  # t, receiver, sender, delivered, propensity, utility, importance
     summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
-    link_joules: Sequence[Sequence[float]] | None = None  # [N][N] price of each link, row receives
+    link_joules: Vector | None = None  # [N, N] price of each link, row receives; None where unknown
     budget: int | None = None  # B, links that the policy draws in a round; None where it knows its own number
     learning_rate: float | None = None  # η of a bandit that regret bounds speak of; None of anything else
     horizon: int = 0  # K, rounds that η was chosen for
@@ -86,7 +86,7 @@ def last_links(run: RunData) -> LastLinks:
     records = [link for link in run.links if link["t"] == t and link["receiver"] != link["sender"]]
     receiver, sender = (np.array([link[end] for link in records], dtype=np.intp) for end in ("receiver", "sender"))
     delivered = np.array([bool(link["delivered"]) for link in records], dtype=np.bool_)
-    prices = None if run.link_joules is None else np.asarray(run.link_joules, dtype=np.float64)[receiver, sender]
+    prices = None if run.link_joules is None else run.link_joules[receiver, sender]
     return LastLinks(receiver, sender, delivered, column(records, "propensity"), prices)
 
 

@@ -18,22 +18,23 @@ import hatdfed.report.style as st
 from hatdfed.report import RunData, Vector
 from hatdfed.report.drawn_methods import Method, drawn_methods, seeds_note
 from hatdfed.report.findings import format_joules, format_percent
-from hatdfed.report.link_use_figure import link_use_figure
+from hatdfed.report.link_use_figure import MOST_SERVERS, link_use_figure
 from hatdfed.report.regret_figure import has_regret, regret_figure
 
 _LOG_RATIO = 30  # of the dearest method to the cheapest, beyond which a linear axis would squeeze the cheap ones
 
 
 def write_comparison_figures(runs: Mapping[str, Sequence[RunData]], folder: Path) -> list[Path]:
-    """Draw accuracy, energy, both, the use of links and, where a method has a budget, regret; return the files."""
+    """Draw accuracy, energy, both, the use of links (if not too many) and regret (of a budget); return the files."""
     methods = drawn_methods(runs)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "accuracy": _accuracy(methods),
         "accuracy_vs_energy": _accuracy_vs_energy(methods),
         "energy": _energy(methods),
-        "link_use": link_use_figure(methods),
     }
+    if all(run.num_servers <= MOST_SERVERS for method in methods for run in method.runs):
+        figures["link_use"] = link_use_figure(methods)
     if any(has_regret(method) for method in methods):
         figures["regret"] = regret_figure(methods)
     return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]

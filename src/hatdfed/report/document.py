@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.records.cleaning import flat_settings, number, text, texts, whole
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.search import run_folders
 from hatdfed.records.small_files import read_document
+from hatdfed.records.tables import read_tables
 from hatdfed.report import RunData
 from hatdfed.report.comparison_figures import write_comparison_figures
 from hatdfed.report.drawn_methods import drawn_methods
@@ -26,6 +24,7 @@ from hatdfed.session import RunResult
 from hatdfed.summary import JOULES_PER_MJ
 
 MOST_RUNS = 300
+_MOST_SERVERS = 60  # that are listed one by one
 _MEANING = {
     "accuracy": "Accuracy over rounds",
     "energy": "Energy by cause",
@@ -60,7 +59,7 @@ class RunPart(NamedTuple):
     is_finished: bool
     state: str
     figures: list[Figure]
-    by_server: list[float]  # test accuracy, percent
+    by_server: list[float]  # test accuracy, percent; none where servers are many
     notes: list[str]
     pictures: list[Picture]
     settings: list[tuple[str, str]]
@@ -128,19 +127,8 @@ def _result(folder: RunFolder) -> RunResult:
     results = folder.read_results() or {}
     if (whole(results.get("rounds")) or 0) < config.rounds:  # it was given more rounds since
         results = {}
-    with closing(folder.read()) as database:
-        tables = {name: database.records(name) for name in ("rounds", "servers", "links", "ledger")}
-        propensity = database.last_propensity()
-    prices = np.full((config.servers, config.servers), np.nan)
-    np.fill_diagonal(prices, 0.0)
-    for row in tables["ledger"]:
-        ends = row["receiver"], row["sender"]
-        if row["cause"] == "link" and all(end in range(config.servers) for end in ends):
-            prices[ends] = np.nan if number(row["joules"]) is None else row["joules"]
     results.pop("config", None)
-    return RunResult(
-        config=config, summary=results, link_joules=prices, propensity=propensity, folder=folder.path, **tables
-    )
+    return RunResult(config=config, summary=results, folder=folder.path, **read_tables(folder, config.servers))
 
 
 def _draw(run: RunData, folder: Path) -> list[Picture]:
@@ -163,7 +151,8 @@ def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) 
     played = len(result.rounds)
     state = f"Finished after {played} rounds." if summary else f"Not finished: {played} of {config.rounds} rounds."
     by_server = summary.get("accuracy_by_server")
-    known = [number(value) for value in by_server] if isinstance(by_server, list) else []
+    listed = by_server if isinstance(by_server, list) and len(by_server) <= _MOST_SERVERS else []
+    known = [number(value) for value in listed]
     return RunPart(
         anchor=f"run-{index + 1}",
         name=text(str(folder)),

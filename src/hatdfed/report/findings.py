@@ -105,7 +105,7 @@ def links_finding(links: LastLinks, num_servers: int, round_number: float) -> st
     possible, lost = num_servers * (num_servers - 1), int((~links.delivered).sum())
     if not len(links.sender):
         return f"No link was drawn in round {round_number:.0f}"
-    drawn = f"{len(links.sender)} of {possible:,} possible links were drawn in round {round_number:.0f}"
+    drawn = f"{len(links.sender):,} of {possible:,} possible links were drawn in round {round_number:.0f}"
     return f"{drawn}, {lost} not delivered" if lost else drawn
 
 

@@ -19,6 +19,7 @@ from hatdfed.report import Vector
 from hatdfed.report.drawn_methods import Method
 
 _MOST_PANELS = 16
+MOST_SERVERS = 400  # of which a cell is still a pixel
 _MOST_NAMES = 40  # servers; beyond that the numbers along a matrix are too small to read
 _COLUMNS = {1: 1, 2: 2, 3: 3, 5: 3, 6: 3, 9: 3}  # panels side by side, 4 for all other numbers
 

@@ -22,7 +22,7 @@ def run_data(result: RunResult) -> RunData:
         servers=result.servers,
         links=result.links,
         summary=result.summary,
-        link_joules=None if result.link_joules is None else result.link_joules.tolist(),
+        link_joules=result.link_joules,
         budget=config_budget(config) if POLICIES[config.policy.name].uses_budget else None,
         learning_rate=_learning_rate(config),
         horizon=config.horizon or config.rounds,

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
@@ -18,6 +18,8 @@ import hatdfed.report.style as st
 from hatdfed.report import LastLinks, RunData, Vector
 
 _MOST_NODES = 40  # servers; more arrows would be a thicket
+_MATRIX_POINTS = 400.0  # about the side of the matrix
+_LEAST_POINTS = 1.2  # of a link's mark, so that it is seen among thousands of servers
 
 
 class _Coloured(NamedTuple):
@@ -112,18 +114,19 @@ def _diameters(accuracy: Vector, *, widest: float) -> Vector:  # points
 
 
 def _matrix(run: RunData, coloured: _Coloured, title: str) -> tuple[Figure, Axes]:
+    """A square for each link. Nothing here has a number for each pair of servers, of which there may be millions."""
     links, lost = coloured.links, ~coloured.links.delivered
     note = "" if links.delivered.all() else " Crossed out: not delivered."
     figure, axes = st.chart(8.2, 7.6, title, f"{run.title}.{note}")
-    image = np.full((run.num_servers, run.num_servers), np.nan)
-    image[links.receiver, links.sender] = coloured.value
-    drawn = np.zeros_like(image, dtype=bool)
-    drawn[links.receiver, links.sender] = True
-    colours = coloured.scale.to_rgba(image)  # [N, N, 4]
-    colours[~drawn] = to_rgba("#F3F5F7")
-    axes.imshow(colours, interpolation="nearest")
-    cross = (190 / run.num_servers) ** 2  # half as wide as a cell
-    axes.scatter(links.sender[lost], links.receiver[lost], marker="x", s=cross, color=st.INK, linewidth=0.8)
+    axes.set(
+        aspect="equal", xlim=(-0.5, run.num_servers - 0.5), ylim=(run.num_servers - 0.5, -0.5), facecolor="#F3F5F7"
+    )
+    cell = max(_MATRIX_POINTS / run.num_servers, _LEAST_POINTS)
+    colours = coloured.scale.to_rgba(coloured.value)
+    axes.scatter(links.sender, links.receiver, marker="s", s=cell**2, color=colours, linewidth=0, zorder=2)
+    axes.scatter(
+        links.sender[lost], links.receiver[lost], marker="x", s=(cell / 2) ** 2, color=st.INK, linewidth=0.8, zorder=3
+    )
     axes.grid(visible=False)
     axes.spines["bottom"].set_visible(False)
     st.name_axes(axes, "Sending server", "Receiving server")

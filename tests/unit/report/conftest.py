@@ -44,7 +44,7 @@ def made_up_run(
         ],
         links=[_link(*(int(end) for end in link), rng) for link in np.argwhere(drawn)],
         summary={"avg_accuracy": mean, "std_accuracy": 1.0},
-        link_joules=prices.tolist() if with_prices else None,
+        link_joules=prices if with_prices else None,
         budget=budget,
         learning_rate=learning_rate,
         horizon=rounds,

@@ -69,3 +69,10 @@ def test_the_comparison_follows_the_data(make_run, tmp_path: Path) -> None:
 def test_nothing_to_compare_is_refused(runs: dict[str, list[object]], tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="nothing to compare"):
         write_comparison_figures(runs, tmp_path)  # type: ignore[arg-type]
+
+
+def test_how_often_links_were_drawn_is_not_shown_of_more_servers_than_pixels(make_run, tmp_path: Path) -> None:
+    many = make_run(num_servers=4, rounds=2)._replace(num_servers=5_000, servers=[])
+    files = write_comparison_figures({"rnd": [many]}, tmp_path)
+    assert "accuracy.png" in {path.name for path in files}
+    assert "link_use.png" not in {path.name for path in files}

@@ -11,6 +11,7 @@ import pytest
 from hatdfed.errors import RunFolderError
 from hatdfed.report.run_figures import accuracy_figure, write_run_figures
 from hatdfed.report.style import save
+from hatdfed.report.topology_figure import topology_figure
 
 NAMES = ["accuracy.png", "energy.png", "accuracy_vs_energy.png", "topology.png"]
 
@@ -63,6 +64,16 @@ def test_figures_are_drawn_in_threads(make_run, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         paths = list(pool.map(lambda name: save(accuracy_figure(run), tmp_path / name), "abcd"))
     assert len({path.read_bytes() for path in paths}) == 1
+
+
+def test_every_link_of_thousands_of_servers_has_its_mark(make_run) -> None:
+    """And nothing has a number for each pair of them: 30,000 servers have 900 million."""
+    few = make_run(num_servers=4, rounds=1, link_share=1.0, with_prices=False)
+    spread = [{**link, "receiver": 7_000 * link["receiver"], "sender": 7_000 * link["sender"]} for link in few.links]
+    axes = topology_figure(few._replace(num_servers=30_000, servers=[], links=spread)).axes[0]
+    marks = axes.collections[0]
+    assert len(marks.get_offsets()) == 12
+    assert marks.get_sizes().min() >= 1.0
 
 
 def test_a_run_without_rounds_is_refused(make_run, tmp_path: Path) -> None:
