@@ -23,7 +23,7 @@ def balance(log_weights: FloatMatrix, possible: BoolMatrix, degree: int) -> Floa
     """Probabilities on the possible links, in proportion to the weights but for one factor a row and one a column.
 
     Rows and columns are scaled in turn until both fit (Sinkhorn), none above 1. None where that cannot be, as when a
-    server can hear fewer than `degree` others.
+    server can hear fewer than `degree` others, or would take too long, as with weights that are very far apart.
     """
     if not possible.size or (possible.sum(axis=1) < degree).any() or (possible.sum(axis=0) < degree).any():
         return None

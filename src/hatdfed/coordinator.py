@@ -18,7 +18,7 @@ from hatdfed.energy.prices import EnergyPrices
 from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext, silence, with_candidates
 from hatdfed.presence import Presence, present
 from hatdfed.randomness import stream
-from hatdfed.round import Regret, RoundPlan, RoundRecord, RoundReport
+from hatdfed.round import LinkDraw, Regret, RoundPlan, RoundRecord, RoundReport
 from hatdfed.topology import FloatMatrix, Indices, all_links
 from hatdfed.utility import LinkUtility, RoundFacts
 
@@ -37,6 +37,7 @@ class CoordinatorState(NamedTuple):
     utility_drawn: float  # Σ p·u so far
     utility_best: float  # Σ over rounds of that round's best links
     candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
+    links: int = 0  # drawn in every round that left a choice; 0 before the first, −1 where their number has changed
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,21 +89,12 @@ class Coordinator:
         lost = ~report.arrived(plan.draw.topology) & report.reported[plan.draw.topology.pairs[:, 0]]
         utility.put(plan.draw.places[lost], 0.0)  # sent, never arrived
         policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
-        utility_sum = state.utility_sum + utility
-        utility_drawn = state.utility_drawn + float(np.einsum("ij,ij->", plan.draw.propensity, utility))
-        links = round(float(plan.draw.propensity.sum()))
-        utility_best = state.utility_best + best_links_utility(utility, links)
-        regret = Regret(best_links_utility(utility_sum, links) - utility_drawn, utility_best - utility_drawn)
         accuracy = np.where(report.reported, report.accuracy, state.accuracy)
-        new_state = state._replace(
-            t=plan.t + 1,
-            policy=policy_state,
-            accuracy=accuracy,
-            utility_sum=utility_sum,
-            utility_drawn=utility_drawn,
-            utility_best=utility_best,
+        new_state = _compared(state, plan.draw, utility, context)._replace(
+            t=plan.t + 1, policy=policy_state, accuracy=accuracy
         )
-        return self._exchanged(new_state, context), RoundRecord(plan.t, plan.draw, report, utility, regret)
+        record = RoundRecord(plan.t, plan.draw, report, utility, _regret(new_state))
+        return self._exchanged(new_state, context), record
 
     def _exchanged(self, state: CoordinatorState, context: PolicyContext) -> CoordinatorState:
         """With some candidates exchanged, if it is time; `context` is that of the round before."""
@@ -140,14 +132,14 @@ class Coordinator:
     def _facts(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, context: PolicyContext
     ) -> RoundFacts:
-        spent = {cause: [0.0] * self.prices.num_servers for cause in Cause}
+        spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
         unknown = np.broadcast_to(np.nan, context.reachable.shape)
         return RoundFacts(
-            gain=np.where(report.reported, report.accuracy - state.accuracy, 0.0),
-            upload_joules=np.array(spent[Cause.UPLOAD]),
-            compute_joules=np.array(spent[Cause.TRAINING]),
+            gain=_or_usual(report.accuracy - state.accuracy, report.reported),
+            upload_joules=_or_usual(spent[Cause.UPLOAD], report.reported),
+            compute_joules=_or_usual(spent[Cause.TRAINING], report.reported),
             prices=self.prices,
             drawn=plan.draw.drawn,
             importance=self._importance(plan, report) if self.utility.reads_importance else unknown,
@@ -162,6 +154,32 @@ class Coordinator:
         importance = np.full(plan.draw.candidates.shape, np.nan)
         importance.put(plan.draw.places, report.weights(plan.draw.topology))
         return importance
+
+
+def _compared(
+    state: CoordinatorState, draw: LinkDraw, utility: FloatMatrix, context: PolicyContext
+) -> CoordinatorState:
+    """With this round in the sums behind the regret, if it left a choice: some links were drawn, but not all."""
+    links = round(float(draw.propensity.sum()))
+    if not 0 < links < np.count_nonzero(context.possible):
+        return state
+    return state._replace(
+        utility_sum=state.utility_sum + utility,
+        utility_drawn=state.utility_drawn + float(np.einsum("ij,ij->", draw.propensity, utility)),
+        utility_best=state.utility_best + best_links_utility(utility, links),
+        links=links if state.links in (0, links) else -1,
+    )
+
+
+def _regret(state: CoordinatorState) -> Regret:
+    """Against the best fixed set there is none where the number of links has changed: sets of which size?"""
+    fixed = best_links_utility(state.utility_sum, state.links) if state.links >= 0 else np.nan
+    return Regret(fixed - state.utility_drawn, state.utility_best - state.utility_drawn)
+
+
+def _or_usual(values: Vector, known: NDArray[np.bool_]) -> Vector:
+    """With the mean of the others for a server that did not report: it sets neither end of anybody's scale."""
+    return values if known.all() else np.where(known, values, values[known].mean() if known.any() else 0.0)
 
 
 class _Priced:

@@ -169,7 +169,7 @@ def _stacked(rows: list[NDArray[Scalar]]) -> NDArray[Scalar]:
 class Regret(NamedTuple):
     """Utility missed so far, Eq. (23), against two opponents."""
 
-    best_fixed: float  # the best set of links kept for all rounds: what bandit bounds are about
+    best_fixed: float  # the best set of links kept for all rounds: what bandit bounds are about; nan of varying size
     best_each_round: float  # the best set of every single round: what Eq. (22) prints
 
 

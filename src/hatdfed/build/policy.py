@@ -17,9 +17,14 @@ from hatdfed.resolve import config_budget, considered_links, finish_rounds
 from hatdfed.utility import LinkUtility
 
 
-def make_coordinator(config: Config, prices: EnergyPrices, *, message_share: float = 1.0) -> Coordinator:
-    """The coordinator that `config` describes; a message takes `message_share` of a float32 model."""
-    policy = _policy(config, message_share)
+def make_coordinator(
+    config: Config, prices: EnergyPrices, *, message_share: float = 1.0, attempts: int = 1
+) -> Coordinator:
+    """The coordinator that `config` describes.
+
+    A message takes `message_share` of a float32 model, and may be sent `attempts` times along a link in a round.
+    """
+    policy = _policy(config, message_share, attempts)
     return Coordinator(
         policy=policy,
         utility=LinkUtility(gain_share=config.gain_share, **config.utility.model_dump()),
@@ -45,13 +50,13 @@ def _candidates(config: Config, policy: AnyPolicy) -> CandidateRule | None:
     return CandidateRule(considered, config.refresh_every)
 
 
-def _policy(config: Config, message_share: float) -> AnyPolicy:
+def _policy(config: Config, message_share: float, attempts: int) -> AnyPolicy:
     policy: AnyPolicy = build_component("policy", config.policy, POLICIES)
     if config.schedule == ScheduleConfig():
         return policy
     schedule = config.schedule.model_dump() | {"finish_rounds": finish_rounds(config)}
     # Class variables of other policies are properties of this one, which is all the same to whoever reads them.
-    return cast("AnyPolicy", Scheduled(policy, **schedule, message_share=message_share))
+    return cast("AnyPolicy", Scheduled(policy, **schedule, message_share=message_share, attempts=attempts))
 
 
 def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> EnergyPrices:

@@ -24,6 +24,7 @@ from hatdfed.losses import LOSSES
 from hatdfed.pace import Pace
 from hatdfed.policies import POLICIES
 from hatdfed.policies.base import AnyPolicy
+from hatdfed.presence import Presence
 from hatdfed.randomness import torch_seed
 
 
@@ -36,8 +37,15 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
     is_limited = config.schedule.budget_joules is not None  # finding out takes a message, which nobody else wants
     share = message_share(program.codec, num_params) if is_limited else 1.0
     coordinator = make_coordinator(config, prices, message_share=share)
-    coordinator.plan(coordinator.start(np.zeros(config.servers)))  # a policy that cannot draw for N servers says so now
+    _refuse_impossible_draw(coordinator, config.servers)
     return coordinator, program
+
+
+def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
+    """A policy that cannot draw for N servers says so now, whoever is there in the first round."""
+    start = coordinator.start(np.zeros(servers))
+    shape = (servers, servers) if start.candidates is None else start.candidates.shape
+    coordinator.plan(start, Presence(np.ones(servers, dtype=bool), np.ones(shape, dtype=bool)))
 
 
 def make_program(config: Config, dataset: Dataset) -> EdgeProgram:

@@ -18,6 +18,7 @@ from hatdfed.energy.prices import EnergyPrices, grow_prices
 from hatdfed.net.failpoints import failpoint
 from hatdfed.net.journal import Journal
 from hatdfed.net.manifest import Manifest
+from hatdfed.net.transfer import MOST_SENDS
 from hatdfed.presence import Presence
 from hatdfed.round import RoundPlan, RoundRecord, RoundReport
 
@@ -94,7 +95,8 @@ class DurableCoordinator:
 
     def _for_servers(self, servers: int) -> Coordinator:
         config = self._config.model_copy(update={"servers": servers})
-        return make_coordinator(config, self._prices(servers), message_share=self._manifest.message_share)
+        share = self._manifest.message_share
+        return make_coordinator(config, self._prices(servers), message_share=share, attempts=MOST_SENDS)
 
     def _prices(self, servers: int) -> EnergyPrices:
         manifest, energy = self._manifest, self._config.energy

@@ -14,6 +14,7 @@ from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.wire import Buffer
 
 CHUNK_BYTES = 256 * 1024  # larger chunks are no faster
+MOST_SENDS = 2  # of one model to one receiver in a round, counted in bytes: what a budget of joules reckons with
 _LARGEST_CHUNK = 1024 * 1024  # that we take from others
 
 

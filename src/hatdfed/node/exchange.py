@@ -20,7 +20,7 @@ from hatdfed.errors import WireError
 from hatdfed.fleets.post import Postmark, Received, inbox_of, packed_parts
 from hatdfed.link_codecs import LinkCodec
 from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.transfer import frames
+from hatdfed.net.transfer import MOST_SENDS, frames
 from hatdfed.net.wire import Buffer
 
 EARLY = "early"  # the reason that is worth another try
@@ -163,6 +163,8 @@ class Exchange:
         self._known[receiver] = known
         sent = self.sent.setdefault(receiver, pb.Sent(receiver=receiver))
         share = payload_bits(addressed.payload) / (32 * self.program.learner.num_params)
+        if sent.share > (MOST_SENDS - 1) * share * (1 + 1e-9):  # what is left is not enough for a whole one
+            raise WireError("spent", f"The model of round {t} was sent to server {receiver} too often.")
         return Outgoing(parts, sum(map(len, parts)), share, sent)
 
     def _is_open(self, t: int) -> bool:

@@ -21,13 +21,12 @@ from hatdfed.net.failpoints import failpoint
 from hatdfed.net.identity.names import EDGE_ROLE, Node
 from hatdfed.net.protocol import hatdfed_pb2 as pb
 from hatdfed.net.protocol.hatdfed_pb2_grpc import PeerServicer, PeerStub
-from hatdfed.net.transfer import collect, first_frame
+from hatdfed.net.transfer import MOST_SENDS, collect, first_frame
 from hatdfed.net.wire import Buffer, message_overhead
 from hatdfed.node.exchange import EARLY, Exchange, Outgoing
 
 _log = logging.getLogger("hatdfed.node")
 _AT_ONCE = 4  # transfers into this edge; more would only take more memory
-_TRIES = 2  # that cost bytes
 _STUBBORN = 2.0  # times the idle time: so long a peer that does not answer is called again
 _CURRENT = -1  # the round of a model that a late joiner asks for
 _RETIRE_SECONDS = 600.0  # that calls may still take on a connection which is used no more
@@ -158,7 +157,7 @@ class Peers:
         """Bring the own model to a receiver."""
         exchange, began, wasted = self._exchange, time.monotonic(), 0
         is_early, level = False, logging.WARNING
-        while wasted < _TRIES:
+        while wasted < MOST_SENDS:
             try:
                 outgoing = await exchange.message_for(receiver.index, t, until)
                 parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=outgoing.size)

@@ -62,7 +62,7 @@ def _curve(result: RunResult) -> dict[str, list[float]]:
         "accuracy": [round(rounds[index]["avg_accuracy"], 2) for index in kept],
         "link_mj": [_short(link[index], 4) for index in kept],
         "total_mj": [_short(link[index] + other[index], 4) for index in kept],
-        "regret": [round(rounds[index]["regret_best_fixed"], 2) for index in kept],
+        "regret": [_rounded(rounds[index]["regret_best_fixed"]) for index in kept],
     }
 
 
@@ -82,3 +82,7 @@ def _bandit(probability: NDArray[np.float64], price: NDArray[np.float64]) -> dic
 
 def _short(value: float, digits: int = 6) -> float:
     return float(f"{value:.{digits}g}")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

@@ -28,8 +28,6 @@ class PolicyContext(NamedTuple):
     prices: FloatMatrix  # [N, N or d] joules of sending a model along each link
     active: NDArray[np.bool_]  # [N] servers that take part
     reachable: BoolMatrix  # [N, N or d] links that the network can carry
-    min_senders: int = 0  # models that every server should receive
-    min_receivers: int = 0  # servers that should hear every server
     candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
 
     @property

@@ -2,7 +2,7 @@
 
 Taking the cheapest links alone would leave dear servers out for ever. So a cheap directed round trip through all active
 servers comes first, and only what the budget leaves goes to the cheapest other links. A budget too small for the trip
-takes it in turns: within ⌈servers / budget⌉ rounds every server has reached every other.
+takes it in turns: the links of ⌈servers / budget⌉ rounds together connect everybody.
 
 The trip is a travelling salesman's, found by two old heuristics: go to the nearest server not yet seen (D. Rosenkrantz
 et al. An analysis of several heuristics for the traveling salesman problem. SIAM Journal on Computing 1977), then move

@@ -88,20 +88,20 @@ class LinkBandit(Policy):
     def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
         """w ← w·exp(η·û), Eq. (16), in logarithms; the largest is kept at 0.
 
-        About links into a server that sent no report nothing was learned: they move with the average of the others,
-        which leaves their standing as it was.
+        About links that could not be drawn, and links into a server that sent no report, nothing was learned: they
+        move with the average of the others, which leaves their standing as it was.
         """
         rate = _theorem_rate(context) if self.learning_rate is None else self.learning_rate
-        drawn = draw.places
+        drawn, possible = draw.places, context.possible
         estimate = reward_estimate(feedback.utility.take(drawn), np.True_, draw.propensity.take(drawn))
         log_weights = state.log_weights + rate  # û is 1 for the many that were not drawn
         log_weights.put(drawn, state.log_weights.take(drawn) + rate * estimate)
-        silent = np.flatnonzero(~feedback.report.reported)
-        if len(silent):
-            estimate = estimate[~np.isin(drawn // state.log_weights.shape[1], silent)]
-            num_known = np.count_nonzero(np.delete(context.possible, silent, axis=0))
-            mean = 1 - (1 - estimate).sum() / num_known if num_known else 0.0
-            log_weights[silent] = state.log_weights[silent] + rate * mean
+        is_whole = possible.all() if context.candidates is not None else are_all_links(possible)
+        if not (is_whole and feedback.report.reported.all()):
+            known = possible & feedback.report.reported[:, None]
+            missed = (1 - estimate)[known.take(drawn)].sum()
+            mean = 1 - missed / np.count_nonzero(known) if known.any() else 0.0
+            log_weights[~known] = state.log_weights[~known] + rate * mean
         if context.candidates is None:
             np.fill_diagonal(log_weights, log_weights.min())  # no link: must not be the largest
         log_weights -= log_weights.max()

@@ -74,7 +74,7 @@ class Pens(Policy):
             return state
         report = feedback.report
         kept = report.delivered & (report.importance > 0)  # nan, where nothing came, is not above 0
-        return PensState(state.selected + kept, state.rounds + report.reported)
+        return PensState(state.selected + kept, state.rounds + (report.reported & context.active))
 
     def _is_first_phase(self, context: PolicyContext) -> bool:
         return context.t < self.first_phase * context.horizon

@@ -99,11 +99,11 @@ class BalancedLinks(PricedLinks):
             links = halving_rounding(units, context.candidates, rng)
             return make_draw(links, units / UNITS, candidates=context.candidates)
         inside = np.ix_(here, here)
-        probability = balance(log_weights[inside], possible[inside], degree)
-        if probability is None:
+        found = _balanced_draw(log_weights[inside], possible[inside], degree, rng)
+        if found is None:
             return free_draw(log_weights, context, degree * len(here), rng)
         links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
-        links[inside], propensity[inside] = balanced_rounding(probability, rng), probability
+        links[inside], propensity[inside] = found
         return make_draw(links, propensity)
 
     def _degree(self, context: PolicyContext) -> int:
@@ -116,6 +116,28 @@ class BalancedLinks(PricedLinks):
             among = f"{num_servers} servers have" if context.candidates is None else "every server considers"
             raise ConfigError(f"policy.degree is {self.degree}, but {among} {others} others.")
         return self.degree
+
+
+def _balanced_draw(
+    log_weights: FloatMatrix, possible: BoolMatrix, degree: int, rng: np.random.Generator
+) -> tuple[BoolMatrix, FloatMatrix] | None:  # [N, N] each
+    """Links and their probabilities; None where degrees cannot be equal.
+
+    Weights that are very far apart are not balanced by scaling in any reasonable time. Then whole units are, in which
+    what is missing is made up for exactly.
+    """
+    probability = balance(log_weights, possible, degree)
+    if probability is not None:
+        return balanced_rounding(probability, rng), probability
+    size = len(possible)
+    others = (np.arange(size)[:, None] + np.arange(1, size)) % max(size, 1)  # of every server
+    rows, everybody = np.arange(size)[:, None], np.ones(size, dtype=bool)
+    units = balanced_units(log_weights[rows, others], possible[rows, others], others, everybody, degree)
+    if units is None:
+        return None
+    links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+    links[rows, others], propensity[rows, others] = halving_rounding(units, others, rng), units / UNITS
+    return links, propensity
 
 
 def free_draw(log_weights: FloatMatrix, context: PolicyContext, budget: int, rng: np.random.Generator) -> LinkDraw:

@@ -7,7 +7,8 @@ draws) or part of the *finish* (every link). The policy sees spoken rounds only,
 equal share each, less what was spent; what the finish takes is put aside, and it gets as many rounds as half of the
 budget can pay. A policy that draws as many links as it is told is told the largest number whose dearest choice is
 affordable: the number shrinks before the draw, so its probabilities stay exact. One that knows its own number is silent
-until it can pay.
+until the dearest choice that it might make is affordable, whatever it has drawn: were only dear draws dropped, its
+probabilities would not be what they say. Links of a sender that did not report count at the worst they can cost.
 """
 
 from __future__ import annotations
@@ -91,12 +92,14 @@ class Scheduled:
             inner = inner._replace(budget=budget)
             return self.policy.propose(state.inner, inner, rng) if budget else self._silence(context)
         draw = self.policy.propose(state.inner, inner, rng)
-        return draw if self._cost(draw.places, context) <= allowed else self._silence(context)
+        return draw if self._worst_cost(draw, context) <= allowed else self._silence(context)
 
     def update(self, state: ScheduleState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> ScheduleState:
         """Count the joules; the policy learns from what it drew itself."""
         link = math.fsum([row.joules for row in feedback.report.energy if row.cause is Cause.LINK])
-        state = state._replace(spent=state.spent + link)
+        senders = draw.topology.pairs[:, 1]
+        unknown = self._cost(draw.places[~feedback.report.reported[senders]], context)
+        state = state._replace(spent=state.spent + link + unknown)
         if self._is_finish(context) or not self._is_spoken(context.t) or not draw.topology.num_links:
             return state
         return state._replace(inner=self.policy.update(state.inner, draw, feedback, self._inner(context)))
@@ -139,6 +142,14 @@ class Scheduled:
     def _cost(self, places: Indices, context: PolicyContext) -> float:
         """Joules of the links at these places, at worst."""
         return self.attempts * self.message_share * math.fsum(context.prices.take(places))
+
+    def _worst_cost(self, draw: LinkDraw, context: PolicyContext) -> float:
+        """Joules of the dearest links that might have been drawn, as many as were: the same for every such draw."""
+        if self.budget_joules is None:
+            return 0.0
+        might = np.flatnonzero(draw.propensity > 0)
+        dearest = might[np.argsort(-context.prices.take(might))]
+        return self._cost(dearest[: math.ceil(draw.propensity.sum() - 1e-6)], context)
 
     def _allowance(self, state: ScheduleState, context: PolicyContext) -> float:
         """What this round may spend."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hatdfed.build.component import build_component
-from hatdfed.config import Config
+from hatdfed.config import Config, ScheduleConfig
 from hatdfed.policies import POLICIES
 from hatdfed.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.report import RunData
@@ -34,6 +34,8 @@ def _learning_rate(config: Config) -> float | None:
     policy = build_component("policy", config.policy, POLICIES)
     if not isinstance(policy, LinkBandit) or (policy.capping, policy.propensity) != ("redistribute", "before-rounding"):
         return None
+    if config.schedule != ScheduleConfig():
+        return None  # the bound is about rounds that are all alike
     if considered_links(config) is not None:
         return None  # its rivals change with the candidates
     if policy.learning_rate is not None:
