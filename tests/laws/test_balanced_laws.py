@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hatdfed.balanced import balance, balanced_rounding
 from hatdfed.errors import ConfigError
+from hatdfed.policies.link_bandit import BanditState
 from hatdfed.policies.priced_links import BalancedLinks, PricedLinks
 from hatdfed.randomness import stream
 from hatdfed.testing import feedback_for, policy_context
@@ -162,3 +163,26 @@ def test_what_is_learned_is_utility_and_prices_stay_known():
 def test_settings_that_cannot_work(make, words):
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+@pytest.mark.parametrize("spread", [20.0, 50.0, 100.0, 1000.0])
+@pytest.mark.parametrize("world", range(8))
+def test_nobody_is_left_out_however_far_weights_are_apart(spread, world):
+    """Scaling alone would take for ever there."""
+    log_weights = spread * stream(world, "weights").random((5, 5))
+    state = BanditState(log_weights)
+    policy = BalancedLinks(thrift=0.0, learning_rate=0.0)
+    draw = policy.propose(state, policy_context(5), stream(world, "draw"))
+    links = draw.topology.links
+    assert (links.sum(axis=0) == 1).all()
+    assert (links.sum(axis=1) == 1).all()
+    np.testing.assert_allclose(draw.propensity.sum(axis=0), 1.0)
+    np.testing.assert_allclose(draw.propensity.sum(axis=1), 1.0)
+
+
+def test_probabilities_are_exact_there_too():
+    log_weights = 30.0 * stream(1, "weights").random((5, 5))
+    policy, state = BalancedLinks(thrift=0.0, learning_rate=0.0), BanditState(log_weights)
+    draws = [policy.propose(state, policy_context(5), stream(seed, "draw")) for seed in range(2000)]
+    share = np.mean([draw.topology.links for draw in draws], axis=0)
+    np.testing.assert_allclose(share, draws[0].propensity, atol=0.05)

@@ -99,6 +99,20 @@ def test_links_into_a_server_without_a_report_keep_their_standing():
     np.testing.assert_allclose(np.delete(after[silent], silent), np.full(N - 1, others.mean()))
 
 
+@pytest.mark.parametrize("missing", [(), (4,)], ids=["absent in a simulation", "no report from a real one"])
+def test_links_of_a_server_that_was_away_are_no_likelier_when_it_comes_back(missing):
+    """Nothing was learned about links into it and from it: all are worth the same, so all stay alike on average."""
+    policy, rng, state = LinkBandit(learning_rate=0.02), stream(0, "away"), LinkBandit().init(N)
+    away = context()._replace(active=np.arange(N) < N - 1)
+    utility = np.where(away.possible, 0.5, 0.0)
+    for _ in range(300):
+        draw = policy.propose(state, away, rng)
+        state = policy.update(state, draw, Feedback(report(N, draw.topology.links, missing), utility), away)
+    others = state.log_weights[away.possible].mean()
+    np.testing.assert_allclose(state.log_weights[N - 1, : N - 1], others)
+    np.testing.assert_allclose(state.log_weights[: N - 1, N - 1], others)
+
+
 def test_new_servers_start_at_the_mean_and_old_weights_stay():
     state = skewed_state()
     grown = LinkBandit().grow(state, N + 2).log_weights

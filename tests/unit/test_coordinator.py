@@ -9,8 +9,11 @@ from hatdfed.energy.ledger import Cause, EnergyRow
 from hatdfed.energy.prices import draw_prices
 from hatdfed.jsonable import from_jsonable, to_jsonable
 from hatdfed.policies import POLICIES
+from hatdfed.policies.scheduled import Scheduled
+from hatdfed.presence import Presence
 from hatdfed.randomness import stream
 from hatdfed.round import RoundReport, ServerReport
+from hatdfed.topology import all_links
 from hatdfed.utility import LinkUtility
 
 N = 5
@@ -73,6 +76,49 @@ def test_regret_is_zero_for_all_links_and_grows_for_random_ones():
     assert play(coordinator("all-links")).best_fixed == pytest.approx(0, abs=1e-9)
     random = play(coordinator("random-links"))
     assert 0 < random.best_fixed <= random.best_each_round + 1e-9
+
+
+def regrets(boss, rounds=12):
+    state, found = boss.start(np.zeros(N)), []
+    for _ in range(rounds):
+        plan = boss.plan(state)
+        state, record = boss.learn(state, plan, report(plan, np.linspace(0, 0.4, N)))
+        found.append(record.regret)
+    return found
+
+
+def test_rounds_without_a_choice_add_no_regret():
+    """Silent rounds and rounds with every link: nothing better could have been drawn."""
+    boss = coordinator("random-links")
+    thinned = regrets(replace(boss, policy=Scheduled(boss.policy, every=3, finish_rounds=2), horizon=12))
+    assert thinned[0] == thinned[1] == (0.0, 0.0)
+    assert thinned[2].best_fixed > 0
+    assert thinned[3] == thinned[4] == thinned[2]
+    assert thinned[-1] == thinned[-2] == thinned[-3]
+    assert all(each.best_fixed <= each.best_each_round + 1e-9 for each in thinned)
+
+
+def test_sets_of_varying_size_have_no_best_one():
+    boss, found = coordinator("balanced-links", learning_rate=0.0), []
+    state = boss.start(np.zeros(N))
+    for here in (N, N, N - 1, N):  # one link for each
+        presence = Presence(np.arange(N) < here, all_links(N))
+        plan = boss.plan(state, presence)
+        state, record = boss.learn(state, plan, report(plan, np.linspace(0, 0.4, N)))
+        found.append(record.regret)
+    assert [bool(np.isnan(each.best_fixed)) for each in found] == [False, False, True, True]
+    assert all(np.isfinite(each.best_each_round) for each in found)
+
+
+def test_a_server_without_a_report_sets_no_end_of_anybodys_scale():
+    boss = coordinator()
+    state = boss.start(np.full(N, 0.5))
+    plan = boss.plan(state)
+    whole = report(plan, np.array([0.6, 0.7, 0.8, 0.9, 0.75]))  # every gain is above 0, every cost too
+    facts = boss._facts(state, plan, RoundReport((*whole.servers[:-1], None)), boss._context(0, None, None))
+    assert facts.gain[-1] == pytest.approx(facts.gain[:-1].mean())
+    assert facts.upload_joules[-1] == pytest.approx(facts.upload_joules[:-1].mean())
+    assert facts.gain.min() == pytest.approx(0.1)
 
 
 def test_the_best_links_are_simply_the_largest():
