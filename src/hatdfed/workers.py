@@ -27,10 +27,24 @@ from hatdfed.errors import HatdfedError
 LOOK_SECONDS = 0.5  # between two looks at how far the workers are
 GPU_MEMORY_SHARE = 0.95  # of all processes together; the rest is what CUDA itself takes in each
 _LEAVE_SECONDS = 5.0  # that a process has for going by itself
+_GUARD = 'In a script, put the work under `if __name__ == "__main__":`, or use one process (jobs=1, --jobs 1).'
 
 
 class WorkerDiedError(HatdfedError):
     """A process ended in the middle of its task."""
+
+
+class UnguardedScriptError(HatdfedError):
+    """A worker process did not come to its work, most likely for a script that does not bear being read again."""
+
+
+def refuse_in_unguarded_script() -> None:
+    """A worker reads the script that started it; what stands there unguarded would start all over in each of them."""
+    # Set only while that script is read, so processes of a user's own may call us; `parent_process` is not set by then.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UnguardedScriptError(
+            f"A worker process reads the script that started it, and there it came to this call. {_GUARD}"
+        )
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,7 @@ class Workers:
     """A pool of processes; whoever starts a task gets it back with its result and its seconds."""
 
     def __init__(self, processes: int, device: str) -> None:
+        refuse_in_unguarded_script()
         self._limits = (processes, device)
         self._all: list[_Worker] = []
 
@@ -69,11 +84,16 @@ class Workers:
         idle.start(task, work, arguments)
 
     def finished(self) -> list[Ended]:
-        """Tasks that have ended since the last look, after waiting a moment for one; those that failed come last."""
+        """Tasks that have ended since the last look, after waiting a moment for one; those that failed come last.
+
+        Raises where a process did not come to its work: no other would.
+        """
         busy = [worker for worker in self._all if worker.is_busy]
         ready = wait([end for worker in busy for end in (worker.line, worker.process.sentinel)], timeout=LOOK_SECONDS)
         ended = [worker.end() for worker in busy if worker.line in ready or worker.process.sentinel in ready]
         self._all = [worker for worker in self._all if worker.process.is_alive()]
+        for error in (end.error for end in ended if isinstance(end.error, UnguardedScriptError)):
+            raise error
         return sorted(ended, key=lambda end: end.error is not None)
 
     def stop(self) -> None:
@@ -110,8 +130,10 @@ class _Worker:
         # Spawned, not forked: neither torch's threads nor CUDA survive a fork.
         context = multiprocessing.get_context("spawn")
         self.counter: Any = context.RawValue("q", 0)  # no lock: a killed process would hold it for ever
+        self._is_up: Any = context.RawValue("b", 0)  # whether it has read the script that started it
         self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, processes, device, self.counter), daemon=True)
+        given = (theirs, processes, device, self.counter, self._is_up)
+        self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()
         theirs.close()
         self.is_busy = False
@@ -136,12 +158,15 @@ class _Worker:
             result, error = None, trouble
         return Ended(self._task, seconds, result, error)
 
-    def _death(self) -> WorkerDiedError:
+    def _death(self) -> HatdfedError:
         self.process.join(_LEAVE_SECONDS)
         code = self.process.exitcode
         if code is not None and code < 0:
             killer = signal.Signals(-code).name
             reason = f"A worker process was killed ({killer}), perhaps for want of memory."
+        elif not self._is_up.value:
+            reason = f"A worker process ended (exit code {code}) before its work began; what it said is above."
+            return UnguardedScriptError(f"{reason} {_GUARD}")
         else:
             reason = f"A worker process ended by itself (exit code {code}) in the middle of its work."
         return WorkerDiedError(f"{reason} Try again with --jobs 1.")
@@ -152,8 +177,9 @@ def multi_process_service() -> bool:
     return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108
 
 
-def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any) -> None:
+def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any, is_up: Any) -> None:
     """In the process: one task after another, until nobody is at the other end."""
+    is_up.value = 1
     _prepare(processes, device)
 
     def one_more() -> None:

@@ -59,7 +59,7 @@ def sweep_command(
     from hatdfed.sweeps.executors import make_executor
     from hatdfed.sweeps.file import read_sweep
     from hatdfed.sweeps.folder import SweepFolder, default_folder
-    from hatdfed.sweeps.sweep import check_runs, sweep
+    from hatdfed.sweeps.sweep import SweepFailedError, check_runs, sweep
 
     plan = read_sweep(file)
     place = SweepFolder(folder or default_folder(file, plan))
@@ -75,7 +75,11 @@ def sweep_command(
     how: dict[str, Any] = {"fleet": fleet, "device": device, "data_dir": data_dir, "publishers": shown}
     with interruptible(f"What is done is in {place.path}; the same command goes on."), watch_sweep() as watch:
         on_run, on_rounds = watch
-        result = sweep(plan, out=place.path, executor=player, on_run=on_run, on_rounds=on_rounds, on_note=note, **how)
+        how |= {"on_run": on_run, "on_rounds": on_rounds, "on_note": note}
+        try:
+            result = sweep(plan, out=place.path, executor=player, **how)
+        except SweepFailedError as error:  # told below, reason by reason
+            result = error.result
     _report(file, plan, result, as_json=as_json)
     if result.failed:
         tell_failures(result.failed, "The same command tries them again.")

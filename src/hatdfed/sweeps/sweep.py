@@ -10,6 +10,7 @@ from typing import Any
 from hatdfed.batches import How, OnRounds
 from hatdfed.build.placement import Placement
 from hatdfed.build.program import make_actors
+from hatdfed.errors import HatdfedError
 from hatdfed.learning.datasets import Dataset, load_dataset
 from hatdfed.learning.datasets.base import Progress
 from hatdfed.records.folder import RunFolder
@@ -25,6 +26,7 @@ from hatdfed.sweeps.playing import OnRun, Playing
 from hatdfed.sweeps.points import Point, all_runs, configs, distinct, points
 from hatdfed.sweeps.search import Search, check_search, corners
 from hatdfed.sweeps.table import DEFAULT_OBJECTIVES, Row, table
+from hatdfed.workers import refuse_in_unguarded_script
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,17 @@ class SweepResult:
     def run(self, name: str) -> RunResult:
         """One of its runs, whole, by its name under `runs/`."""
         return read_run(RunFolder(self.folder / "runs" / name))
+
+
+class SweepFailedError(HatdfedError):
+    """Not one run of a sweep came to its end; `result` says why each did not."""
+
+    def __init__(self, result: SweepResult) -> None:
+        name, reason = next(iter(result.failed.items()))
+        count = len(result.failed)
+        failed = "The only run failed" if count == 1 else f"All {count} runs failed"
+        super().__init__(f"{failed}. The first, {name}: {reason}")
+        self.result = result
 
 
 def sweep(
@@ -57,8 +70,9 @@ def sweep(
     """Play all runs of a sweep file, or of what one would hold, and sum them up in a table.
 
     `out` is gone on with; by default it is a folder under runs/ that belongs to this version of the file. `executor` is
-    local (`jobs` processes), ray, or one of your own.
+    local (`jobs` processes), ray, or one of your own. The result names runs that failed; where all did, it raises.
     """
+    refuse_in_unguarded_script()
     file = read_sweep(source)
     folder = SweepFolder(default_folder(source, file) if out is None else Path(out))
     folder.refuse_others(file)
@@ -72,7 +86,10 @@ def sweep(
         objectives = DEFAULT_OBJECTIVES if file.search is None else file.search.objectives
         rows = table(found, playing.figures, objectives, with_test=file.search is None)
         write_sweep_files(file, rows, playing.failed, folder.path)
-    return SweepResult(folder.path, rows, playing.failed)
+    result = SweepResult(folder.path, rows, playing.failed)
+    if playing.failed and not playing.figures:
+        raise SweepFailedError(result)
+    return result
 
 
 def size_of(file: SweepFile) -> tuple[int, int]:

@@ -180,6 +180,17 @@ def test_a_failure_is_one_line_a_reason_and_an_exit_code(file, copy, monkeypatch
     assert "1 of 2" in shown.out
 
 
+def test_the_command_tells_of_a_sweep_in_which_every_run_failed(file, tmp_path, monkeypatch, capfd):
+    def failing(*_, **__):
+        raise ValueError("bad luck")
+
+    monkeypatch.setattr("hatdfed.batches.play", failing)
+    assert command(monkeypatch, file, "--out", tmp_path / "new", "--jobs", 1, "--retries", 0) == 1
+    shown = capfd.readouterr()
+    assert "8 runs failed" in shown.err
+    assert "0 of 2" in shown.out
+
+
 def test_json_is_the_summary(file, finished, copy, monkeypatch, capfd):
     assert command(monkeypatch, file, "--out", copy, "--jobs", 1, "--json") == 0
     said = json.loads(capfd.readouterr().out)
