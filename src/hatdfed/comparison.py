@@ -15,10 +15,12 @@ from hatdfed.build.placement import Placement
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.experiment import Job
+from hatdfed.report.groups import same_world
 from hatdfed.resolve import merge_layers, resolve
 from hatdfed.session import RunResult
 from hatdfed.standing import as_it_stands, found
 from hatdfed.statistics import default_reference, default_target, method_row
+from hatdfed.workers import refuse_in_unguarded_script
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are
 
@@ -53,6 +55,7 @@ def compare(
 
     Runs of one network are played together in stacked fleets, on the GPU where there is one.
     """
+    refuse_in_unguarded_script()
     names = list(dict.fromkeys(methods))
     worlds = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not names or not worlds:
@@ -80,8 +83,17 @@ def summarise_runs(
     """The table of these runs; the defaults for reference and target are those of `hatdfed.statistics`."""
     against = default_reference(runs) if reference is None else reference
     target = default_target(runs) if target_accuracy is None else target_accuracy
-    rows = [method_row(name, runs[name], reference=runs[against], target_accuracy=target) for name in runs]
+    rows = [_row(name, runs[name], runs[against], target) for name in runs]
     return Comparison({name: list(runs[name]) for name in runs}, rows, against, target)
+
+
+def _row(name: str, runs: Sequence[RunResult], reference: Sequence[RunResult], target: float | None) -> dict[str, Any]:
+    """A method's row; without differences where its settings make another world of the same seed."""
+    row = method_row(name, runs, reference=reference, target_accuracy=target)
+    mine, theirs = (one[0].config.model_dump(mode="json") for one in (runs, reference))
+    is_same = same_world(mine, theirs)
+    unknown = {} if is_same else {key: None for key in row if "_difference" in key}
+    return {**row, **unknown, "same_world": is_same}
 
 
 def _config(settings: Mapping[str, Any], method: str, seed: int) -> Config:

@@ -169,6 +169,18 @@ def test_a_method_that_sees_the_test_set_is_marked_and_not_drawn(copy, monkeypat
     shown = capfd.readouterr().out
     assert re.search(r"^ *hat-dfed-released † .* –", shown, re.MULTILINE)
     assert re.search(r"^ *rnd +reference", shown, re.MULTILINE)
+    assert re.search(r"^ *hat-dfed-released † +another world: not paired +– ", shown, re.MULTILINE)
+
+
+def test_a_method_that_makes_another_world_of_a_seed_is_not_paired(monkeypatch):
+    more = Method("more", "More samples", {**METHODS["rnd"].settings, "samples_per_round": 90})
+    monkeypatch.setitem(METHODS.__dict__, "_plug_ins", {"more": None})
+    monkeypatch.setitem(METHODS._loaded, "more", more)
+    rnd, local, other = compare(["rnd", "local", "more"], seeds=2, **SMALL).summary
+    assert [row["same_world"] for row in (rnd, local, other)] == [True, True, False]
+    assert all(other[key] is None for key in other if "_difference" in key)
+    assert local["avg_accuracy_difference_low"] is not None
+    assert list(other) == list(local)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +203,7 @@ def test_tables_fit_the_terminal(finished, width, monkeypatch):
     rows = [
         {**finished[1].summary[0], "method": "hat-dfed-without-utc"},
         {**finished[1].summary[1], "method": "hat-dfed-released", "leaks_test": True},
+        {**finished[1].summary[1], "method": "elsewhere", "same_world": False},
         {**finished[1].summary[1], "method": "alone", "avg_accuracy_difference_low": None, "seeds_reached": None},
     ]
     console.print(tables.summary_table(rows, title="made up"))
@@ -198,7 +211,7 @@ def test_tables_fit_the_terminal(finished, width, monkeypatch):
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    for part in ("hat-dfed-released †", "sees the test set", "(one seed)", "reference", "± "):
+    for part in ("hat-dfed-released †", "sees the test set", "(one seed)", "reference", "another world:", "± "):
         assert part in text
     lines = [line for line in text.splitlines() if line.startswith(" hat-dfed-without-utc")]
     assert all(("±" in line) == (width == 120) for line in lines)

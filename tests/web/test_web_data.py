@@ -13,6 +13,7 @@ from hatdfed.dashboard.run_views import MOST_POINTS, kept_rounds
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.reading import reading
 from hatdfed.report.groups import Run, comparison_rows
+from hatdfed.report.words import difference
 
 FOLDER = "both/hat-dfed-seed0"
 
@@ -110,6 +111,16 @@ def test_runs_of_other_worlds_are_not_paired():
     assert (first.label, second.label) == ("rnd (servers 4)", "rnd (servers 5)")
     assert second.points is None
     assert first.is_reference
+    assert (first.same_world, second.same_world) == (True, False)
+    assert difference(second.points, "points", same_world=second.same_world) == ["another world:", "not paired"]
+
+
+def test_runs_of_one_world_without_a_seed_in_common_say_so():
+    results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
+    results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
+    one, other = ({"method": method, "seed": seed} for method, seed in (("rnd", 0), ("full", 1)))
+    _, row = comparison_rows([Run("a", one, results), Run("b", other, results)])
+    assert difference(row.points, "points", same_world=row.same_world) == ["no shared seed"]
 
 
 def test_a_method_that_saw_the_test_data_is_neither_reference_nor_on_the_front():

@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 from fastapi.testclient import TestClient
-from web_help import HOSTILE, id_of, look_again, unfinish
+from web_help import HOSTILE, elsewhere, id_of, look_again, unfinish
 
 from hatdfed.dashboard.app import make_app
 from hatdfed.dashboard.catalogue import Catalogue
@@ -109,10 +109,23 @@ def test_the_comparison_page_pairs_seeds_and_names_the_front(client):
     ids = [card["id"] for card in client.get("/api/runs").json()]
     page = client.get("/compare", params={"run": ids}).text
     assert "on the front" in page
+    assert 'title="On the front of test accuracy and energy' in page
+    assert "On the Pareto front of test accuracy and energy: " in page
     assert "reference" in page
     assert "points" in page
     other = client.get("/compare", params={"run": ids, "against": id_of(client, "both/rnd-seed1")}).text
     assert "Difference to <code>rnd</code>" in other
+
+
+def test_a_run_of_another_world_is_listed_and_not_paired(client, site, runs):
+    elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
+    look_again(site)
+    ids = [card["id"] for card in client.get("/api/runs").json()]
+    page = client.get("/compare", params={"run": ids}).text
+    assert page.count('<span class="line">another world:</span><span class="line">not paired</span>') == 2
+    assert "no shared seed" not in page
+    rows = client.get("/api/compare", params={"run": ids}).json()["rows"]
+    assert [row["points"] is None for row in rows if not row["is_reference"]] == [True]
 
 
 def test_a_comparison_of_nothing_says_how_to_choose(client):

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 import yaml
 from typer.testing import CliRunner
-from web_help import unfinish
+from web_help import elsewhere, unfinish
 
 from hatdfed.cli.app import app
 from hatdfed.errors import HatdfedError, RunFolderError
@@ -62,6 +62,21 @@ def test_a_report_has_settings_machine_and_version(page):
     text = unescape(page)
     for words in ("link_share", "packages.hatdfed", "packages.torch", "hatdfed 0.", "seed 0"):
         assert words in text
+
+
+def test_a_report_says_that_the_front_is_of_test_accuracy(page, played, tmp_path):
+    assert 'title="On the front of test accuracy and energy' in page
+    assert "◆: on the Pareto front of test accuracy and energy" in page
+    words = markdown_text(gather([played], tmp_path / "p"), tmp_path / "p")
+    assert "On the Pareto front of test accuracy and energy: " in words
+
+
+def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
+    elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
+    document = gather([runs / "both"], tmp_path / "p")
+    for words in (html_text(document), markdown_text(document, tmp_path / "p")):
+        assert words.count("another world: not paired") == 2  # accuracy and energy
+        assert "no shared seed" not in words
 
 
 def test_a_run_that_is_not_finished_says_so(runs, tmp_path):

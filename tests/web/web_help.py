@@ -1,11 +1,13 @@
 """Small things that the tests of the dashboard share."""
 
+import json
 import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+import yaml
 
 from hatdfed.dashboard.app import make_app
 from hatdfed.dashboard.serving import listen
@@ -32,6 +34,15 @@ def unfinish(folder: Path, rounds: int) -> None:
     database = RunDatabase(folder / "run.sqlite")
     database.forget_from(rounds)
     database.close()
+
+
+def elsewhere(*folders: Path) -> None:
+    """Let finished runs say that they were played in other worlds than their neighbours."""
+    for folder in folders:
+        results = json.loads((folder / "results.json").read_text())
+        results["config"]["samples_per_round"] += 30
+        (folder / "results.json").write_text(json.dumps(results))
+        (folder / "config.yaml").write_text(yaml.safe_dump(results["config"]))
 
 
 @contextmanager

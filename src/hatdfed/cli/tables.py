@@ -109,6 +109,8 @@ def _percent(deviation: float, value: float) -> str:
 
 def _points(row: Row) -> str:
     """The difference in accuracy and its interval; a single seed has none."""
+    if not row["same_world"]:
+        return "another world:\nnot paired"
     mean, low, high = (row[f"avg_accuracy_difference{end}"] for end in ("", "_low", "_high"))
     return f"{_signed(mean, 1)}\n{'(one seed)' if low is None else f'[{_signed(low, 1)}, {_signed(high, 1)}]'}"
 

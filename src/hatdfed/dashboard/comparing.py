@@ -16,11 +16,12 @@ from hatdfed.records.cleaning import text, whole
 from hatdfed.records.reading import reading
 from hatdfed.records.small_files import read_document
 from hatdfed.report import Vector, column, finite, mean_and_sd
-from hatdfed.report.groups import Row, Run, comparison_rows, figure, is_complete
+from hatdfed.report.groups import FRONT, Row, Run, comparison_rows, figure, is_complete
 from hatdfed.statistics import PairedDifference
 
 MOST_COMPARED = 60
 _LONGEST_LABEL = 90
+_MOST_NAMED = 4  # rows in a title
 
 
 class Chosen(NamedTuple):
@@ -62,7 +63,11 @@ def comparison_view(chosen: Chosen) -> dict[str, Any]:
 
 def front_title(rows: Sequence[Row]) -> str:
     """Which rows no other one beats at both, in a sentence."""
-    return fd.front_finding([text(row.label, 40) for row in rows if row.is_on_front], len(rows))
+    labels = [text(row.label, 40) for row in rows if row.is_on_front]
+    if len(labels) > _MOST_NAMED:
+        return f"{len(labels)} of {len(rows)} methods are on {FRONT}"
+    named = [", ".join(labels[:-1]), *labels[-1:]]
+    return f"On {FRONT}: {' and '.join(filter(None, named)) or 'none'}"
 
 
 def _accuracy_title(rows: Sequence[dict[str, Any]]) -> str:

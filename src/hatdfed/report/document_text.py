@@ -13,7 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hatdfed.report.document import Document, Figure, Picture, RunPart
-from hatdfed.report.groups import Row
+from hatdfed.report.groups import FRONT, Row
 from hatdfed.report.words import FILTERS, count, difference, joules, percent
 from hatdfed.version import __version__
 
@@ -81,7 +81,8 @@ def _comparison(rows: Sequence[Row]) -> str:
     for row in rows:
         figures, is_one = row.figures, len(row.seeds) == 1
         spread = {name: None if is_one else sd for name, (_, sd) in figures.items()}
-        apart = [" ".join(difference(row.points, "points")), " ".join(difference(row.energy_percent, "%"))]
+        both = ((row.points, "points"), (row.energy_percent, "%"))
+        apart = [" ".join(difference(value, unit, same_world=row.same_world)) for value, unit in both]
         points, energy = ("reference", "reference") if row.is_reference else apart
         cells.append(
             (
@@ -97,7 +98,7 @@ def _comparison(rows: Sequence[Row]) -> str:
         )
     front = ", ".join(_plain(row.label) for row in rows if row.is_on_front)
     words = f"Differences are to {_plain(reference)} in the same worlds, with their 95 % interval."
-    return f"{_table(heading, cells)}\n\n{words} On the Pareto front of energy and accuracy: {front or 'none'}."
+    return f"{_table(heading, cells)}\n\n{words} On {FRONT}: {front or 'none'}."
 
 
 def _images(drawn: Iterable[Picture], pictures: Path) -> list[str]:

@@ -18,6 +18,8 @@ WORLD = (
     *("dataset", "dataset_options", "servers", "rounds", "label_concentration", "device_online_probability", "churn"),
     *("devices", "images_per_server", "samples_per_round", "split", "label_groups", "disjoint", "validation_images"),
 )
+# Of what the table shows, in the same words everywhere; nothing is chosen by it.
+FRONT = "the Pareto front of test accuracy and energy"
 _NOT_A_DIFFERENCE = ("seed", "checkpoint_every", "method")
 _MOST_NAMED = 3  # settings in the label of a row
 _FIGURES = ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "total_joules", "link_joules")
@@ -37,8 +39,9 @@ class Row(NamedTuple):
     label: str
     seeds: list[int]
     figures: dict[str, tuple[float, float]]  # name -> mean and standard deviation over seeds; percent and joules
-    points: PairedDifference | None  # accuracy against the reference; None where no seed is shared
+    points: PairedDifference | None  # accuracy against the reference; None where no world is shared
     energy_percent: PairedDifference | None
+    same_world: bool  # whether a seed means the same as in the reference
     is_reference: bool
     leaks_test: bool
     is_on_front: bool
@@ -63,6 +66,7 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
             sorted(_by_seed(group, "avg_accuracy")),
             figures[index],
             *_differences(group, groups[reference]),
+            same_world=same_world(group[0].settings, groups[reference][0].settings),
             is_reference=index == reference,
             leaks_test=leaks[index],
             is_on_front=index in front,
@@ -70,6 +74,11 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
         )
         for index, group in enumerate(groups)
     ]
+
+
+def same_world(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a seed is the same world under these settings, so that runs can be paired."""
+    return all(mine.get(key) == theirs.get(key) for key in WORLD)
 
 
 def figure(run: Run, name: str) -> float:
@@ -114,7 +123,7 @@ def _short(value: Any) -> str:
 def _differences(
     group: Sequence[Run], reference: Sequence[Run]
 ) -> tuple[PairedDifference | None, PairedDifference | None]:
-    if any(group[0].settings.get(key) != reference[0].settings.get(key) for key in WORLD):
+    if not same_world(group[0].settings, reference[0].settings):
         return None, None
     points = paired_or_none(_by_seed(group, "avg_accuracy"), _by_seed(reference, "avg_accuracy"))
     energy, before = _by_seed(group, "total_joules"), _by_seed(reference, "total_joules")

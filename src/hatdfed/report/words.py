@@ -47,8 +47,10 @@ def count(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
-def difference(value: PairedDifference | None, unit: str) -> list[str]:
-    """A paired difference and its 95 % interval."""
+def difference(value: PairedDifference | None, unit: str, *, same_world: bool = True) -> list[str]:
+    """A paired difference and its 95 % interval, or why there is none."""
+    if not same_world:
+        return ["another world:", "not paired"]
     if value is None:
         return ["no shared seed"]
     mean = f"{value.mean:+.1f}{_NARROW}{unit}"
