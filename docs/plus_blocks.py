@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from paper_blocks import Reproduction
+from plus_rivals import lead_over_best, mostly_rnd, saved_span, spent_less
 
 from hatdfed.methods import method_named
-from hatdfed.paper.figure_words import span
+from hatdfed.paper.figure_words import above_random, span
 from hatdfed.paper.link_regimes import AS_DEAR, AS_MANY, LEARNED
 from hatdfed.paper.markdown_cells import table, with_ends
-from hatdfed.paper.plans import EXPERIMENTS
+from hatdfed.paper.plans import EXPERIMENTS, FULL
 from hatdfed.paper.plus_choice import LINKS_AT_MOST, TOLERATED
+from hatdfed.paper.plus_figure_data import link_panels
 from hatdfed.paper.plus_markdown import searches
 from hatdfed.paper.plus_plans import PLUS, SWEEPS
 
@@ -43,6 +45,7 @@ def plus_blocks(paper: Reproduction) -> dict[str, str]:
         "plus-search": search(paper),
         "plus-summary": paper.markdown.get("plus_summary", "Not played yet."),
         "plus-energy-split": paper.markdown.get("plus_energy_split", "Not played yet."),
+        "plus-spent": spent_less(paper.tables["plus_equal_footing"]),
         "plus-which": which_links(paper),
         "plus-missing": paper.missing(plus=True),
     }
@@ -50,28 +53,29 @@ def plus_blocks(paper: Reproduction) -> dict[str, str]:
 
 def short(paper: Reproduction) -> str:
     """The result in a few lines, what speaks against it included."""
-    rows: Sequence[Row] = paper.tables["plus_summary"]
+    rows, as_they_are = paper.tables["plus_summary"], paper.tables["plus"]
     lines = [
         f"- {_place(row)}: {_with(row['avg_accuracy_points'])} points against the mean of the four, "
-        f"{row['total_energy_percent']['mean']:.1f} % less energy ({row['link_energy_percent']['mean']:.1f} % less on "
-        f"links); at least as accurate as the best of them in {row['as_accurate_as_the_best']} of {row['settings']} "
-        f"settings, its worst server at least as good as the best server of each in "
-        f"{row['worst_over_best']} of {row['settings']}."
+        f"{row['total_energy_percent']['mean']:.1f} % less energy ({saved_span(as_they_are, row)} % less than each; "
+        f"{row['link_energy_percent']['mean']:.1f} % less on links); at least as accurate as the best of them in "
+        f"{row['as_accurate_as_the_best']} of {row['settings']} settings, its worst server at least as good as the "
+        f"best server of each in {row['worst_over_best']} of {row['settings']}."
         for row in rows
         if row["avg_accuracy_points"]
     ]
-    return (
-        "\n".join([*lines, *_equal_footing(rows), *_dense(rows), *_behind(paper.tables["plus"])]) or "Not played yet."
-    )
+    lines += mostly_rnd(as_they_are)
+    lines += _equal_footing(rows, paper.tables["plus_equal_footing"])
+    return "\n".join([*lines, *_dense(rows), *_behind(as_they_are)]) or "Not played yet."
 
 
-def _equal_footing(rows: Sequence[Row]) -> list[str]:
+def _equal_footing(rows: Sequence[Row], rivals: Sequence[Row]) -> list[str]:
     known = [row for row in rows if row["equal_footing"]]
     if not known:
         return []
     good, every = (sum(row["equal_footing"][name] for row in known) for name in ("not_below", "settings"))
     points = "; ".join(
-        f"{_with(row['equal_footing']['against_mean'])} points on {_place(row)}"
+        f"{_with(row['equal_footing']['against_mean'])} points on {_place(row)} "
+        f"({lead_over_best(rivals, row)} against the best of them)"
         for row in known
         if row["equal_footing"]["against_mean"]
     )
@@ -131,10 +135,26 @@ def which_links(paper: Reproduction) -> str:
         above, below = sum(each["low"] > 0 for each in sure), sum(each["high"] < 0 for each in sure)
         lines.append(
             f"- {len(points)} regimes with larger fleets, against {words}: {_span([e['mean'] for e in points])} "
-            f"points, {_span(saved)} % of the link energy saved, {span([each['pairs'] for each in points], '.0f')} "
+            f"points, {_saved(saved)}, {span([each['pairs'] for each in points], '.0f')} "
             f"seeds; distinguishably more accurate in {above} of {len(sure)}, less in {below}."
         )
+        if name == AS_DEAR and (gaps := _at_its_joules(paper)):
+            lines.append(
+                "- At exactly its link joules, on the straight line between those two ways to draw at random: "
+                f"{_span(gaps)} points; above the line in {sum(gap > 0 for gap in gaps)} of {len(gaps)} regimes."
+            )
     return "\n".join(lines) or "Not played yet."
+
+
+def _saved(percent: Sequence[float]) -> str:
+    if max(percent) < 0:
+        return f"for {span([-each for each in percent], '.1f')} % more link energy"
+    return f"{_span(percent)} % of the link energy saved"
+
+
+def _at_its_joules(paper: Reproduction) -> list[float]:
+    panels = [panel for dataset in FULL.datasets for panel in link_panels(paper.results, dataset, FULL)]
+    return [gap for panel in panels if (gap := above_random(panel)) is not None]
 
 
 def search(paper: Reproduction) -> str:
