@@ -118,13 +118,15 @@ def _given_up() -> str:
                         str(row["candidates"]),
                         f"{plain['validation_accuracy']:.1f}",
                         _interval(row["validation_accuracy_difference"]),
+                        _interval(row["validation_worst_difference"]),
                         _interval(row["avg_accuracy_difference"]),
                         f"{joules:+.0f} %",
                         str(row["seeds"]),
                     ]
                 )
     headings = (
-        "world", "recipe", "d", "all links, %", "difference in points, validation", "test", "link joules", "seeds",
+        "world", "recipe", "d", "all links, %", "difference in points, validation", "worst server, validation", "test",
+        "link joules", "seeds",
     )  # fmt: skip
     return table(headings, cells)
 

@@ -18,6 +18,14 @@ def test_generated_parts_are_current():
     assert done.returncode == 0, done.stderr
 
 
+def test_what_candidates_cost_the_worst_server_is_shown():
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"<!-- scale-given-up -->\n(.*?)<!--", page, re.DOTALL)
+    heading, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    assert rows
+    assert all(re.match(r"[+-]\d", row[heading.index("worst server, validation")]) for row in rows)
+
+
 def test_the_python_example_of_the_readme_runs():
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(code.strip().splitlines()) <= 16
