@@ -4,6 +4,7 @@ HatdfedError                  one sentence for the person at the keyboard; the c
 ├── ConfigError               a setting that cannot work
 ├── DataError                 a data set that is missing, cut short or not what it claims to be
 ├── RunFolderError            a run folder that cannot be written, read or resumed
+│   └── TroubleError          no room on the disk, no answer: it may pass, so the command line exits with 3
 ├── MissingDependencyError    an optional package that this command needs
 ├── ClusterError              a Ray cluster that cannot be reached, or cannot do what is asked of it
 ├── IdentityError             a certificate, key or join token that is missing, wrong or refused
@@ -21,6 +22,8 @@ from collections.abc import Iterable
 class HatdfedError(Exception):
     """Base of all errors meant to be read by a user."""
 
+    exit_code = 2  # starting again in the same way does not help
+
 
 class ConfigError(HatdfedError):
     """A setting that cannot work."""
@@ -32,6 +35,12 @@ class DataError(HatdfedError):
 
 class RunFolderError(HatdfedError):
     """A run folder that cannot be written, read or resumed."""
+
+
+class TroubleError(RunFolderError):
+    """Trouble of the machine or the network in the middle of a run; starting again goes on once it has passed."""
+
+    exit_code = 3
 
 
 class MissingDependencyError(HatdfedError):

@@ -26,8 +26,6 @@ from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
 from hatdfed.errors import HatdfedError
 
-BAD_INPUT = 2
-
 app = typer.Typer(
     help="Decentralized federated learning at the edge with a learned, energy-aware topology.",
     no_args_is_help=True,
@@ -64,9 +62,9 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main() -> None:
-    """Run the command line; what a user did wrong ends in one sentence and exit code 2."""
+    """Run the command line; what goes wrong ends in one sentence and exit code 2, or 3 where starting again helps."""
     try:
         app()
     except HatdfedError as error:
         complain(str(error))
-        sys.exit(BAD_INPUT)
+        sys.exit(error.exit_code)

@@ -62,10 +62,12 @@ def coordinator_command(
     quiet_grpc()
     with needs_deploy():
         from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
-        from hatdfed.net.ends import Ends, refuse_open_plain_text
+        from hatdfed.net.ends import Ends, raise_file_limit, refuse_open_plain_text
         from hatdfed.net.identity.office import open_office
         from hatdfed.net.logs import log_to_stderr
         from hatdfed.net.settings import split_layer
+        from hatdfed.net.trouble import named_trouble
+    raise_file_limit()
     layer, settings = split_layer(user_layer(config, assignments))
     resolved = resolve(layer)
     if resolved.candidates is not None:
@@ -94,7 +96,9 @@ def coordinator_command(
         office = open_office(ca, timedelta(hours=settings.certificate_hours))
         door = split_listen(desk, "--desk") if desk else (host, max(port - 1, 0))
         hosting = Hosting(state, listen, Ends(office.refresh()), office, door, _pair(metrics))
-    summary = asyncio.run(_serve(CoordinatorProcess(resolved, settings, hosting)))
+    with named_trouble():
+        process = CoordinatorProcess(resolved, settings, hosting)
+    summary = asyncio.run(_serve(process))
     _show(summary, resolved, as_json=as_json)
 
 

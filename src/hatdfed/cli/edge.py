@@ -79,12 +79,14 @@ def edge_command(
     require_torch()
     quiet_grpc()
     with needs_deploy():
+        from hatdfed.net.ends import raise_file_limit
         from hatdfed.net.logs import log_to_stderr
         from hatdfed.node.edge import Edge, Place
         from hatdfed.node.outfit import simulated_outfit
         from hatdfed.node.store import EdgeStore
     import torch
 
+    raise_file_limit()
     return_freed_memory()
     torch.set_num_threads(threads or torch.get_num_threads())
     log_to_stderr(as_json=log_json)

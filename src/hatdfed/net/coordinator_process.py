@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.config import Config
-from hatdfed.errors import HatdfedError, RunFolderError
+from hatdfed.errors import HatdfedError, RunFolderError, TroubleError
 from hatdfed.fleets.remote import RemoteFleet
 from hatdfed.loop import run
 from hatdfed.net.desk import FrontDesk
@@ -33,10 +34,12 @@ from hatdfed.net.protocol.hatdfed_pb2_grpc import (
     add_CoordinationServicer_to_server,
     add_OperationServicer_to_server,
 )
+from hatdfed.net.queues import END
 from hatdfed.net.services import CoordinationService, Door, OperationService
 from hatdfed.net.settings import DeploySettings
 from hatdfed.net.station import Station
 from hatdfed.net.status import Progress, status_of
+from hatdfed.net.trouble import named_trouble
 from hatdfed.records.database import RunDatabase
 from hatdfed.records.folder import RunFolder
 from hatdfed.round import RoundPlan, RoundReport
@@ -74,17 +77,23 @@ class CoordinatorProcess:
         self._journal = Journal(hosting.folder / "journal.sqlite")
         try:
             run_id, epoch = _opened(self._journal, config)
+            self.folder.write_config(config)  # the number of rounds may be another than at the start before
         except BaseException:
             self._journal.close()
             raise
         self.station = Station(self._journal, settings, config.servers, epoch, self._journal.next_round())
         self.progress = Progress(run_id, config.rounds)
-        self.port = self.desk_port = 0  # once it listens
+        self.port = self.desk_port = self.metrics_port = 0  # once it listens
+        self._desk: FrontDesk | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def status(self) -> dict[str, Any]:
         """Where the run stands."""
-        return status_of(self.station, self.progress)
+        status = status_of(self.station, self.progress)
+        if self._desk is not None:
+            at_desk = Counter({f"desk-{word}": count for word, count in self._desk.refusals.items()})
+            status["refused"] = dict(Counter(status["refused"]) + at_desk)
+        return status
 
     async def serve(self) -> dict[str, Any] | None:
         """Take calls and play all rounds; the summary, or None if it was stopped before."""
@@ -96,7 +105,8 @@ class CoordinatorProcess:
             raise
         try:
             async with self._around():
-                summary = await asyncio.to_thread(self._play)
+                with named_trouble():
+                    summary = await asyncio.to_thread(self._play)
             await self.station.dismiss()
             return summary
         except StopAskedError:
@@ -105,8 +115,14 @@ class CoordinatorProcess:
             await self.station.dismiss()
             return None
         finally:  # after an error the edges are not sent home: they wait for the next start
+            self._hang_up()
             await server.stop(grace=1.0)
             self._journal.close()
+
+    def _hang_up(self) -> None:
+        """Lines that are still watched end in good order: gRPC writes a traceback for each that it has to cut."""
+        for member in self.station.membership.members:
+            self.station.tell(member.index, END)
 
     async def _open(self) -> grpc.aio.Server:
         """Take calls."""
@@ -132,10 +148,12 @@ class CoordinatorProcess:
                 if self._hosting.desk is not None:
                     host, port = self._hosting.desk
                     desk = await stack.enter_async_context(FrontDesk(self._hosting.office, host=host, port=port))
-                    self.desk_port = desk.port
+                    self._desk, self.desk_port = desk, desk.port
                     _log.info("new edges join at port %d", desk.port)
             if self._hosting.metrics is not None:
-                stack.callback(serve_metrics(self.status, *self._hosting.metrics))
+                metrics = serve_metrics(self.status, *self._hosting.metrics)
+                self.metrics_port = await stack.enter_async_context(metrics)
+                _log.info("metrics at port %d", self.metrics_port)
             yield
 
     def _play(self) -> dict[str, Any]:
@@ -204,9 +222,7 @@ class CoordinatorProcess:
     def _results(self, database: RunDatabase) -> dict[str, Any]:
         figures = [self.station.final[index] for index in sorted(self.station.final)]
         if not figures:
-            raise RunFolderError(
-                "No server told its final figures, so there are no results. Start it again to ask anew."
-            )
+            raise TroubleError("No server told its final figures, so there are no results. Start it again to ask anew.")
         has_test = all(each.has_test for each in figures)
         accuracy = np.array([each.accuracy if has_test else each.validation_accuracy for each in figures])
         personal = np.array([each.personal_accuracy if has_test else each.validation_accuracy for each in figures])
@@ -246,6 +262,11 @@ def _opened(journal: Journal, config: Config) -> tuple[str, int]:
     if known not in (None, digest):
         raise RunFolderError(
             f"{journal.path.parent} holds a run with other settings. Give back the old ones, or choose another --state."
+        )
+    if config.rounds < (played := journal.next_round()):
+        raise RunFolderError(
+            f"{journal.path.parent} has {played} rounds already, but rounds is {config.rounds}. Set rounds to {played} "
+            "to end here or to more to go on, or choose another --state."
         )
     run_id = journal.fact("run") or secrets.token_hex(8)
     epoch = (journal.fact("epoch") or 0) + 1

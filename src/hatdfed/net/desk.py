@@ -8,7 +8,7 @@ One request a connection, one JSON line each way, over TLS with the coordinator'
     anything that is refused                      {"error": sentence, "word": one counted word}
 
 Strangers can reach it, so all is bounded: connections, bytes, seconds. A refusal is one line in the log, in which no
-token, key or request is quoted.
+token, key or request is quoted. Callers who ask for nothing are counted, and share a line a minute.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import asyncio
 import logging
 import socket
 import ssl
+import time
 from collections import Counter
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from hatdfed.errors import IdentityError
+from hatdfed.net.guests import Guests
 from hatdfed.net.identity.certificates import certificate_from_pem, moment
 from hatdfed.net.identity.exchange import (
     DESK_PORT,
@@ -35,7 +37,8 @@ from hatdfed.net.identity.exchange import (
 from hatdfed.net.identity.office import Office
 
 _log = logging.getLogger("hatdfed.net.desk")
-_PAUSE_SECONDS = 0.1
+_HANDSHAKE_SECONDS = 5.0
+_HUSH_SECONDS = 60.0  # between lines about those who ask for nothing
 
 _TURNED_AWAY = {
     "wrong-pin": "It was given the pin of another authority.",
@@ -59,8 +62,10 @@ class FrontDesk:
         self._office = office
         self._address = (host, port)
         self._timeout_seconds = timeout_seconds
-        self._free = asyncio.Semaphore(max_connections)
-        self._tasks: set[asyncio.Task[None]] = set()
+        # The place is taken before the handshake, so that those who never finish one are bounded, too.
+        self._guests = Guests(max_connections, self._serve, lambda caller: self._dawdled("crowded", caller))
+        self._dawdlers = 0  # since the last line about them
+        self._hushed_until = 0.0
 
     @property
     def port(self) -> int:
@@ -70,7 +75,7 @@ class FrontDesk:
     async def __aenter__(self) -> FrontDesk:
         self._certificate = _Certificate(self._office)
         self._socket = _listen(*self._address)
-        self._accepting = asyncio.create_task(self._accept())
+        self._accepting = asyncio.create_task(self._guests.accept(self._socket))
         return self
 
     async def __aexit__(
@@ -78,37 +83,14 @@ class FrontDesk:
     ) -> None:
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
-        await asyncio.sleep(0)  # a caller just taken in gets a transport, which closes the connection when cancelled
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._guests.end()
         self._socket.close()
-
-    async def _accept(self) -> None:
-        # The place is taken before the handshake, so that those who never finish one are bounded, too. Those for whom
-        # there is no place wait in the queue of the socket.
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._free.acquire()
-            try:
-                connection, address = await loop.sock_accept(self._socket)
-            except OSError as error:
-                self._free.release()
-                _log.warning("The front desk cannot take a caller (%s).", error.strerror)
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            task = asyncio.create_task(self._serve(connection, str(address[0])))
-            self._tasks.add(task)
-            task.add_done_callback(self._leave)
-
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._free.release()
 
     async def _serve(self, connection: socket.socket, caller: str) -> None:
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                reader, writer = await self._shake_hands(connection)
+                async with asyncio.timeout(min(self._timeout_seconds, _HANDSHAKE_SECONDS)):
+                    reader, writer = await self._shake_hands(connection)
                 try:
                     await send_line(writer, await self._answer(reader, caller))
                     writer.close()
@@ -116,7 +98,7 @@ class FrontDesk:
                 finally:
                     writer.transport.abort()
         except TimeoutError:
-            self._refuse("a call", caller, IdentityError("timeout", "It did not end in time."))
+            self._dawdled("timeout", caller)
         except OSError as error:
             # Port scanners and edges that found a wrong pin: no request was made, so none is refused.
             _log.debug("A caller from %s left early (%s).", caller, type(error).__name__)
@@ -156,6 +138,7 @@ class FrontDesk:
             return {"error": str(error), "word": error.reason}
 
     async def _enroll(self, token: str, csr: str, caller: str) -> dict[str, Any]:
+        self._guests.keep()  # a token that is used up must not be lost on the way
         # In a thread: the token's use is flushed to the disk, and the loop has a fleet to serve.
         node, cert_pem = await asyncio.to_thread(self._office.enroll, token, csr.encode("utf-8", "replace"))
         ends = certificate_from_pem(cert_pem, "Our own signature").not_valid_after_utc
@@ -174,6 +157,16 @@ class FrontDesk:
         if word not in _TURNED_AWAY:
             raise IdentityError("bad-field", f"The field 'word' must be one of {', '.join(_TURNED_AWAY)}.")
         self._refuse("a caller", caller, IdentityError(word, _TURNED_AWAY[word]))
+
+    def _dawdled(self, word: str, caller: str) -> None:
+        """A caller held a place and asked for nothing, until its time was over or another needed the place."""
+        self.refusals[word] += 1
+        self._dawdlers += 1
+        if (now := time.monotonic()) >= self._hushed_until:
+            _log.warning(
+                "Refused callers that asked for nothing: %d, the last from %s [%s]", self._dawdlers, caller, word
+            )
+            self._dawdlers, self._hushed_until = 0, now + _HUSH_SECONDS
 
     def _refuse(self, what: str, caller: str, error: IdentityError) -> None:
         self.refusals[error.reason] += 1

@@ -7,6 +7,7 @@ plain text and names are believed, which a user has to ask for by `--insecure`.
 from __future__ import annotations
 
 import ipaddress
+import resource
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,10 @@ _SERVER = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_concurrent_streams", 256),
     ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake, not a helper
+    ("grpc.server_handshake_timeout_ms", 10_000),  # strangers cannot finish one, and must not wait for ever
 ]
+_MOST_FILES = 65_536
+_KEPT_FILES = 64  # for all that is no connection of a server: records, front desk, metrics
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Ends:
 
     def server(self) -> grpc.aio.Server:
         """Not yet listening."""
-        return grpc.aio.server(options=_SERVER)
+        return grpc.aio.server(options=[*_SERVER, ("grpc.max_allowed_incoming_connections", _most_connections())])
 
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         """Open a port; returns its number, which is new where `address` ends in :0."""
@@ -79,6 +83,21 @@ class Ends:
     def caller(self, context: Any) -> Node:
         """Who calls: by certificate, or where there are none as claimed."""
         return _claimed(context) if self.identity is None else peer_of(context)
+
+
+def raise_file_limit() -> None:
+    """As many open files as this process may have: every connection is one, and the usual limit is low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _most_connections() -> int:
+    """Callers beyond this are turned away, so that files are left to keep records with and to dial others."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    return max(16, files // 2 - _KEPT_FILES)
 
 
 def _claimed(context: Any) -> Node:

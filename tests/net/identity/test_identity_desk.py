@@ -92,6 +92,7 @@ def test_callers_who_say_nothing_are_bounded_in_number_and_time(play, office, ca
     answer, timeouts = play(scene())
     assert answer["ca"].encode() == office.authority.pem
     assert timeouts == 4
+    assert len(refusals(caplog)) == 1, "one line for all of them"
 
 
 def test_the_desk_shows_a_renewed_certificate_without_a_restart(play, office):

@@ -82,7 +82,9 @@ async def ask_desk(host: str, port: int, context: ssl.SSLContext, request: Mappi
         raise IdentityError(error.reason, f"{where} did not answer like one. {error} Check the port.") from None
     except TimeoutError:
         raise IdentityError(
-            "unreachable", f"{where} did not answer within {TIMEOUT_SECONDS:g} s. Check address, port and firewall."
+            "unreachable",
+            f"{where} did not answer within {TIMEOUT_SECONDS:g} s. Check address, port and firewall; if they are "
+            "right it may be busy, so try again.",
         ) from None
     except ssl.SSLError as error:
         raise IdentityError("not-a-desk", f"{where} does not talk like one ({error.reason}). Check the port.") from None
