@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from hatdfed.presence import Presence
 from hatdfed.topology import BoolMatrix, all_links
 
+_AGAIN_SECONDS = 60.0  # after which two servers that do not reach each other try once more
+_AGAIN_AT_ONCE = 8  # of such tries for one server: most of them fail slowly
+_MOST_SENTENCES = 20
+
 
 @dataclass
 class Member:
@@ -33,6 +37,9 @@ class Member:
     doing: str = "joining"
     dials: dict[int, bool] = field(default_factory=dict)  # whom it could dial, and whom not
     asked: set[int] = field(default_factory=set)  # whom it was asked to dial and has not answered for
+    asked_at: dict[int, float] = field(default_factory=dict)  # when that was, for the last time
+    process: str = ""  # which of its processes was admitted; empty: it does not say
+    claim: tuple[str, float] = ("", np.inf)  # another process that wants its place, and since when
 
 
 class Membership:
@@ -42,6 +49,7 @@ class Membership:
         self._places = places  # servers that the run was started for
         self._away_seconds = away_seconds
         self._by_name: dict[str, Member] = {}
+        self._apart: set[tuple[str, str]] = set()  # as was last said
 
     @property
     def members(self) -> list[Member]:
@@ -62,17 +70,25 @@ class Membership:
         members = self.members
         return members[index] if 0 <= index < len(members) else None
 
-    def admit(self, name: str, address: str, now: float) -> Member:
+    def admit(self, name: str, address: str, now: float, process: str = "") -> Member:
         """A new member at the end, or one that is back."""
         member = self._by_name.setdefault(name, Member(len(self._by_name), name))
-        if member.address != address:
-            for other in self.members:  # what was found out about the old address is worth nothing
-                other.dials.pop(member.index, None)
-                other.asked.discard(member.index)
-        member.address, member.is_ready, member.doing = address, False, "joining"
-        member.last_seen, member.has_left = now, False
+        for other in self.members:
+            if member.address != address:  # what was found out about the old one is worth nothing
+                self._forget(other, member.index)
+            # A line that was lost may be there again: it is tried soon. Until then an open round needs what is known.
+            other.asked_at.pop(member.index, None)
         member.asked.clear()  # what it was asked for may not have reached it
+        member.asked_at.clear()
+        member.address, member.is_ready, member.doing = address, False, "joining"
+        member.last_seen, member.has_left, member.process = now, False, process
         return member
+
+    def is_alive_beside(self, member: Member, process: str, now: float) -> bool:
+        """Whether a member gave a sign of life after another process had come in its name: then there are two."""
+        if member.claim[0] != process:
+            member.claim = process, now
+        return member.last_seen > member.claim[1]
 
     def restore(self, name: str, accuracy: float | None, now: float) -> Member:
         """A member from before a restart; for a while it is waited for like one that was just seen."""
@@ -127,10 +143,23 @@ class Membership:
         asks = []
         for member in there:
             known = member.dials.keys() | member.asked | {member.index}
-            if others := [other for other in there if other.address and other.index not in known]:
+            others = [other for other in there if other.address and other.index not in known]
+            if others := others + self._to_ask_again(member, there, now):
                 member.asked |= {other.index for other in others}
+                member.asked_at |= {other.index: now for other in others}
                 asks.append((member, others))
         return asks
+
+    def _to_ask_again(self, member: Member, there: list[Member], now: float) -> list[Member]:
+        """Whom it could not dial and who cannot dial it either: a line may be mended."""
+        due = {
+            index
+            for index, yes in member.dials.items()
+            if not yes and index not in member.asked and now - member.asked_at.get(index, -np.inf) >= _AGAIN_SECONDS
+        }
+        if not due:
+            return []
+        return [o for o in there if o.index in due and o.address and not self.can_dial(o, member)][:_AGAIN_AT_ONCE]
 
     def answered(self, member: Member, yes: Iterable[int], no: Iterable[int]) -> None:
         """Whom a member could dial, and whom not."""
@@ -140,8 +169,8 @@ class Membership:
         member.asked -= found.keys()
 
     def is_answer_due(self, now: float) -> bool:
-        """Whether somebody who is there still tries."""
-        return any(member.asked for member in self.members if self.is_active(member, now))
+        """Whether somebody who is there still tries for the first time; no draw waits for another try."""
+        return any(member.asked - member.dials.keys() for member in self.members if self.is_active(member, now))
 
     def stop_asking(self) -> None:
         """Who has not answered may be reached or not: a model that does not arrive will tell."""
@@ -153,5 +182,35 @@ class Membership:
         """A model did not arrive between two servers: what was known of them is no longer."""
         for index, peer in ((one, other), (other, one)):
             if (member := self.at(index)) is not None:
-                member.dials.pop(peer, None)
-                member.asked.discard(peer)
+                self._forget(member, peer)
+
+    @staticmethod
+    def _forget(member: Member, peer: int) -> None:
+        member.dials.pop(peer, None)
+        member.asked.discard(peer)
+        member.asked_at.pop(peer, None)
+
+    def apart(self, now: float) -> list[tuple[str, str]]:
+        """Who is there and cannot have a link with whom, by name."""
+        active = self.active(now)
+        missing = np.triu(active[:, None] & active[None, :] & ~self.reachable(), k=1)
+        names = [member.name for member in self.members]
+        return [(names[i], names[j]) for i, j in np.argwhere(missing)]
+
+    def news_of_apart(self, now: float) -> list[str]:
+        """What has changed since it was last asked, in words."""
+        apart, before = set(self.apart(now)), self._apart
+        here = {member.name for member in self.members if self.is_active(member, now)}
+        again = {pair for pair in before - apart if here.issuperset(pair)}
+        self._apart = apart
+        return [
+            *_sentences(apart - before, "do not reach each other: they get no link until they do"),
+            *_sentences(again, "reach each other again"),
+        ]
+
+
+def _sentences(pairs: set[tuple[str, str]], what: str) -> list[str]:
+    """One for each pair, and one for all that are too many to be named."""
+    named = [f"{one} and {other} {what}" for one, other in sorted(pairs)[:_MOST_SENTENCES]]
+    more = len(pairs) - len(named)
+    return [*named, f"{more} more pairs of servers {what}"] if more else named

@@ -11,6 +11,8 @@ import time
 from collections import Counter
 
 from hatdfed.energy.prices import EnergyPrices
+from hatdfed.net.claims import STARTED_TWICE, NameTakenError, refuse_second
+from hatdfed.net.excuses import Silences, hoping, missing
 from hatdfed.net.failpoints import failpoint
 from hatdfed.net.journal import Journal
 from hatdfed.net.manifest import Manifest, told_by
@@ -45,6 +47,7 @@ class Station:
         self._journal = journal
         self._queues = OrderQueues()
         self._last_order: pb.Order | None = None  # for those who come back: finish or stop
+        self._silences = Silences()  # of the open round
         self._news = asyncio.Event()
         drained = journal.fact("drained") or []
         for name, accuracy in journal.members():
@@ -58,11 +61,18 @@ class Station:
 
     # What edges say.
 
-    def admit(self, name: str, address: str) -> Member:
-        """A place, committed before the edge hears of it."""
-        if self.membership.named(name) is None:
+    def admit(self, name: str, address: str, process: str = "") -> Member:
+        """A place, committed before the edge hears of it; raises `NameTakenError` if another process has it."""
+        now = time.monotonic()
+        if (known := self.membership.named(name)) is None:
             self._journal.add_member(len(self.membership.members), name)
-        return self.membership.admit(name, address, time.monotonic())
+        elif known.index in self._queues.watching:
+            try:
+                refuse_second(self.membership, known, process, now)
+            except NameTakenError as error:
+                self.refused.update([STARTED_TWICE] * error.is_sure)
+                raise
+        return self.membership.admit(name, address, now, process)
 
     def ready(self, member: Member, prepared: pb.Prepared) -> str | None:
         """An edge can play; returns why not, if it cannot."""
@@ -114,8 +124,11 @@ class Station:
         self._tell_news()
 
     def reached(self, member: Member, found: pb.Reachable) -> None:
-        """Whom an edge could dial."""
+        """Whom an edge could dial, and whom it has given up in this round: that one need not wait for it."""
         self.membership.answered(member, found.yes, found.no)
+        if (plan := self.hall.plan) is not None:
+            for index in self._silences.note(plan, member.index, found):
+                self.tell(index, missing(self.epoch, plan.t, (), [member.index]))
         self._tell_news()
 
     def watch(self, member: Member) -> asyncio.Queue[pb.Order]:
@@ -166,18 +179,19 @@ class Station:
         """Announce a plan and collect reports until all have come, the missing are away, or time is up."""
         expected = {i for i in range(prices.num_servers) if plan.presence is None or plan.presence.active[i]}
         self.next_round, self.closes_at = plan.t, time.monotonic() + self.settings.round_seconds
+        self._silences = Silences()
         self.hall.open(plan, expected, prices)
         self._order_round(plan)
-        while (missing := self.hall.waiting_for) and time.monotonic() < self.closes_at:
-            gone = [index for index in missing if not self._is_worth_waiting(index)]
-            if len(gone) == len(missing):
+        while (awaited := self.hall.waiting_for) and time.monotonic() < self.closes_at:
+            gone = [index for index in awaited if not self._is_worth_waiting(index)]
+            if len(gone) == len(awaited):
                 break
             self._tell_gone(plan.t, gone)
-            names = [member.name for index in missing if (member := self.membership.at(index))]
+            names = [member.name for index in awaited if (member := self.membership.at(index))]
             self.waits_for = "reports of " + ", ".join(names)
             await self.hall.changed(min(1.0, max(0.0, self.closes_at - time.monotonic())))
-        if missing := self.hall.waiting_for:
-            _log.warning("round %d closes without servers %s", plan.t, missing)
+        if awaited := self.hall.waiting_for:
+            _log.warning("round %d closes without servers %s", plan.t, awaited)
         self.closes_at, self.waits_for = None, ""
         for pair in self.hall.undelivered():
             self.membership.doubt(*pair)
@@ -191,8 +205,8 @@ class Station:
         self._last_order = pb.Order(epoch=self.epoch, finish=pb.Nothing())
         self._tell_all(self._last_order)
         end = time.monotonic() + seconds
-        while (missing := self._without_final()) and time.monotonic() < end:
-            self.waits_for = "final figures of " + ", ".join(missing)
+        while (silent := self._without_final()) and time.monotonic() < end:
+            self.waits_for = "final figures of " + ", ".join(silent)
             await self._wait_for_news(1.0)
         self.waits_for = ""
 
@@ -224,31 +238,20 @@ class Station:
         """Whoever waits for a model of theirs need not."""
         if new := set(gone) - self.hall.gone:
             self.hall.gone |= new
-            self._tell_all(self._missing(t, new))
+            self._tell_all(missing(self.epoch, t, new))
 
     def _tell_neighbours(self, member: Member, outcome: pb.Outcome) -> None:
         """Who still hopes for a model from a server that is done, or for it to fetch one, need not."""
-        plan = self.hall.plan
-        if plan is None:
-            return
-        topology, i = plan.draw.topology, member.index
-        taken, brought = {slot.server for slot in outcome.slots}, {s.receiver for s in outcome.sent if s.delivered}
-        hopes = {j for j in topology.receivers(i) if j not in brought or j in self.hall.returned}
-        for j in topology.senders(i):
-            sender = self.membership.at(j)
-            if sender is not None and (j not in taken or not self.membership.can_dial(sender, member)):
-                hopes.add(j)
-        for j in hopes:
-            self.tell(j, self._missing(plan.t, {i}))
+        if (plan := self.hall.plan) is not None:
+            for index in hoping(plan, self.membership, member, outcome, self.hall.returned):
+                self.tell(index, missing(self.epoch, plan.t, {member.index}))
 
     def _bring_up_to_date(self, plan: RoundPlan, member: Member) -> None:
-        """For one that comes while a round is open: its order, if it has part in it, and who is done or gone."""
+        """For one that comes while a round is open: its order, if it has part in it, and for whom not to wait."""
         self.hall.returned.add(member.index)
         self._order_round(plan, only=member.index)
-        self.tell(member.index, self._missing(plan.t, self.hall.gone | self.hall.done))
-
-    def _missing(self, t: int, servers: set[int]) -> pb.Order:
-        return pb.Order(epoch=self.epoch, missing=pb.Missing(round=t, servers=sorted(servers)))
+        silent = self._silences.towards(member.index)
+        self.tell(member.index, missing(self.epoch, plan.t, self.hall.gone | self.hall.done, silent))
 
     def _send_home_if_drained(self, member: Member) -> None:
         if member.is_drained:
@@ -263,9 +266,8 @@ class Station:
 
     def _without_final(self) -> list[str]:
         now = time.monotonic()
-        return [
-            m.name for m in self.membership.members if self.membership.is_active(m, now) and m.index not in self.final
-        ]
+        there = [member for member in self.membership.members if self.membership.is_active(member, now)]
+        return [member.name for member in there if member.index not in self.final]
 
     def _ask_for_probes(self) -> None:
         for member, others in self.membership.to_ask(time.monotonic()):
@@ -281,6 +283,8 @@ class Station:
             self.waits_for = "answers about who reaches whom"
             await self._wait_for_news(0.2)
         self.membership.stop_asking()
+        for sentence in self.membership.news_of_apart(time.monotonic()):
+            _log.warning("%s", sentence)
         after = self.membership.active(time.monotonic())
         return len(before) != len(after) or bool((before != after).any())
 

@@ -11,6 +11,8 @@ from hatdfed.energy.ledger import joules_by_cause
 from hatdfed.net.station import Station
 from hatdfed.round import RoundRecord
 
+_MOST_PAIRS = 100  # servers that do not reach each other: more are not worth reading
+
 
 class Progress:
     """Sums over the rounds that were played; what was played before a restart comes from the records."""
@@ -52,6 +54,7 @@ def status_of(station: Station, progress: Progress) -> dict[str, Any]:
     """Everything that `hatdfed status` shows."""
     now = time.monotonic()
     members = station.membership.members
+    apart = station.membership.apart(now)
     return {
         "run": progress.run,
         "state": progress.state,
@@ -66,6 +69,7 @@ def status_of(station: Station, progress: Progress) -> dict[str, Any]:
         "waits_for": station.waits_for,
         "waits_seconds": None if station.closes_at is None else round(max(0.0, station.closes_at - now), 1),
         "refused": dict(Counter(dict(station.hall.refused)) + Counter(dict(station.refused))),
+        "apart": [list(pair) for pair in apart[:_MOST_PAIRS]],
         "servers": [
             {
                 "index": member.index,
@@ -73,10 +77,17 @@ def status_of(station: Station, progress: Progress) -> dict[str, Any]:
                 "address": member.address,
                 "active": station.membership.is_active(member, now),
                 "drained": member.is_drained,
-                "doing": member.doing,
+                "doing": member.doing + _not_reached(member.name, apart),
                 "round": member.round,
                 "seen_seconds_ago": None if math.isinf(member.last_seen) else round(now - member.last_seen, 1),
             }
             for member in members
         ],
     }
+
+
+def _not_reached(name: str, apart: list[tuple[str, str]]) -> str:
+    """With whom a server can have no link, as it follows on what it does."""
+    names = [other for pair in apart if name in pair for other in pair if other != name]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"; does not reach {', '.join(names[:3])}{more}" if names else ""

@@ -64,7 +64,7 @@ class Duty:
             case "round":
                 await self._round(order.round)
             case "missing":
-                await self.exchange.excuse(order.missing.round, order.missing.servers)
+                await self.exchange.excuse(order.missing.round, order.missing.servers, order.missing.silent)
             case "probe":
                 task = asyncio.ensure_future(self._probe(list(order.probe.peers)))
                 self._probing.add(task)

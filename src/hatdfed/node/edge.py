@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +62,16 @@ class Edge:
         self._store = store
         self._make_outfit = make_outfit
         self._line = Line()
+        self._process = secrets.token_hex(8)  # tells this start of an edge from another one with the same name
         self._duty: Duty | None = None
         self.leave_asked = asyncio.Event()
 
     async def serve(self) -> str:
         """Take part until sent home; returns why it ended."""
+        with self._store.lock():
+            return await self._serve()
+
+    async def _serve(self) -> str:
         server = self._ends.server()
         address = self._address(server)
         renewing = asyncio.ensure_future(renew_when_due(self._ends, self._line, self._dial_anew))
@@ -108,8 +114,11 @@ class Edge:
                         f"The coordinator at {self._place.coordinator} has not answered for "
                         f"{self._place.patience:g} seconds ({error.details()}). Start this edge again when it is back."
                     ) from None
-                await self._ask_why()
-                _log.warning("the coordinator is away (%s); trying again", error.code().name)
+                if error.code() == grpc.StatusCode.ALREADY_EXISTS:
+                    _log.warning("%s", error.details())
+                else:
+                    await self._ask_why()
+                    _log.warning("the coordinator is away (%s); trying again", error.code().name)
             await asyncio.sleep(0.3 + 1.5 * random.random())  # noqa: S311 (so that not all come at once)
 
     async def _ask_why(self) -> None:
@@ -142,7 +151,8 @@ class Edge:
         return self._place.advertise or f"{self._place.listen.rpartition(':')[0]}:{port}"
 
     async def _join(self, server: grpc.aio.Server, address: str) -> Duty:
-        hello = pb.Hello(protocol=PROTOCOL, version=__version__, address=address, run=await self._known_run())
+        run = await self._known_run()
+        hello = pb.Hello(protocol=PROTOCOL, version=__version__, address=address, run=run, process=self._process)
         welcome = await self._line.stub.Join(hello, timeout=CALL_SECONDS)
         if self._duty is None:
             self._duty = await self._get_ready(server, welcome)
@@ -168,7 +178,7 @@ class Edge:
         exchange = Exchange(welcome.run, config.codec, welcome.index, outfit.program)
         peers = Peers(self._ends, exchange, welcome.idle_seconds)
         kept = await first_state(outfit, self._store, welcome, peers)
-        player = Player(outfit.program, outfit.source, exchange, peers, self._store, kept)
+        player = Player(outfit.program, outfit.source, exchange, peers, self._store, kept, self._line.give_up)
         if self._place.listen:
             service = PeerService(
                 self._ends, exchange, welcome.idle_seconds, lambda: packed_model(player.server, exchange)

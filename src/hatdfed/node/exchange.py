@@ -63,6 +63,8 @@ class Exchange:
         self._packed: dict[int, list[Buffer]] = {}
         self._packing = asyncio.Lock()  # so that what goes to all is packed once
         self._excuses: dict[int, set[int]] = {}  # by round: one may come before its round begins here
+        self._silent: dict[int, set[int]] = {}  # by round: who is there and will not call this edge any more
+        self._given_up: set[int] = set()  # whom this edge calls no more in this round
         self._changed = asyncio.Condition()
         self._is_closed = True
         self._came_early = 0
@@ -75,6 +77,8 @@ class Exchange:
             self.until = time.monotonic() + order.seconds
             self.mailbox, self.sent, self._known = {}, {}, {}
             self._excuses = {t: peers for t, peers in self._excuses.items() if t >= order.round}
+            self._silent = {t: peers for t, peers in self._silent.items() if t >= order.round}
+            self._given_up = set()
             self._offer, self._packed, self._came_early = None, {}, 0
             self._changed.notify_all()
 
@@ -91,12 +95,28 @@ class Exchange:
             self._offer = self.server = None  # nobody needs them any more, and each may be a whole model
             self._changed.notify_all()
 
-    async def excuse(self, t: int, peers: Iterable[int]) -> None:
-        """These have gone, or are done with the round: nothing will come from them, and nobody waits for it."""
+    async def excuse(self, t: int, peers: Iterable[int], silent: Iterable[int] = ()) -> None:
+        """Some have gone, or are done with the round: nothing will come from them, and nobody waits for it.
+
+        Those who are `silent` will not call, but what this edge brings them or fetches from them goes on.
+        """
         async with self._changed:
             if self.order is None or t >= self.order.round:
                 self._excuses[t] = self._excuses.get(t, set()) | set(peers)
+                self._silent[t] = self._silent.get(t, set()) | set(silent)
                 self._changed.notify_all()
+
+    async def give_up(self, peer: int) -> bool:
+        """Own calls to a peer have ended; whether it may still wait for one that was to bring or fetch a model."""
+        async with self._changed:
+            self._given_up.add(peer)
+            self._changed.notify_all()
+            order = self.order
+            if order is None or self._is_closed or peer in self._excused:
+                return False
+            wanted = any(s.index == peer and s.dial for s in order.senders) and peer not in self.mailbox
+            brought = any(r.index == peer and r.dial for r in order.receivers)
+            return wanted or (brought and peer not in self._delivered)
 
     async def unless_excused(self, peer: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something with a peer, unless one hears that it has gone."""
@@ -246,10 +266,14 @@ class Exchange:
     def _is_complete(self) -> bool:
         if self.order is None or self._offer is None:
             return False
-        awaited = {s.index for s in self.order.senders} - self._excused
-        fetched = {r.index for r in self.order.receivers if not r.dial} - self._excused
-        done = {receiver for receiver, sent in self.sent.items() if sent.delivered}
-        return awaited <= self.mailbox.keys() and fetched <= done
+        silent = self._silent.get(self.order.round, set())
+        awaited = {s.index for s in self.order.senders if s.index not in (self._given_up if s.dial else silent)}
+        fetched = {r.index for r in self.order.receivers if not r.dial} - silent
+        return awaited - self._excused <= self.mailbox.keys() and fetched - self._excused <= self._delivered
+
+    @property
+    def _delivered(self) -> set[int]:
+        return {receiver for receiver, sent in self.sent.items() if sent.delivered}
 
     async def _wait(self, is_so: Callable[[], bool], until: float) -> None:
         async with self._changed:

@@ -7,6 +7,8 @@ from typing import Any
 
 import grpc
 
+from hatdfed.net.protocol import hatdfed_pb2 as pb
+
 CALL_SECONDS = 20.0
 REFUSALS = {
     grpc.StatusCode.PERMISSION_DENIED,
@@ -24,6 +26,10 @@ class Line:
         self.epoch = 0
         self.refusal = ""
         self.is_refused = asyncio.Event()
+
+    async def give_up(self, t: int, peer: int) -> None:
+        """Say that a peer is called no more in round t, so that it waits for nothing."""
+        await self.ask("Reached", pb.Reachable(epoch=self.epoch, lost=[peer], round=t))
 
     async def ask(self, verb: str, message: Any, seconds: float = CALL_SECONDS) -> Any:
         """The answer, or None while the coordinator is away; that this edge is unwanted is kept for all to see."""

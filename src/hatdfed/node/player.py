@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -23,19 +24,28 @@ from hatdfed.node.store import EdgeStore, Kept
 _log = logging.getLogger("hatdfed.node")
 _EXCHANGE_SHARE = 0.9  # of a round's time; the rest is for merging and reporting
 T = TypeVar("T")
+Call = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Player:
     """One edge's rounds, one after the other."""
 
     def __init__(
-        self, program: EdgeProgram, source: DataSource, exchange: Exchange, peers: Peers, store: EdgeStore, kept: Kept
+        self,
+        program: EdgeProgram,
+        source: DataSource,
+        exchange: Exchange,
+        peers: Peers,
+        store: EdgeStore,
+        kept: Kept,
+        give_up: Callable[[int, int], Awaitable[None]],  # a round, and who is called no more in it
     ) -> None:
         self._program = program
         self._source = source
         self._exchange = exchange
         self._peers = peers
         self._store = store
+        self._give_up = give_up
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self.server = kept.server
         self.next_round = kept.round
@@ -99,9 +109,12 @@ class Player:
     async def _exchange_models(self, order: pb.RoundOrder, until: float) -> None:
         t = order.round
         push, pull = self._peers.push, self._peers.pull
-        calls = [(peer.index, partial(push, peer, t, until)) for peer in order.receivers if peer.dial]
-        calls += [(peer.index, partial(pull, peer, t, until)) for peer in order.senders if peer.dial]
-        tasks = [asyncio.ensure_future(self._exchange.unless_excused(peer, call)) for peer, call in calls]
+        calls: dict[int, list[Call]] = defaultdict(list)
+        for peer in order.receivers:
+            calls[peer.index] += [partial(push, peer, t, until)] * peer.dial
+        for peer in order.senders:
+            calls[peer.index] += [partial(pull, peer, t, until)] * peer.dial
+        tasks = [asyncio.ensure_future(self._call(t, peer, those)) for peer, those in calls.items() if those]
         try:
             await self._exchange.complete(until)
             if tasks:
@@ -110,9 +123,18 @@ class Player:
             await self._exchange.close()
             for task in tasks:
                 task.cancel()
-            for trouble in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(trouble, Exception):
-                    _log.error("a transfer of round %d ended in %r", t, trouble)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _call(self, t: int, peer: int, calls: list[Call]) -> None:
+        """All calls to one peer. It may wait for what they did not bring, and must not for long."""
+        found = await asyncio.gather(
+            *(self._exchange.unless_excused(peer, call) for call in calls), return_exceptions=True
+        )
+        if await self._exchange.give_up(peer):
+            await self._give_up(t, peer)
+        for trouble in found:
+            if isinstance(trouble, Exception):
+                _log.error("a transfer of round %d ended in %r", t, trouble)
 
     def _outcome(self, t: int, work: Work, verdict: Verdict) -> pb.Outcome:
         exchange = self._exchange

@@ -6,8 +6,11 @@ A file that cannot be read is never taken for a fresh start: the one before it i
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +27,7 @@ from hatdfed.records.checkpoint import write_atomically
 
 _log = logging.getLogger("hatdfed.node")
 _PATTERN = "round-*.safetensors"
+_LOCK = "edge.lock"
 
 
 class Kept(NamedTuple):
@@ -42,6 +46,33 @@ class EdgeStore:
     folder: Path
     most_files: int = 2
     most_bytes: int = 1 << 33
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second edge off this folder, until it is left or the process dies."""
+        try:
+            self._make()
+            file = (self.folder / _LOCK).open("a+", encoding="utf-8")
+        except (OSError, RunFolderError) as error:  # as for a disk that is full: rounds can be played all the same
+            _log.error("%s cannot be locked (%s)", self.folder, error)
+            yield
+            return
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise RunFolderError(
+                    f"An edge already runs on {self.folder} ({file.read().strip() or 'another process'}). Stop it "
+                    "first, or choose another --store, with an identity of its own."
+                ) from None
+            except OSError as error:  # not every file system has locks
+                _log.warning("%s cannot be locked (%s)", self.folder, error.strerror)
+            with contextlib.suppress(OSError):
+                file.truncate(0)
+                file.write(f"process {os.getpid()}")
+                file.flush()
+            yield
 
     def save(self, kept: Kept) -> None:
         """Commit a state, then let go of what is more than enough; the newest always stays."""

@@ -11,16 +11,18 @@ class Nothing(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "version", "address", "run")
+    __slots__ = ("protocol", "version", "address", "run", "process")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     address: str
     run: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
+    process: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("run", "epoch", "index", "config", "beat_seconds", "idle_seconds", "round", "copy_from")
@@ -113,12 +115,14 @@ class RoundOrder(_message.Message):
     def __init__(self, round: _Optional[int] = ..., seconds: _Optional[float] = ..., receivers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., senders: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., own_mixing: _Optional[float] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("round", "servers")
+    __slots__ = ("round", "servers", "silent")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
     round: int
     servers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, round: _Optional[int] = ..., servers: _Optional[_Iterable[int]] = ...) -> None: ...
+    silent: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., servers: _Optional[_Iterable[int]] = ..., silent: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ProbeOrder(_message.Message):
     __slots__ = ("peers",)
@@ -127,14 +131,18 @@ class ProbeOrder(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
 
 class Reachable(_message.Message):
-    __slots__ = ("epoch", "yes", "no")
+    __slots__ = ("epoch", "yes", "no", "lost", "round")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     YES_FIELD_NUMBER: _ClassVar[int]
     NO_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     yes: _containers.RepeatedScalarFieldContainer[int]
     no: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., yes: _Optional[_Iterable[int]] = ..., no: _Optional[_Iterable[int]] = ...) -> None: ...
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    round: int
+    def __init__(self, epoch: _Optional[int] = ..., yes: _Optional[_Iterable[int]] = ..., no: _Optional[_Iterable[int]] = ..., lost: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Slot(_message.Message):
     __slots__ = ("server", "importance", "scores")
