@@ -92,8 +92,10 @@ def method_row(
 ) -> dict[str, Any]:
     """One method over its seeds: flat, JSON-safe; `_sd` is a standard deviation, `_low` and `_high` an interval."""
     row: dict[str, Any] = {"method": method, "seeds": [result.config.seed for result in runs]}
-    for metric in (*METRICS, "links_per_round", "regret_best_fixed", "seconds"):
+    for metric in (*METRICS, "links_per_round", "seconds"):
         row[metric], row[f"{metric}_sd"] = mean_and_deviation([result.summary[metric] for result in runs])
+    regrets = [result.summary["regret_best_fixed"] for result in runs]  # None where the number of links has changed
+    row["regret_best_fixed"], row["regret_best_fixed_sd"] = _mean_and_sd(regrets)
     for cause in ("upload", "training"):  # that of links is one of the metrics
         spent = [result.summary["energy_by_cause_mj"][cause] for result in runs]
         row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = mean_and_deviation(spent)
@@ -136,8 +138,12 @@ def _last_accuracy(runs: Iterable[RunResult]) -> list[float | None]:
 
 
 def _mean_and_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Over the seeds that have a value; one value shows no deviation."""
     known = [value for value in values if value is not None]
-    return mean_and_deviation(known) if known else (None, None)
+    if not known:
+        return None, None
+    mean, deviation = mean_and_deviation(known)
+    return mean, deviation if len(known) > 1 else None
 
 
 def t_quantile(probability: float, degrees: int) -> float:

@@ -215,3 +215,11 @@ def test_tables_fit_the_terminal(finished, width, monkeypatch):
         assert part in text
     lines = [line for line in text.splitlines() if line.startswith(" hat-dfed-without-utc")]
     assert all(("±" in line) == (width == 120) for line in lines)
+
+
+def test_a_method_whose_number_of_links_changes_is_compared_without_regret(tmp_path):
+    settings = {"servers": 6, "rounds": 31, "churn": 0.4, "devices": 2, "samples_per_round": 4, "network": "linear"}
+    comparison = compare(["hat-dfed-plus", "rnd"], seeds=1, out=tmp_path / "both", **settings)
+    rows = {row["method"]: row for row in comparison.rows}
+    assert rows["hat-dfed-plus"]["regret_best_fixed"] is None
+    assert rows["hat-dfed-plus"]["avg_accuracy"] > 0

@@ -44,13 +44,14 @@ def figures(result: RunResult) -> dict[str, Any]:
     summary = result.summary
     causes = {f"{cause}_energy_mj": summary["energy_by_cause_mj"][cause] for cause in ("upload", "training")}
     found = {name: summary[name] for name in _FIGURES} | causes
-    shown: dict[str, Any] = {name: _short(value) for name, value in found.items()}
+    # Regret is None where the number of links changes from round to round.
+    shown: dict[str, Any] = {name: None if value is None else _short(value) for name, value in found.items()}
     # What a run that learns from the test set measures during the run is no validation accuracy.
     shown["validation_accuracy"] = None if summary["leaks_test"] else _short(result.rounds[-1]["avg_accuracy"])
     return shown | {"leaks_test": summary["leaks_test"]}
 
 
-def _curve(result: RunResult) -> dict[str, list[float]]:
+def _curve(result: RunResult) -> dict[str, list[Any]]:
     """Accuracy on the data that the bandit learns from, and what was spent until then."""
     rounds = result.rounds
     every = max(1, len(rounds) // CURVE_POINTS)
