@@ -32,7 +32,8 @@ class Topology:
         if links.ndim != 2 or links.shape[0] != links.shape[1]:
             raise ValueError(f"a topology is a square matrix, got shape {links.shape}")
         if links.diagonal().any():
-            raise ValueError(f"server {int(links.diagonal().argmax())} has a link to itself")
+            itself = int(links.diagonal().argmax())
+            raise ValueError(f"server {itself} has a link to itself in a {_size(len(links))}")
         links.setflags(write=False)
         self.num_servers = len(links)  # N
         self.links = links  # [N, N]
@@ -113,7 +114,14 @@ class _Index(NamedTuple):
         return cls(np.searchsorted(server, np.arange(num_servers + 1)).tolist(), other.tolist())
 
     def of(self, server: int) -> tuple[int, ...]:
+        if server >= len(self.first) - 1:
+            raise ValueError(f"there is no server {server} in a {_size(len(self.first) - 1)}")
         return tuple(self.others[self.first[server] : self.first[server + 1]])
+
+
+def _size(num_servers: int) -> str:
+    """A policy that draws for too few or too many servers finds its mistake by this."""
+    return f"{num_servers}x{num_servers} draw, which is one for {num_servers} servers"
 
 
 def all_links(num_servers: int) -> BoolMatrix:

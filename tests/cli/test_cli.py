@@ -101,6 +101,40 @@ def test_a_run_goes_on_where_it_was_and_can_be_shown(hatdfed, tmp_path):
     assert "4 of 4 rounds played" in hatdfed("show", "run", cwd=tmp_path).stdout
 
 
+def test_what_was_spent_before_a_stop_is_counted_when_a_run_goes_on(hatdfed, tmp_path):
+    whole = hatdfed("run", *SMALL, "--rounds", "4", "--out", "whole", cwd=tmp_path).stderr
+    hatdfed("run", *SMALL, "--rounds", "2", "--set", "horizon=4", "--out", "parts", cwd=tmp_path)
+    parts = hatdfed("run", "--resume", "parts", "--rounds", "4", cwd=tmp_path).stderr
+    for line in ("round 3/4", "round 4/4"):
+        spent = [re.search(rf"{line} .*spent ([\d.]+ \w+)", text)[1] for text in (whole, parts)]
+        assert spent[0] == spent[1]
+
+
+def test_a_link_share_without_effect_is_said_before_the_run(hatdfed, tmp_path):
+    done = hatdfed("run", *SMALL, "--method", "d-psgd", "--rounds", "1", "--set", "link_share=0.1", cwd=tmp_path)
+    assert "note: link_share has no effect: policy ring knows its own number of links." in done.stderr
+
+
+def test_an_export_of_a_run_without_checkpoints_says_why_there_is_no_model(hatdfed, tmp_path):
+    hatdfed("run", *SMALL, "--rounds", "1", "--set", "checkpoint_every=0", "--out", "run", cwd=tmp_path)
+    for server in ([], ["--server", "0"]):
+        done = hatdfed("export", "run", *server, "--out", "m.safetensors", cwd=tmp_path, check=False)
+        assert refused(done, "run holds no model: it was played with checkpoint_every 0", "--set checkpoint_every=")
+
+
+def test_an_export_of_a_run_that_is_not_over_says_of_which_round_it_is(hatdfed, tmp_path):
+    hatdfed("run", *SMALL, "--rounds", "2", "--out", "run", cwd=tmp_path)
+    arguments = ("export", "run", "--server", "0", "--out", "m.safetensors", "--json")
+    done = hatdfed(*arguments, cwd=tmp_path)
+    assert json.loads(done.stdout)["rounds"] == "2"
+    assert "note:" not in done.stderr
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("\nrounds: 2\n", "\nrounds: 5\n"))
+    done = hatdfed(*arguments, cwd=tmp_path)
+    assert "note: The run is not over: this is the model of round 2 of 5." in done.stderr
+    assert json.loads(done.stdout)["rounds"] == "2"
+
+
 def test_methods_and_datasets_are_listed(hatdfed, tmp_path):
     methods = {row["name"] for row in json.loads(hatdfed("methods", "--json", cwd=tmp_path).stdout)}
     assert methods >= {

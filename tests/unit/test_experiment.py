@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ import yaml
 import hatdfed
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.experiment import resume, run
+from hatdfed.policies import POLICIES
+from hatdfed.policies.base import Stateless, certain
 from hatdfed.records.folder import RunFolder
+from hatdfed.topology import all_links
 
 SMALL = {
     "dataset": "synthetic",
@@ -150,6 +154,35 @@ def test_models_that_became_no_numbers_are_told():
     with np.errstate(all="ignore"):
         result = run(**SMALL, rounds=4, learner={"optimiser": "sgd", "learning_rate": 1e30})
     assert any("refused by their receivers" in note for note in result.summary["notes"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"method": "d-psgd", "link_share": 0.1}, True),
+        ({"method": "d-psgd"}, False),
+        ({"method": "rnd", "link_share": 0.1}, False),
+    ],
+)
+def test_a_link_share_that_has_no_effect_is_told(tmp_path, settings, is_told):
+    result = run(**SMALL, rounds=1, **settings, out=tmp_path / "run")
+    sentence = "link_share has no effect: policy ring knows its own number of links."
+    assert (sentence in result.summary["notes"]) == is_told
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["notes"] == result.summary["notes"]
+
+
+@pytest.mark.parametrize("links", [np.ones((2, 2), dtype=bool), all_links(2)])
+def test_a_policy_that_draws_for_too_few_servers_is_told_the_size_of_its_draw(monkeypatch, links):
+    @dataclass(frozen=True)
+    class TooSmall(Stateless):
+        """Draws for two servers, whoever is there."""
+
+        def propose(self, state, context, rng):
+            return certain(links)
+
+    monkeypatch.setitem(POLICIES._loaded, "too-small", TooSmall)
+    with pytest.raises(ValueError, match="2x2 draw, which is one for 2 servers"):
+        run(**SMALL, rounds=1, policy={"name": "too-small"})
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from safetensors import safe_open
 
-from hatdfed.cli.console import out, require_torch
+from hatdfed.cli.console import note, out, require_torch
 from hatdfed.cli.options import DataDir, Json
+from hatdfed.errors import RunFolderError
+from hatdfed.records.folder import RunFolder
+
+if TYPE_CHECKING:
+    from hatdfed.node.export import StoredModel
 
 
 def export_command(
@@ -33,10 +39,13 @@ def export_command(
     require_torch()
     from hatdfed.node.export import Exporter, settings_of, stored_model
 
+    _refuse_run_without_models(RunFolder(source))
     settings = settings_of(source, config)
     exporter = Exporter.of(settings, data_dir=data_dir)
-    model = stored_model(source, server)
+    model = _with_its_round(stored_model(source, server), RunFolder(source))
     difference = exporter.write(model, to)
+    if (played := int(model.source.get("rounds", settings.rounds))) < settings.rounds:
+        note(f"The run is not over: this is the model of round {played} of {settings.rounds}.")
     if as_json:
         about = {**exporter.about, **model.source}
         typer.echo(
@@ -52,3 +61,22 @@ def export_command(
         f"Images go in as pixels / 255, minus {exporter.about['mean']}, divided by {exporter.about['std']}.",
         soft_wrap=True,
     )
+
+
+def _refuse_run_without_models(run: RunFolder) -> None:
+    """A comparison keeps no checkpoints unless it is told to, so many simulations have none."""
+    is_run = run.database.is_file() and (run.path / "config.yaml").is_file()
+    if is_run and not run.checkpoint.is_file() and run.config().checkpoint_every == 0:
+        raise RunFolderError(
+            f"{run.path} holds no model: it was played with checkpoint_every 0. "
+            "Play it again with --set checkpoint_every=10."
+        )
+
+
+def _with_its_round(model: StoredModel, run: RunFolder) -> StoredModel:
+    """A simulation's checkpoint knows how many rounds it has behind it; a store has said so already."""
+    if "rounds" in model.source:
+        return model
+    with safe_open(run.checkpoint, framework="numpy") as file:
+        state = json.loads((file.metadata() or {}).get("state", "{}"))
+    return model._replace(source={**model.source, "rounds": str(state["t"])}) if "t" in state else model

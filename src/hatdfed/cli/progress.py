@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hatdfed.cli.console import err, joules_text
 from hatdfed.config import Config
-from hatdfed.energy.ledger import total_joules
+from hatdfed.energy.ledger import Cause, total_joules
 from hatdfed.learning.datasets.base import Progress as DownloadProgress
+from hatdfed.records.folder import RunFolder
 from hatdfed.round import RoundRecord
 
 if TYPE_CHECKING:
@@ -30,18 +33,25 @@ class _Show(Protocol):
 
 
 @contextmanager
-def watch_rounds() -> Iterator[OnRound]:
-    """Round, accuracy and joules of a run."""
-    spent = 0.0
+def watch_rounds(folder: Path) -> Iterator[OnRound]:
+    """Round, accuracy and joules of the run in this folder, which may go on from an earlier start."""
+    spent: float | None = None
     with _counter("round", lines=10) as show:
 
         def on_round(config: Config, record: RoundRecord) -> None:
             nonlocal spent
-            spent += total_joules(record.report.energy)
+            before = _spent_before(record.t, folder) if spent is None else spent
+            spent = before + total_joules(record.report.energy)
             accuracy = 100 * float(record.report.accuracy.mean())
             show(record.t + 1, config.rounds, f"validation accuracy {accuracy:.1f} %  spent {joules_text(spent)}")
 
         yield on_round
+
+
+def _spent_before(t: int, folder: Path) -> float:
+    """Joules of the rounds before round t, as the folder has them."""
+    rounds = RunFolder(folder).read_rounds() if t else []
+    return math.fsum(row[f"{cause}_joules"] for row in rounds if row["t"] < t for cause in Cause)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from hatdfed.cli.options import (
 from hatdfed.cli.progress import watch_download, watch_rounds
 from hatdfed.cli.shown import Asked, shown_live
 from hatdfed.cli.tables import run_title, summary_table
-from hatdfed.resolve import notes, resolve
+from hatdfed.resolve import resolve
 
 if TYPE_CHECKING:
     from hatdfed.learning.datasets.base import Progress
@@ -81,9 +81,10 @@ def run_command(
 
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], asked: Asked) -> RunResult:
     from hatdfed.experiment import run
+    from hatdfed.session import notes_on
 
     config = resolve(layer)
-    for sentence in notes(config):
+    for sentence in notes_on(config):
         note(sentence)
     folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
     with _watched(folder, asked) as (progress, on_round):
@@ -102,7 +103,11 @@ def _watched(folder: Path, asked: Asked) -> Iterator[tuple[Progress, OnRound]]:
     """Downloads and rounds on the terminal, and wherever else was asked for."""
     publishers = asked.publishers(folder, live=True)  # what is missing is said before the first round
     with interruptible(_GO_ON.format(folder)):
-        with watch_download() as progress, watch_rounds() as on_round, shown_live(asked, folder, on_round) as shown:
+        with (
+            watch_download() as progress,
+            watch_rounds(folder) as on_round,
+            shown_live(asked, folder, on_round) as shown,
+        ):
             yield progress, shown
         for publish in publishers:
             publish(folder.resolve().name, folder)
