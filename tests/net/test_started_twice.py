@@ -10,6 +10,7 @@ from hatdfed.net.claims import NameTakenError
 from hatdfed.net.journal import Journal
 from hatdfed.net.settings import DeploySettings
 from hatdfed.net.station import Station
+from hatdfed.node.edge import Edge, RefusedError
 from hatdfed.node.store import EdgeStore
 
 
@@ -47,6 +48,26 @@ def test_a_second_edge_on_the_same_store_ends_before_it_joins(play, tmp_path, on
     status = play(second_on_the_same_store(tmp_path))
     assert status["undelivered"] == 0
     assert status["refused"] == {}
+
+
+async def copied_to_another_machine(folder):
+    """The same identity with another store, as on another machine."""
+    async with Deployment(folder, settings("full")) as deployment:
+        await deployment.start_edges(1)
+        first = deployment.edges["edge-0"]
+        copy = Edge(first._place, first._ends, EdgeStore(folder / "stores" / "copy"), first._make_outfit)
+        with pytest.raises(RefusedError, match="edge-0 already takes part as another process"):
+            await asyncio.wait_for(copy.serve(), 10)
+        for name in ("edge-1", "edge-2"):
+            deployment.start_edge(name)
+        await deployment.run
+        return deployment.status
+
+
+def test_an_identity_that_was_copied_is_refused_while_the_first_is_there(play, tmp_path, one_thread):
+    status = play(copied_to_another_machine(tmp_path))
+    assert status["undelivered"] == 0
+    assert status["refused"] == {"started-twice": 1}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import grpc
 
 from hatdfed.errors import HatdfedError, IdentityError, RunFolderError
+from hatdfed.net.claims import NameTakenError
 from hatdfed.net.ends import Ends
 from hatdfed.net.identity.deny import DenyList
 from hatdfed.net.identity.names import COORDINATOR_ROLE, EDGE_ROLE, Node
@@ -105,7 +106,10 @@ class CoordinationService(CoordinationServicer):
                 f"{name} says that others reach it at {_plain(request.address)}, which is no HOST:PORT.",
             )
         try:
-            member = station.admit(name, request.address)
+            member = station.admit(name, request.address, request.process[:64])
+        except NameTakenError as error:  # an edge tries again only while the other one may be dead
+            taken, unsure = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS
+            await refuse(context, taken if error.is_sure else unsure, str(error))
         except RunFolderError as error:
             await refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
         return pb.Welcome(
