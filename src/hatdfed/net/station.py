@@ -187,11 +187,11 @@ class Station:
             if len(gone) == len(awaited):
                 break
             self._tell_gone(plan.t, gone)
-            names = [member.name for index in awaited if (member := self.membership.at(index))]
-            self.waits_for = "reports of " + ", ".join(names)
+            self.waits_for = "reports of " + ", ".join(m.name for i in awaited if (m := self.membership.at(i)))
             await self.hall.changed(min(1.0, max(0.0, self.closes_at - time.monotonic())))
         if awaited := self.hall.waiting_for:
-            _log.warning("round %d closes without servers %s", plan.t, awaited)
+            names = [member.name for index in awaited if (member := self.membership.at(index))]
+            _log.warning("round %d closes without %s", plan.t, ", ".join(names))
         self.closes_at, self.waits_for = None, ""
         for pair in self.hall.undelivered():
             self.membership.doubt(*pair)
