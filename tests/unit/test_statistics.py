@@ -193,6 +193,13 @@ def test_a_row_of_one_seed_has_no_interval():
     assert row["avg_accuracy_difference_low"] is row["avg_accuracy_difference_high"] is None
 
 
+def test_a_single_seed_that_reached_the_target_has_no_deviation():
+    one = summarise_runs(made_up_methods(rnd=[50.0, 60.0]), None, 55.0).summary[0]
+    assert (one["seeds_reached"], one["joules_to_target_sd"]) == (1, None)
+    both = summarise_runs(made_up_methods(rnd=[50.0, 60.0]), None, 45.0).summary[0]
+    assert (both["seeds_reached"], both["joules_to_target_sd"]) == (2, 0.0)
+
+
 def test_accuracies_that_nobody_reported_leave_the_target_open():
     comparison = summarise_runs({"rnd": [made_up("rnd", 0, 50.0, curve=[40.0, 50.0])]})
     comparison.runs["rnd"][0].rounds[-1]["avg_accuracy"] = None
