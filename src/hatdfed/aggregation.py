@@ -84,7 +84,7 @@ class Rule:
 
 
 class AveragingRule(Rule):
-    """A rule that goes through `_merge`."""
+    """A rule that goes through `weighted`."""
 
     averages: ClassVar[bool] = True
 
@@ -117,7 +117,7 @@ class Importance(AveragingRule):
             raise ValueError("importance-aware aggregation needs a probe")
         quality = _softmax_present(_LOSS_ORDERS[self.loss_order] * _LOSS_SCALES[self.loss_scale](probe), inbox.present)
         volume = _VOLUMES[self.volume](inbox)
-        return _merge(self.quality_share * quality + (1 - self.quality_share) * volume, inbox)
+        return weighted(self.quality_share * quality + (1 - self.quality_share) * volume, inbox)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Uniform(AveragingRule):
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """Equal weights."""
-        return _merge(inbox.present / inbox.present.sum(), inbox)
+        return weighted(inbox.present / inbox.present.sum(), inbox)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class BySamples(AveragingRule):
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """Weights n / Σn."""
-        return _merge(_sample_share(inbox), inbox)
+        return weighted(_sample_share(inbox), inbox)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class BestBySamples(AveragingRule):
         loss = torch.where(inbox.present, probe.mean, torch.inf)[1:]
         place = torch.argsort(torch.argsort(loss, stable=True), stable=True)
         kept = torch.cat([inbox.present[:1], (place < self.best) & inbox.present[1:]])
-        return _merge(_sample_share(inbox._replace(present=kept)), inbox._replace(present=kept))
+        return weighted(_sample_share(inbox._replace(present=kept)), inbox._replace(present=kept))
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class ByPlan(AveragingRule):
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """Mixing weights of a doubly stochastic plan, row by row."""
         received = torch.where(inbox.present, inbox.mixing, 0.0)[1:]
-        return _merge(torch.cat([1 - received.sum(dim=-1, keepdim=True), received], dim=-1), inbox)
+        return weighted(torch.cat([1 - received.sum(dim=-1, keepdim=True), received], dim=-1), inbox)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class PushSum(AveragingRule):
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
         """z = Σ mass·z / Σ mass, and the masses add up."""
         mass = torch.where(inbox.present, inbox.mass, 0.0)
-        merged = _merge(mass / mass.sum(), inbox)
+        merged = weighted(mass / mass.sum(), inbox)
         return merged._replace(mass=mass.sum())
 
 
@@ -202,7 +202,7 @@ AGGREGATORS: Registry[type[Aggregator]] = Registry(
 )
 
 
-def _merge(weights: Tensor, inbox: Inbox) -> Merged:
+def weighted(weights: Tensor, inbox: Inbox) -> Merged:
     """Σ q·m over the models present, Eq. (21)."""
     weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
     counts, models = (weights != 0)[:, None], inbox.models

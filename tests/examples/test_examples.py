@@ -21,6 +21,11 @@ PROMISES = {
         r"^rnd +[\d.]+ ± +[\d.]+ % +\d+ J$",
         r"^least-recently-heard +[\d.]+ ± +[\d.]+ % +\d+ J$",
     ],
+    "own_merging": [
+        rf"^{rule} +{loss} +accuracy +[\d.]+ %$"
+        for rule in ("uniform", "own-first")
+        for loss in ("cross-entropy", "root-prior")
+    ],
     "own_model": [
         r"^small-cnn +accuracy +[\d.]+ % +[\d.]+ kJ$",
         r"^group-norm-cnn +accuracy +[\d.]+ % +[\d.]+ kJ$",
@@ -43,6 +48,7 @@ own_data = load("own_data")
 
 # Collected here as they are by `pytest examples/own_policy.py`.
 TestLeastRecentlyHeard = load("own_policy").TestLeastRecentlyHeard
+TestOwnFirst = load("own_merging").TestOwnFirst
 TestGroupNormCnn = load("own_model").TestGroupNormCnn
 TestDigitsByWriter = own_data.TestDigitsByWriter
 
