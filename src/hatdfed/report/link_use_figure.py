@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,17 +22,19 @@ from hatdfed.report.drawn_methods import Method
 _MOST_PANELS = 16
 MOST_SERVERS = 400  # of which a cell is still a pixel
 _MOST_NAMES = 40  # servers; beyond that the numbers along a matrix are too small to read
+_LONGEST_LINE = 28  # letters of a name above a panel
 _COLUMNS = {1: 1, 2: 2, 3: 3, 5: 3, 6: 3, 9: 3}  # panels side by side, 4 for all other numbers
 
 
 def link_use_figure(methods: Sequence[Method]) -> Figure:
-    """Share of rounds in which each link was drawn, mean over seeds: row receives, column sends."""
+    """Share of rounds in which each link was drawn in the first seed's world: row receives, column sends."""
     shown, absent = methods[:_MOST_PANELS], [method.name for method in methods[_MOST_PANELS:]]
-    use = {method.name: 100 * np.mean([rp.link_use(run) for run in method.runs], axis=0) for method in shown}
+    of_seeds = {method.name: [100 * rp.link_use(run) for run in method.runs] for method in shown}
+    use = {name: seeds[0] for name, seeds in of_seeds.items()}  # a mean over worlds would hide what each one prefers
     columns = _COLUMNS.get(len(shown), 4)
     rows, side = -(-len(shown) // columns), 2.9 if columns < 3 else 2.1  # inches
     size = max(1.4 + side * columns, 6.6), 1.3 + (side + 0.25) * rows
-    figure = st.page(*size, fd.favourite_finding(use), _note(shown, absent))
+    figure = st.page(*size, fd.favourite_finding(of_seeds), _note(shown, absent))
     scale = ScalarMappable(Normalize(0, max(share.max() for share in use.values()) or 100), _ramp())
     panels = [figure.add_subplot(rows, columns, place + 1) for place in range(len(shown))]
     for place, (panel, (name, share)) in enumerate(zip(panels, use.items(), strict=True)):
@@ -45,8 +48,12 @@ def link_use_figure(methods: Sequence[Method]) -> Figure:
 
 def _note(shown: Sequence[Method], absent: Sequence[str]) -> str:
     counts = [len(method.runs) for method in shown]
-    over = f", mean over {min(counts)}{f' to {max(counts)}' if max(counts) > min(counts) else ''} seeds"
-    note = f"Share of rounds in which each link was drawn{over if max(counts) > 1 else ''}."
+    note = "Share of rounds in which each link was drawn"
+    if max(counts) == 1:
+        note += "."
+    else:
+        seeds = f"{min(counts)} to {max(counts)}" if max(counts) > min(counts) else f"{max(counts)}"
+        note += f", first seed only: every seed is another world. The title is the mean over {seeds} seeds."
     return f"{note} Not shown: {', '.join(absent)}." if absent else note
 
 
@@ -59,7 +66,9 @@ def _panel(axes: Axes, name: str, share: Vector, scale: ScalarMappable) -> None:
     matrix = share.copy()
     np.fill_diagonal(matrix, np.nan)
     axes.imshow(scale.to_rgba(matrix), interpolation="nearest")
-    axes.set_title(name, size=st.BODY - 0.5, color=st.INK, family=st.FONT, pad=5, parse_math=False)
+    axes.set_title(
+        textwrap.fill(name, _LONGEST_LINE), size=st.BODY - 0.5, color=st.INK, family=st.FONT, pad=5, parse_math=False
+    )
     axes.tick_params(length=0, labelsize=st.SMALL - 1, labelcolor=st.MUTED, labelfontfamily=st.FONT, pad=3)
     axes.spines[:].set_visible(False)
     for axis in (axes.xaxis, axes.yaxis):

@@ -40,15 +40,34 @@ def test_servers_are_numbered_where_there_is_room(num_servers: int, is_named: bo
 
 def test_panels_share_one_scale_of_colours(make_run) -> None:
     often, never = make_run(3, link_share=1.0), make_run(3, link_share=0.0)
-    figure = link_use_figure(drawn_methods({"full": [often], "half": [often, never], "local": [never]}))
+    once = often._replace(links=[link for link in often.links if link["t"] < 3])  # in half of the rounds
+    figure = link_use_figure(drawn_methods({"full": [often], "half": [once], "local": [never]}))
     full, half, local = (axes.images[0].get_array()[0, 1] for axes in figure.axes[:3])  # type: ignore[index]
     assert full.sum() < half.sum() < local.sum()  # the more often, the darker
+
+
+def test_the_matrix_is_that_of_the_first_seed_and_the_note_says_so(make_run) -> None:
+    often, never = make_run(3, link_share=1.0), make_run(3, link_share=0.0)
+    alone, first = (link_use_figure(drawn_methods({"full": runs})) for runs in ([often], [often, never]))
+    pictures = [figure.axes[0].images[0].get_array() for figure in (alone, first)]
+    np.testing.assert_array_equal(*pictures)
+    notes = [" ".join(text.get_text() for text in figure.texts).replace("\n", " ") for figure in (alone, first)]
+    assert "first seed only: every seed is another world. The title is the mean over 2 seeds." in notes[1]
+    assert "seed" not in notes[0]
 
 
 def test_the_title_says_how_uneven_the_first_method_that_chooses_is() -> None:
     ring = np.array([[0.0, 100.0], [100.0, 0.0]])
     chosen = np.array([[0.0, 80.0], [20.0, 0.0]])
-    assert fd.favourite_finding({"d-psgd": ring, "hat-dfed": chosen}) == (
+    assert fd.favourite_finding({"d-psgd": [ring], "hat-dfed": [chosen]}) == (
         "hat-dfed draws its favourite link in 80 % of the rounds, its rarest in 20 %"
     )
-    assert fd.favourite_finding({"d-psgd": ring}) == "Every method keeps to the same links in all rounds"
+    assert fd.favourite_finding({"d-psgd": [ring]}) == "Every method keeps to the same links in all rounds"
+
+
+def test_the_favourite_is_found_in_each_world_for_itself() -> None:
+    here = np.array([[0.0, 80.0], [20.0, 0.0]])
+    there = np.array([[0.0, 30.0], [70.0, 0.0]])  # another world, another favourite
+    assert fd.favourite_finding({"hat-dfed": [here, there]}) == (
+        "hat-dfed draws its favourite link in 75 % of the rounds, its rarest in 25 %"
+    )
