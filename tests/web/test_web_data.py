@@ -7,8 +7,9 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from web_help import id_of, look_again, unfinish
+from web_help import change, id_of, look_again, unfinish
 
+from hatdfed.dashboard.comparing import _accuracy_title
 from hatdfed.dashboard.run_views import MOST_POINTS, kept_rounds
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.reading import reading
@@ -178,6 +179,23 @@ def test_a_method_that_saw_the_test_data_is_not_said_to_end_highest(client, runs
     content = client.get("/api/compare", params={"run": ids}).json()
     last = tables(runs / "both/rnd-seed0")["rounds"][-1]["avg_accuracy"]
     assert content["titles"]["accuracy"] == f"rnd ends at {last:.1f} % validation accuracy"
+
+
+def test_rows_of_a_comparison_that_differ_inside_a_section_have_names_of_their_own(client, site, runs):
+    names = ("hat-dfed-seed0", "hat-dfed-seed1", "rnd-seed0")
+    change(runs / "both" / "hat-dfed-seed1", "learner", "cool_down", 0.5)
+    look_again(site)
+    content = client.get("/api/compare", params={"run": [id_of(client, f"both/{name}") for name in names]}).json()
+    labels = {row["label"] for row in content["rows"]}
+    assert labels == {"hat-dfed (cool_down 0.0)", "hat-dfed (cool_down 0.5)", "rnd"}
+
+
+def test_a_title_counts_rows_whose_names_begin_alike():
+    rows = [
+        {"label": f"{'a' * 80} {end}", "leaks_test": False, "curve": {"mean": [mean]}}
+        for end, mean in ((1, 60.0), (2, 50.0))
+    ]
+    assert _accuracy_title(rows).endswith("ends highest, at 60.0 % validation accuracy")
 
 
 def test_the_head_of_a_page_and_its_renewal_are_written_alike(client, run_id):

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 import yaml
 from typer.testing import CliRunner
-from web_help import elsewhere, unfinish
+from web_help import change, elsewhere, unfinish
 
 from hatdfed.cli.app import app
 from hatdfed.errors import HatdfedError, RunFolderError
@@ -133,6 +133,24 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_reported(runs, tm
     assert "rnd-seed0 is left out" in markdown_text(document, tmp_path / "pictures").replace("\\", "")
     with pytest.raises(RunFolderError, match="rnd-seed0 is left out"):
         gather(folders[:1], tmp_path / "pictures")
+
+
+def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
+    file = runs / "both" / "rnd-seed0" / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**config, "method": "mine", "policy": {"name": "mine"}}))
+    document = gather([runs / "both"], tmp_path / "pictures")
+    assert (len(document.runs), document.left_out) == (4, [])
+    mine = next(run for run in document.runs if run.title.startswith("mine on"))
+    assert {picture.path.stem for picture in mine.pictures} == {"accuracy", "energy", "accuracy_vs_energy", "topology"}
+
+
+def test_rows_that_differ_inside_a_section_are_all_named_and_drawn(runs, tmp_path):
+    change(runs / "both" / "rnd-seed1", "learner", "cool_down", 0.5)
+    document = gather([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
+    labels = ["rnd (cool_down 0.0)", "rnd (cool_down 0.5)"]
+    assert [row.label for row in document.rows] == labels
+    assert all(", ".join(labels) in picture.words for picture in document.comparison_pictures)
 
 
 def test_more_runs_than_a_report_holds_are_cut_with_a_word(runs, tmp_path, monkeypatch):

@@ -45,6 +45,14 @@ def elsewhere(*folders: Path) -> None:
         (folder / "config.yaml").write_text(yaml.safe_dump(results["config"]))
 
 
+def change(folder: Path, section: str, key: str, value: object) -> None:
+    """Let a finished run say that it was played with another setting."""
+    results = json.loads((folder / "results.json").read_text())
+    results["config"][section][key] = value
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "config.yaml").write_text(yaml.safe_dump(results["config"]))
+
+
 @contextmanager
 def serving(site):
     """The dashboard on a port of its own; gives its address."""

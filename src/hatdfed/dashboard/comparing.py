@@ -21,6 +21,7 @@ from hatdfed.statistics import PairedDifference
 
 MOST_COMPARED = 60
 _LONGEST_LABEL = 90
+_LONGEST_IN_TITLE = 60
 _MOST_NAMED = 4  # rows in a title
 
 
@@ -63,7 +64,7 @@ def comparison_view(chosen: Chosen) -> dict[str, Any]:
 
 def front_title(rows: Sequence[Row]) -> str:
     """Which rows no other one beats at both, in a sentence."""
-    labels = [text(row.label, 40) for row in rows if row.is_on_front]
+    labels = [text(row.label, _LONGEST_IN_TITLE) for row in rows if row.is_on_front]
     if len(labels) > _MOST_NAMED:
         return f"{len(labels)} of {len(rows)} methods are on {FRONT}"
     named = [", ".join(labels[:-1]), *labels[-1:]]
@@ -72,10 +73,10 @@ def front_title(rows: Sequence[Row]) -> str:
 
 def _accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
     """Whose curve ends highest, of those that are drawn: what saw the test set is not ranked (D3)."""
-    ends = {text(row["label"], 40): row["curve"]["mean"][-1:] for row in rows if not row["leaks_test"]}
-    known = {label: end[0] for label, end in ends.items() if end and end[0] is not None}
-    best = max(known, key=lambda label: known[label], default="")
-    return fd.best_finding(best, known.get(best, float("nan")), len(ends))
+    ends = [(text(row["label"], _LONGEST_IN_TITLE), row["curve"]["mean"][-1:]) for row in rows if not row["leaks_test"]]
+    known = [(end[0], label) for label, end in ends if end and end[0] is not None]
+    accuracy, best = max(known, key=lambda one: one[0], default=(float("nan"), ""))
+    return fd.best_finding(best, accuracy, len(ends))
 
 
 def _row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:

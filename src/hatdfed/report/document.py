@@ -141,9 +141,13 @@ def _draw(run: RunData, folder: Path) -> list[Picture]:
 
 def _draw_comparison(rows: Sequence[Row], drawn: Mapping[str, RunData], folder: Path) -> list[Picture]:
     """What saw the test set is listed, but not drawn (D3)."""
-    fair = {row.label: [drawn[run.name] for run in row.runs] for row in rows if not row.leaks_test}
+    fair = {row.label: [drawn[run.name] for run in sorted(row.runs, key=_seed)] for row in rows if not row.leaks_test}
     files = write_comparison_figures(fair, folder) if fair else []
     return [Picture(file, f"{_MEANING[file.stem]}: {', '.join(fair)}") for file in files]
+
+
+def _seed(run: Run) -> int:
+    return int(run.settings["seed"])
 
 
 def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) -> RunPart:

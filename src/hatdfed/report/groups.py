@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hatdfed.records.cleaning import number, text
+from hatdfed.records.cleaning import number
 from hatdfed.report import Record, pareto_front
+from hatdfed.report.row_labels import row_labels
 from hatdfed.statistics import PairedDifference, paired_or_none
 from hatdfed.summary import JOULES_PER_MJ, mean_and_deviation
 
@@ -20,8 +21,6 @@ WORLD = (
 )
 # Of what the table shows, in the same words everywhere; nothing is chosen by it.
 FRONT = "the Pareto front of test accuracy and energy"
-_NOT_A_DIFFERENCE = ("seed", "checkpoint_every", "method")
-_MOST_NAMED = 3  # settings in the label of a row
 _FIGURES = ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "total_joules", "link_joules")
 
 
@@ -53,7 +52,7 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
     groups = _groups(runs)
     if not groups:
         return []
-    labels = _labels([group[0].settings for group in groups])
+    labels = row_labels([group[0].settings for group in groups])
     leaks = [any(bool(run.results.get("leaks_test")) for run in group) for group in groups]
     reference = next((index for index, leak in enumerate(leaks) if not leak), 0)
     figures = [{name: _over_seeds(group, name) for name in _FIGURES} for group in groups]
@@ -100,24 +99,6 @@ def _groups(runs: Iterable[Run]) -> list[list[Run]]:
         kept = {key: value for key, value in run.settings.items() if key not in ("seed", "checkpoint_every")}
         found.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(run)
     return list(found.values())
-
-
-def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The method, with the settings in which it differs from others of that method."""
-    labels = []
-    for one in settings:
-        method = text(one.get("method"), 60)
-        others = [other for other in settings if other.get("method") == one.get("method")]
-        keys = [key for key in one if key not in _NOT_A_DIFFERENCE and any(o.get(key) != one[key] for o in others)]
-        named = ", ".join(f"{text(key, 30)} {_short(one[key])}" for key in keys[:_MOST_NAMED])
-        labels.append(f"{method} ({named}{', …' if len(keys) > _MOST_NAMED else ''})" if keys else method)
-    return labels
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return text(value.get("name", "…"), 30)
-    return text(value, 30)
 
 
 def _differences(

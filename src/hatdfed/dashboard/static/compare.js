@@ -2,7 +2,7 @@
 import { axis, colour, draw, energyUnit, look } from "./charts.js";
 import { byId, fetchJson, setText } from "./dom.js";
 
-const shortened = (label) => (label.length > 34 ? `${label.slice(0, 33)}…` : label);
+const shortened = (label) => (label.length > 48 ? `${label.slice(0, 47)}…` : label);
 // Plotly reads markup in names; a name of a run is only a name.
 const plain = (label) => shortened(label).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
