@@ -78,7 +78,11 @@ class Coordinator:
         rng, context = stream(self.seed, "topology", state.t), self._context(state.t, presence, state.candidates)
         if not context.possible.any():
             return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence)
-        return RoundPlan(state.t, self.policy.propose(state.policy, context, rng), presence)
+        draw = self.policy.propose(state.policy, context, rng)
+        drawn, size = draw.topology.num_servers, len(context.active)
+        if drawn != size:  # a mistake in a policy of one's own, which would show far from here
+            raise ValueError(f"the policy made a {drawn}x{drawn} draw for {size} servers")
+        return RoundPlan(state.t, draw, presence)
 
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport

@@ -9,6 +9,7 @@ from hatdfed.energy.ledger import Cause, EnergyRow
 from hatdfed.energy.prices import draw_prices
 from hatdfed.jsonable import from_jsonable, to_jsonable
 from hatdfed.policies import POLICIES
+from hatdfed.policies.base import certain
 from hatdfed.policies.scheduled import Scheduled
 from hatdfed.presence import Presence
 from hatdfed.randomness import stream
@@ -178,3 +179,14 @@ def test_importance_is_gathered_for_the_utility_that_reads_it_only():
         judge = replace(boss, utility=LinkUtility(gain=gain))
         utilities = [judge.learn(state, plan, reports)[1].utility for reports in (one, half)]
         assert np.array_equal(*utilities) != matters
+
+
+@pytest.mark.parametrize("size", [3, 7])
+def test_a_draw_for_another_number_of_servers_is_named(size):
+    class Mistaken(type(POLICIES["random-links"]())):
+        def propose(self, state, context, rng):
+            return certain(np.triu(np.ones((size, size), dtype=bool), 1))
+
+    boss = replace(coordinator(), policy=Mistaken())
+    with pytest.raises(ValueError, match=f"{size}x{size} draw for {N} servers"):
+        boss.plan(boss.start(np.zeros(N)))
