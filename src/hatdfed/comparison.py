@@ -15,11 +15,10 @@ from hatdfed.build.placement import Placement
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.experiment import Job
-from hatdfed.report.groups import same_world
 from hatdfed.resolve import merge_layers, resolve
 from hatdfed.session import RunResult
 from hatdfed.standing import as_it_stands, found
-from hatdfed.statistics import default_reference, default_target, method_row
+from hatdfed.statistics import default_reference, default_target, method_row, same_world
 from hatdfed.workers import refuse_in_unguarded_script
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are

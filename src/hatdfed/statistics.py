@@ -21,6 +21,12 @@ CONFIDENCE = 0.95
 TARGET_SHARE = 0.9  # of the best accuracy, where no target is named
 _TINY = 1e-300  # stands for a zero that would be divided by
 
+# What makes the world of a seed; runs are paired only where all of it is the same (D20).
+WORLD = (
+    *("dataset", "dataset_options", "servers", "rounds", "label_concentration", "device_online_probability", "churn"),
+    *("devices", "images_per_server", "samples_per_round", "split", "label_groups", "disjoint", "validation_images"),
+)
+
 
 class PairedDifference(NamedTuple):
     """Mean difference over the seeds that both have, and its 95 % interval; None where one seed shows no spread."""
@@ -29,6 +35,11 @@ class PairedDifference(NamedTuple):
     low: float | None
     high: float | None
     n: int  # pairs
+
+
+def same_world(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a seed is the same world under these settings, so that runs can be paired."""
+    return all(mine.get(key) == theirs.get(key) for key in WORLD)
 
 
 def paired_difference(mine: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference:

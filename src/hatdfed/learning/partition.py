@@ -28,6 +28,11 @@ def label_skewed_shards(
     """
     _check_sizes(len(labels), num_servers, images_per_server, disjoint=disjoint)
     by_label = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    if label_groups > min(num_servers, len(by_label)):
+        raise ConfigError(
+            f"label_groups is {label_groups}, but {num_servers} servers and {len(by_label)} labels make at most "
+            f"{min(num_servers, len(by_label))} groups."
+        )
     shards: list[Indices] = []
     for server in range(num_servers):
         rng = stream(seed, "partition", server)

@@ -11,14 +11,9 @@ import numpy as np
 from hatdfed.records.cleaning import number
 from hatdfed.report import Record, pareto_front
 from hatdfed.report.row_labels import row_labels
-from hatdfed.statistics import PairedDifference, paired_or_none
+from hatdfed.statistics import PairedDifference, paired_or_none, same_world
 from hatdfed.summary import JOULES_PER_MJ, mean_and_deviation
 
-# What makes the world of a seed; runs are paired only where all of it is the same (D20).
-WORLD = (
-    *("dataset", "dataset_options", "servers", "rounds", "label_concentration", "device_online_probability", "churn"),
-    *("devices", "images_per_server", "samples_per_round", "split", "label_groups", "disjoint", "validation_images"),
-)
 # Of what the table shows, in the same words everywhere; nothing is chosen by it.
 FRONT = "the Pareto front of test accuracy and energy"
 _FIGURES = ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "total_joules", "link_joules")
@@ -73,11 +68,6 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
         )
         for index, group in enumerate(groups)
     ]
-
-
-def same_world(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether a seed is the same world under these settings, so that runs can be paired."""
-    return all(mine.get(key) == theirs.get(key) for key in WORLD)
 
 
 def figure(run: Run, name: str) -> float:

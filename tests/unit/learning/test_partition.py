@@ -100,6 +100,8 @@ def test_one_group_is_the_split_of_before():
 
 def test_a_group_without_enough_images_is_refused():
     with pytest.raises(ConfigError, match="label_groups 10"):
-        shards(label_groups=10, images_per_server=201)
-    with pytest.raises(ConfigError, match="label_groups 12"):
+        shards(num_servers=10, label_groups=10, images_per_server=201)
+    with pytest.raises(ConfigError, match="label_groups is 12, but 12 servers and 10 labels make at most 10 groups"):
         shards(num_servers=12, label_groups=12)
+    with pytest.raises(ConfigError, match="label_groups is 4, but 3 servers"):
+        shards(num_servers=3, label_groups=4)
