@@ -22,6 +22,46 @@ Layer = Mapping[str, Any]
 _SYNONYMS = {"num_servers": "servers", "num_devices": "devices"}
 _COMPONENTS = ("policy", "aggregator", "loss")
 
+# What PyYAML lets through besides its own errors: odd dates, endless digits, values that do not suit their tag.
+_UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
+_LONGEST_INTEGER = 256  # bits
+_LONGEST_SHOWN = 80  # characters of a value in a sentence
+
+
+class _NotPlainError(Exception):
+    """YAML that is valid, but not what settings look like; says so without naming its source."""
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Settings need no aliases, which a few lines can multiply endlessly, and no key twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse an alias before anything is made of it."""
+        if self.check_event(yaml.AliasEvent):
+            alias: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise _NotPlainError(f"has the alias *{alias.anchor}{_line(alias.start_mark)}. Write its value out.")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Refuse a key that was there before, whose value would be lost."""
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _NotPlainError(f"has {key.value!r} twice{_line(key.start_mark)}. Keep one of the two.")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def short_integer(self, node: Any) -> int:
+        """No setting is that large, and Python cannot write such numbers down."""
+        value: int = self.construct_yaml_int(node)
+        if value.bit_length() > _LONGEST_INTEGER:
+            raise ValueError(f"an integer of more than {_LONGEST_INTEGER} bits")
+        return value
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.short_integer)
+
 
 def resolve(user: Layer | None = None) -> Config:
     """The complete configuration behind the user's settings."""
@@ -51,13 +91,14 @@ def validated(settings: Layer) -> Config:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a YAML file."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = _plain(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"The config file {path} cannot be read ({error.strerror}). Check the path.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        place = getattr(error, "problem_mark", None)
-        line = f" at line {place.line + 1}" if place else ""
-        raise ConfigError(f"The config file {path} is not valid YAML{line}. Mend it and try again.") from None
+    except _NotPlainError as error:
+        raise ConfigError(f"The config file {path} {error}") from None
+    except _UNREADABLE as error:
+        place = _line(getattr(error, "problem_mark", None))
+        raise ConfigError(f"The config file {path} is not valid YAML{place}. Mend it and try again.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -71,12 +112,36 @@ def parse_assignment(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set wants key=value, got {text!r}.")
     try:
-        layer: Any = yaml.safe_load(value) if value.strip() else value
+        layer: Any = _plain(value) if value.strip() else value
     except yaml.YAMLError:
         layer = value
+    except _NotPlainError as error:
+        raise ConfigError(f"--set {key.strip()} {error}") from None
+    except _UNREADABLE:
+        raise ConfigError(
+            f"--set {key.strip()} cannot take {_shown(value)}. Put text into quotes of its own."
+        ) from None
     for part in reversed(key.strip().split(".")):
         layer = {part: layer}
     return dict(layer)
+
+
+def _plain(text: str) -> Any:
+    loader = _PlainLoader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _line(mark: Any) -> str:
+    return f" at line {mark.line + 1}" if mark else ""
+
+
+def _shown(value: object) -> str:
+    """A value in a sentence, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def merge_layers(*layers: Layer) -> dict[str, Any]:
@@ -161,7 +226,9 @@ def refuse_unknown(layer: Layer, model: type[BaseModel] = Config, path: str = ""
         if section is None:
             continue
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{path}{key} is {value!r}, wanted a section of settings, as in {path}{key}: {{…}}.")
+            raise ConfigError(
+                f"{path}{key} is {_shown(value)}, wanted a section of settings, as in {path}{key}: {{…}}."
+            )
         if section is not Component:
             refuse_unknown(value, section, f"{path}{key}.")
 
@@ -176,7 +243,7 @@ def sentence_of(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("constrained-", "literal[")))
     message = first["msg"][0].lower() + first["msg"][1:]
     message = message.removeprefix("input should be ").removeprefix("input should ")
-    return f"{key} is {first['input']!r}, but must be {message}." + _hint(key)
+    return f"{key} is {_shown(first['input'])}, but must be {message}." + _hint(key)
 
 
 def _hint(key: str) -> str:
