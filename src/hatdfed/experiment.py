@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from hatdfed.learning.datasets import load_dataset
 from hatdfed.learning.datasets.base import Dataset, Progress
 from hatdfed.loop import run_many
 from hatdfed.records.folder import RunFolder
+from hatdfed.records.lock import locked_folder
 from hatdfed.resolve import merge_layers, overlay, resolve
 from hatdfed.session import OnRound, RunResult, Session, config_digest
 
@@ -133,6 +134,8 @@ def _play_what_fits(
 def _play_batch(jobs: Sequence[Job], batch: Batched, on_round: OnRound | None) -> list[RunResult]:
     with ExitStack() as stack, _suitable_threads(batch.simulations[0].fleet.num_params):
         stack.callback(batch.close)
+        for job in jobs:  # all of them before the first is touched: any may be refused
+            stack.enter_context(_claimed(job))
         sessions = []
         for job, simulation in zip(jobs, batch.simulations, strict=True):
             folder = _folder(job)
@@ -141,6 +144,15 @@ def _play_batch(jobs: Sequence[Job], batch: Batched, on_round: OnRound | None) -
             sessions.append(session)
         run_many([session.player() for session in sessions], batch)
         return [session.result() for session in sessions]
+
+
+def _claimed(job: Job) -> AbstractContextManager[None]:
+    """The run's folder for oneself: two that play the same run would take away each other's rounds."""
+    if job.out is None:
+        return nullcontext()
+    if job.resumed:
+        RunFolder.open(job.out)  # what holds no run is left as it is
+    return locked_folder(job.out, "--out")
 
 
 def _folder(job: Job) -> RunFolder | None:

@@ -8,6 +8,7 @@ from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
 from hatdfed.experiment import Job
 from hatdfed.records.folder import RunFolder
+from hatdfed.records.lock import locked_folder
 from hatdfed.records.tables import read_tables
 from hatdfed.resolve import validated
 from hatdfed.session import RunResult
@@ -42,8 +43,9 @@ def as_it_stands(job: Job) -> Job:
     folder = RunFolder(job.out)  # of these settings, as `is_finished` has seen
     if folder.checkpoint.is_file() and folder.database.is_file():
         return job._replace(config=folder.config(), resumed=True)
-    for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "results.json"):
-        (job.out / name).unlink(missing_ok=True)
+    with locked_folder(job.out, "--out"):  # it may be in play at this moment, without checkpoints
+        for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "results.json"):
+            (job.out / name).unlink(missing_ok=True)
     return job._replace(resumed=False)
 
 

@@ -6,6 +6,7 @@ run.sqlite               rounds, servers, links, ledger
 checkpoint.safetensors   where a resumed run goes on
 results.json             the summary, once the run is finished
 *.png                    pictures
+.lock                    held by the command that plays the run
 """
 
 from __future__ import annotations

@@ -21,13 +21,15 @@ def locked_folder(folder: Path, option: str, error: type[HatdfedError] = RunFold
         lock = (folder / ".lock").open("w")
     except OSError as trouble:
         raise error(
-            f"The folder {folder} cannot be written ({trouble.strerror}). Choose another with {option}."
+            f"The folder {folder} cannot be written ({trouble.strerror}). Choose another one with {option}."
         ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise error(
                 f"Another command is writing into {folder}. Wait for it, or choose another folder with {option}."
             ) from None
+        except OSError:
+            pass  # some network disks know no locks: better to write there unguarded than not at all
         yield
