@@ -1,0 +1,54 @@
+"""How often a model may be sent to one receiver in a round: what a budget of joules reckons with."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from hatdfed.errors import WireError
+from hatdfed.net.durable import DurableCoordinator
+from hatdfed.net.manifest import Manifest
+from hatdfed.net.protocol import hatdfed_pb2 as pb
+from hatdfed.net.transfer import MOST_SENDS
+from hatdfed.node.exchange import Exchange
+from hatdfed.resolve import resolve
+
+
+@pytest.fixture
+def exchange(monkeypatch):
+    monkeypatch.setattr("hatdfed.node.exchange.packed_parts", lambda *_, **__: [b"x" * 1000])
+    monkeypatch.setattr("hatdfed.node.exchange.payload_bits", lambda payload: 32.0 * 250)
+    offer = SimpleNamespace(payload=None)
+    learner = SimpleNamespace(num_params=1000)
+    program = SimpleNamespace(learner=learner, address=lambda server, offer, receiver: (offer, None))
+    found = Exchange("run", "float32", 0, program)
+    found.whole = offer
+    return found
+
+
+async def send(exchange, times, part=1.0):
+    await exchange.begin(pb.RoundOrder(round=3, seconds=5.0), object())
+    await exchange.offer(object(), exchange.whole)
+    for _ in range(times):
+        outgoing = await exchange.message_for(1, 3, exchange.until)
+        outgoing.sent.share += part * outgoing.share
+    return exchange.sent[1].share
+
+
+def test_a_model_that_went_out_twice_is_not_sent_again(exchange):
+    assert asyncio.run(send(exchange, MOST_SENDS)) == pytest.approx(MOST_SENDS * 0.25)
+    with pytest.raises(WireError, match="too often"):
+        asyncio.run(send(exchange, MOST_SENDS + 1))
+
+
+def test_nor_one_that_broke_off_so_often_that_another_would_be_too_much(exchange):
+    assert asyncio.run(send(exchange, 2, part=0.5)) == pytest.approx(0.25)
+    with pytest.raises(WireError, match="too often"):
+        asyncio.run(send(exchange, 4, part=0.6))
+
+
+def test_the_coordinator_of_a_deployment_reckons_with_that():
+    config = resolve({"servers": 4, "schedule": {"budget_joules": 100.0}})
+    manifest = Manifest(num_params=10, bits_per_sample=8, layout="", message_share=0.5)
+    policy = DurableCoordinator(config, manifest, None, None, None).for_servers(4).policy
+    assert (policy.attempts, policy.message_share) == (MOST_SENDS, 0.5)
