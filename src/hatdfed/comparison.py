@@ -6,6 +6,7 @@ In a folder a comparison can be stopped and started again: runs that are finishe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 from hatdfed.batches import How, OnRounds, play_jobs
 from hatdfed.build.placement import Placement
 from hatdfed.config import Config
-from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.errors import ConfigError, RunFolderError, did_you_mean
 from hatdfed.experiment import Job
+from hatdfed.records.lock import locked_folder
 from hatdfed.resolve import merge_layers, resolve
 from hatdfed.session import RunResult
 from hatdfed.standing import as_it_stands, found
@@ -62,7 +64,8 @@ def compare(
     check_question(names, reference, target_accuracy)
     configs = [_config(settings, method, seed) for method in names for seed in worlds]
     how = How(Placement(fleet, device), data_dir, on_rounds, on_note)
-    results = _play_all([Job(config, _folder(out, config)) for config in configs], jobs, how, on_run)
+    with _claimed(out):
+        results = _play_all([Job(config, _folder(out, config)) for config in configs], jobs, how, on_run)
     runs = {name: [result for result in results if result.config.method == name] for name in names}
     return summarise_runs(runs, reference, target_accuracy)
 
@@ -74,6 +77,27 @@ def check_question(methods: Sequence[str], reference: str | None, target_accurac
         raise ConfigError(f"The reference {reference!r} is not among the methods that are compared. {hint}")
     if target_accuracy is not None and not 0 < target_accuracy <= 100:
         raise ConfigError(f"The target accuracy is {target_accuracy:g}, but must be a percentage above 0, up to 100.")
+
+
+def refuse_other_folder(out: Path) -> None:
+    """A folder that holds something else is not touched: its results.json would be written over."""
+    holdings = {"config.yaml": "a run", "run.sqlite": "a run", "sweep.yaml": "a sweep"}
+    try:
+        there = [what for name, what in holdings.items() if (out / name).exists()]
+    except OSError as error:
+        raise RunFolderError(
+            f"The folder {out} cannot be read ({error.strerror}). Choose another one with --out."
+        ) from None
+    if there:
+        raise RunFolderError(f"{out} already holds {there[0]}, which is no comparison. Choose another --out.")
+
+
+def _claimed(out: Path | str | None) -> AbstractContextManager[None]:
+    """The folder for oneself."""
+    if out is None:
+        return nullcontext()
+    refuse_other_folder(Path(out))
+    return locked_folder(Path(out), "--out")
 
 
 def summarise_runs(

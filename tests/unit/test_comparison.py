@@ -113,6 +113,38 @@ def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, m
     assert not (copy / "full-seed0").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "what"), [("config.yaml", "a run"), ("run.sqlite", "a run"), ("sweep.yaml", "a sweep")]
+)
+def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path, monkeypatch, capfd, name, what):
+    monkeypatch.setattr("hatdfed.comparison.play_jobs", no_play)
+    for file in (name, "results.json"):
+        (tmp_path / file).write_text("mine")
+    with pytest.raises(RunFolderError, match=f"already holds {what}"):
+        compare(["rnd"], seeds=1, out=tmp_path, **SMALL)
+    assert command(monkeypatch, "--out", str(tmp_path)) == 2
+    assert f"already holds {what}" in capfd.readouterr().err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine", "results.json": "mine"}
+
+
+@pytest.mark.parametrize("folder", ["x" * 300, "/dev/null/c"])
+def test_a_folder_that_cannot_be_is_refused_with_one_sentence(tmp_path, monkeypatch, capfd, folder):
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, "--methods", "rnd", "--seeds", "1", "--rounds", "1", "--out", folder) == 2
+    assert "Choose another one with --out" in capfd.readouterr().err
+    with pytest.raises(RunFolderError, match="Choose another one with --out"):
+        compare(["rnd"], seeds=1, out=folder, **SMALL)
+
+
+def test_a_comparison_in_play_is_left_to_the_command_that_plays_it(tmp_path):
+    def meddle(*_):
+        with pytest.raises(RunFolderError, match="Another command is writing into"):
+            compare(["rnd"], seeds=1, out=tmp_path / "c", **SMALL)
+
+    played = compare(["rnd"], seeds=1, out=tmp_path / "c", on_rounds=meddle, **SMALL)
+    assert played.runs["rnd"][0].summary["rounds"] == 2
+
+
 def test_a_run_that_is_read_is_the_run_that_was_played(finished):
     folder, comparison = finished
     played, read = comparison.runs["rnd"][1], read_run(RunFolder(folder / "rnd-seed1"))

@@ -72,8 +72,10 @@ def compare_command(
     require_torch()
     from hatdfed.batches import default_processes
     from hatdfed.build.placement import Placement
-    from hatdfed.comparison import compare
+    from hatdfed.comparison import compare, refuse_other_folder
 
+    if folder is not None:
+        refuse_other_folder(folder)  # before data are fetched
     layer = user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
     names = _names(methods)
     question = {"reference": reference, "target_accuracy": target_accuracy}
