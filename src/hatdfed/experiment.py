@@ -158,11 +158,7 @@ def _claimed(job: Job) -> AbstractContextManager[None]:
 def _folder(job: Job) -> RunFolder | None:
     if job.out is None:
         return None
-    if not job.resumed:
-        return RunFolder.create(job.out, job.config)
-    folder = RunFolder.open(job.out)
-    folder.write_config(job.config)
-    return folder
+    return RunFolder.open(job.out) if job.resumed else RunFolder.create(job.out, job.config)
 
 
 def _complete(config: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Config:

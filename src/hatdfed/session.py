@@ -98,6 +98,8 @@ class Session:
         self._database = RunDatabase(None if folder is None else folder.database)
         try:
             self._forget_what_comes_again()
+            if resumed and folder is not None:
+                folder.write_config(config)  # only now: what cannot go on keeps the settings that it was played with
         except BaseException:
             self.close()
             raise

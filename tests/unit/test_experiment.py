@@ -15,6 +15,7 @@ import yaml
 
 import hatdfed
 from hatdfed.build.placement import Placement
+from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.experiment import Job, play, resume, run
 from hatdfed.policies import POLICIES
@@ -142,6 +143,24 @@ def test_more_rounds_keep_the_horizon_of_the_first_start(tmp_path):
     longer = resume(tmp_path / "run", {"rounds": 6})
     assert longer.config.horizon == 3
     same(longer, run(**{**settings, "rounds": 6, "horizon": 3}))
+
+
+def test_a_run_that_cannot_go_on_keeps_its_settings(tmp_path):
+    run(**SMALL, rounds=2, checkpoint_every=0, out=tmp_path / "run")
+    with pytest.raises(RunFolderError, match="no checkpoint"):
+        resume(tmp_path / "run", {"rounds": 9})
+    assert RunFolder(tmp_path / "run").config().rounds == 2
+
+
+def test_more_rounds_that_are_stopped_are_shown_as_not_finished(tmp_path, monkeypatch, capfd):
+    run(**SMALL, rounds=2, checkpoint_every=1, out=tmp_path / "run")
+    with pytest.raises(PowerCutError):
+        resume(tmp_path / "run", {"rounds": 9}, on_round=stop_after(4))
+    for option, expected in (("--json", '"finished": false'), ("", "4 of 9 rounds played")):
+        monkeypatch.setattr(sys, "argv", ["hatdfed", "show", str(tmp_path / "run"), *option.split()])
+        with pytest.raises(SystemExit):
+            main()
+        assert expected in capfd.readouterr().out
 
 
 def test_a_finished_run_can_be_resumed_and_stays_the_same(tmp_path):
