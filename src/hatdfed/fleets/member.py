@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.errors import RunFolderError
 from hatdfed.fleets.base import Snapshot
 from hatdfed.fleets.stacked import StackedFleet
 from hatdfed.learning.stacked.learner import Images
@@ -97,9 +98,10 @@ class FleetMember:
         self._last = None
         for i in range(self.num_servers):
             for name, tensor in (("params", models.params), ("first", models.first), ("second", models.second)):
-                tensor[i] = torch.tensor(snapshot[f"{i}.{name}"], device=tensor.device)
-            rows.memories[first + i] = torch.tensor(snapshot[f"{i}.codec_memory"], device=rows.how.device)
-            rows.steps[first + i], rows.mass[first + i] = snapshot[f"{i}.scalars"]
+                tensor[i] = _remembered(snapshot, f"{i}.{name}", [tuple(tensor[i].shape)], tensor.device)
+            shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
+            rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
+            rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
 
     @property
     def _rows(self) -> slice:
@@ -109,3 +111,16 @@ class FleetMember:
 def _pieces(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
     """A large set in parts that take no more memory than validation does."""
     yield from zip(torch.split(images.x, IMAGES_AT_ONCE), torch.split(images.y, IMAGES_AT_ONCE), strict=True)
+
+
+def _remembered(
+    snapshot: Snapshot, name: str, shapes: Sequence[tuple[int, ...]], device: torch.device | str = "cpu"
+) -> Tensor:
+    """One array of a snapshot; a shape that only could be stretched to fit would be another model."""
+    array = snapshot.get(name)
+    if array is None or array.dtype.kind not in "fiu" or array.shape not in shapes:
+        found = "not there" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise RunFolderError(
+            f"The checkpoint does not fit this run ({name} is {found}, wanted {list(shapes[0])}). Start it again."
+        )
+    return torch.tensor(array, device=device)
