@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 
 from hatdfed import __version__
 from hatdfed.cli.bench import bench_command
 from hatdfed.cli.compare import compare_command
-from hatdfed.cli.console import complain
+from hatdfed.cli.console import complain, drop_output, prepare_streams
 from hatdfed.cli.coordinator import coordinator_command
 from hatdfed.cli.dashboard import dashboard_command
 from hatdfed.cli.doctor import doctor_command
@@ -25,6 +27,8 @@ from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
 from hatdfed.errors import HatdfedError
+
+_NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}
 
 app = typer.Typer(
     help="Decentralized federated learning at the edge with a learned, energy-aware topology.",
@@ -63,8 +67,19 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 def main() -> None:
     """Run the command line; what goes wrong ends in one sentence and exit code 2, or 3 where starting again helps."""
+    prepare_streams()
     try:
         app()
     except HatdfedError as error:
-        complain(str(error))
-        sys.exit(error.exit_code)
+        _leave(str(error), error.exit_code)
+    except OSError as error:
+        if error.errno not in _NOT_WRITTEN or error.filename is not None:
+            raise
+        _leave(f"The output cannot be written ({error.strerror}). Make room, or send it elsewhere.", 3)
+
+
+def _leave(sentence: str, exit_code: int) -> NoReturn:
+    with suppress(OSError):  # nobody can be told where this cannot be written either
+        complain(sentence)
+    drop_output()
+    sys.exit(exit_code)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from io import TextIOWrapper
 
 import typer
 from rich.console import Console
@@ -16,8 +18,31 @@ from hatdfed.errors import MissingDependencyError
 # A pipe or a file has no width of its own; tables should not be cut for it.
 _WIDTH_WITHOUT_TERMINAL = 120
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+_is_terminal = sys.stdout is not None and sys.stdout.isatty()  # there is none where it was closed before the start
+out = Console(highlight=False, width=None if _is_terminal else _WIDTH_WITHOUT_TERMINAL)
 err = Console(stderr=True, highlight=False)
+
+
+def prepare_streams() -> None:
+    """Streams that were closed lead nowhere, and characters that a terminal lacks become question marks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 (open until the end)
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def drop_output() -> None:
+    """What could not be written would be tried again at the end, and fail again with a traceback."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def complain(sentence: str) -> None:
