@@ -47,6 +47,7 @@ def summarise(
     The paper's "variance" has the size of a standard deviation in points; both are given (D19).
     """
     percent = 100 * test_accuracy
+    known = [row["avg_accuracy"] for row in rounds if row["avg_accuracy"] is not None]  # nobody may have been there
     joules = {cause: math.fsum(row[f"{cause}_joules"] for row in rounds) for cause in ("upload", "training", "link")}
     return {
         "method": config.method,
@@ -63,7 +64,7 @@ def summarise(
         "link_energy_mj": joules["link"] / JOULES_PER_MJ,
         "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
         "links_per_round": math.fsum(row["links"] for row in rounds) / len(rounds),
-        "best_round_accuracy": max(row["avg_accuracy"] for row in rounds),
+        "best_round_accuracy": max(known, default=None),
         "regret_best_fixed": rounds[-1]["regret_best_fixed"],
         "regret_best_each_round": rounds[-1]["regret_best_each_round"],
         "leaks_test": config.leaks_test,

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from hatdfed.cli.console import joules_text, out
 from hatdfed.config import Config
+from hatdfed.errors import RunFolderError
 from hatdfed.summary import JOULES_PER_MJ
 
 COLUMNS = (
@@ -25,6 +26,7 @@ COLUMNS = (
 _CAUSES = ("upload", "training", "link")
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6}
 _LEAK = "†"
+_LARGEST = 1e300
 
 # Cells have a line break where a narrow table may break them; a table that fits writes a space there.
 Row = Mapping[str, Any]
@@ -51,13 +53,22 @@ def difference_table(rows: Sequence[Row], *, reference: str, target_accuracy: fl
 
 def cell(row: Row, key: str) -> str:
     """One figure of a row, with its deviation over seeds where there is one."""
-    value, deviation = float(row[key]), row.get(f"{key}_sd")
+    value, deviation = _number(row, key), row.get(f"{key}_sd")
     if key.endswith("_mj"):
         text = joules_text(value * JOULES_PER_MJ)
         return text if deviation is None else f"{text} ± {_percent(deviation, value)}"
     if key == "links_per_round":
         return f"{value:.1f}"
     return f"{value:.1f}" if deviation is None else f"{value:.1f} ± {deviation:.1f}"
+
+
+def _number(row: Row, key: str) -> float:
+    """A figure; what was read from a file may be anything."""
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LARGEST:
+        found = "missing" if key not in row else "no number that can be shown"
+        raise RunFolderError(f"The results are incomplete: {key} is {found}. Finish the run again by --resume.")
+    return float(value)
 
 
 def run_title(config: Config) -> str:
@@ -91,7 +102,8 @@ def _table(
     for heading in headings:
         table.add_column(heading, justify="right")
     for row, line in zip(rows, cells, strict=True):
-        table.add_row(f"{row['method']} {_LEAK}" if row.get("leaks_test") else str(row["method"]), *line)
+        method = str(row.get("method", "–"))
+        table.add_row(f"{method} {_LEAK}" if row.get("leaks_test") else method, *line)
     return table
 
 

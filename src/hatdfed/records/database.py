@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ CREATE TABLE IF NOT EXISTS ledger (
 CREATE INDEX IF NOT EXISTS ledger_by_round ON ledger (t);
 """
 _TABLES = ("rounds", "servers", "links", "matrices", "ledger")
+_ALWAYS_THERE = ("t", "links", "upload_joules", "training_joules", "link_joules", "seconds")
 
 
 class RunDatabase:
@@ -118,9 +121,21 @@ class RunDatabase:
         try:
             cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY t, rowid")  # noqa: S608
             names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            found = [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
             raise self._trouble(error) from None
+        if lost := _columns().get(table, set()) - set(names):
+            raise self._trouble(f"{table} has no {', '.join(sorted(lost))}")
+        if table == "rounds":
+            self._refuse_gaps(found)
+        return found
+
+    def _refuse_gaps(self, rounds: Records) -> None:
+        """Accuracies may be unknown; the rest is there in every round, and all of it is numbers."""
+        for row in rounds:
+            for name, value in row.items():
+                if not isinstance(value, int | float) and (value is not None or name in _ALWAYS_THERE):
+                    raise self._trouble(f"{name} of round {row['t']} is no number")
 
     def last_propensity(self) -> NDArray[np.float64] | None:  # [N, N]
         """Probability of every link in the last round; None where matrices are not kept."""
@@ -130,8 +145,10 @@ class RunDatabase:
             raise self._trouble(error) from None
         if row is None:
             return None
-        flat = np.frombuffer(row[0], dtype="<f4").astype(np.float64)
-        return flat.reshape(math.isqrt(len(flat)), -1)
+        size = math.isqrt(len(row[0]) // 4) if isinstance(row[0], bytes) else 0
+        if not size or len(row[0]) != 4 * size * size:
+            raise self._trouble("the last probabilities are cut short")
+        return np.frombuffer(row[0], dtype="<f4").astype(np.float64).reshape(size, size)
 
     def close(self) -> None:
         """Commit what is left and release the file."""
@@ -146,11 +163,19 @@ class RunDatabase:
         self._connection.commit()
         self._committed_at = time.monotonic()
 
-    def _trouble(self, error: sqlite3.Error) -> RunFolderError:
+    def _trouble(self, error: sqlite3.Error | str) -> RunFolderError:
         return RunFolderError(
             f"The records in {self.path} cannot be used ({error}). "
             "Check that the folder is a run of hatdfed, writable, and on a disk with room."
         )
+
+
+@cache
+def _columns() -> dict[str, set[str]]:
+    """The columns of every table, as the schema says."""
+    with closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(_SCHEMA)
+        return {table: {row[1] for row in empty.execute(f"PRAGMA table_info({table})")} for table in _TABLES}
 
 
 def read_only_address(path: Path) -> str:
