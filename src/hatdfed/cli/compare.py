@@ -32,6 +32,7 @@ from hatdfed.cli.tables import difference_table, summary_table
 from hatdfed.config import Config
 from hatdfed.errors import ConfigError
 from hatdfed.methods import METHODS
+from hatdfed.records.folder import named_path
 from hatdfed.resolve import merge_layers, notes, resolve
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def compare_command(
     assignments: Assignments = None,
     reference: Reference = None,
     target_accuracy: TargetAccuracy = None,
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder for all runs, new or gone on with.")] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="PATH", parser=named_path, help="Folder for all runs, new or gone on with."),
+    ] = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
     fleet: FleetName = "auto",

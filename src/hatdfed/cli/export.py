@@ -12,7 +12,7 @@ from safetensors import safe_open
 from hatdfed.cli.console import note, out, require_torch
 from hatdfed.cli.options import DataDir, Json
 from hatdfed.errors import RunFolderError
-from hatdfed.records.folder import RunFolder
+from hatdfed.records.folder import RunFolder, named_path, refuse_file_of_run
 
 if TYPE_CHECKING:
     from hatdfed.node.export import StoredModel
@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 def export_command(
     source: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="An edge's --store, or the run folder of a simulation.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER", parser=named_path, help="An edge's --store, or the run folder of a simulation."
+        ),
     ],
     to: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Ends in .safetensors, .pt (TorchScript) or .onnx.")
+        Path,
+        typer.Option(
+            "--out", metavar="FILE", parser=named_path, help="Ends in .safetensors, .pt (TorchScript) or .onnx."
+        ),
     ],
     config: Annotated[
         Path | None,
@@ -37,6 +43,7 @@ def export_command(
 ) -> None:
     """Write a model to a file, and see that the file gives the same answers."""
     require_torch()
+    refuse_file_of_run(to)
     from hatdfed.node.export import Exporter, settings_of, stored_model
 
     _refuse_run_without_models(RunFolder(source))

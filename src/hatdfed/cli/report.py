@@ -11,6 +11,7 @@ import typer
 
 from hatdfed.cli.console import err, interruptible, out
 from hatdfed.errors import ConfigError, MissingDependencyError
+from hatdfed.records.folder import named_path, refuse_file_of_run
 
 
 class Format(StrEnum):
@@ -22,8 +23,14 @@ class Format(StrEnum):
 
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Run folders, or folders with runs inside.")],
-    to: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="report.html by default.")] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS…", parser=named_path, help="Run folders, or folders with runs inside."),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", parser=named_path, help="report.html by default."),
+    ] = None,
     form: Annotated[
         Format,
         typer.Option("--format", help="html: one file with all in it. md: pictures beside it. pdf: by Chromium."),
@@ -33,6 +40,7 @@ def report_command(
     path = to or Path(f"report.{form.value}")
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")
+    refuse_file_of_run(path)
     try:
         with interruptible("Nothing was written."):
             _write(runs, path, form)

@@ -30,6 +30,8 @@ from hatdfed.cli.options import (
 from hatdfed.cli.progress import watch_download, watch_rounds
 from hatdfed.cli.shown import Asked, shown_live
 from hatdfed.cli.tables import run_title, summary_table
+from hatdfed.errors import ConfigError
+from hatdfed.records.folder import named_path
 from hatdfed.resolve import resolve
 
 if TYPE_CHECKING:
@@ -48,8 +50,14 @@ def run_command(
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Which world.")] = None,
     assignments: Assignments = None,
-    folder: Annotated[Path | None, typer.Option("--out", help="Folder for this run; runs/… by default.")] = None,
-    resume_from: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="PATH", parser=named_path, help="Folder for this run; runs/… by default."),
+    ] = None,
+    resume_from: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="PATH", parser=named_path, help="Go on with the run in this folder."),
+    ] = None,
     data_dir: DataDir = None,
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
@@ -66,6 +74,8 @@ def run_command(
 ) -> None:
     """Play one run and keep it in a folder."""
     require_torch()
+    if folder is not None and resume_from is not None:
+        raise ConfigError(f"--resume goes on in {resume_from}, so there is nothing for --out. Leave one of them out.")
     flags = {"method": method, "dataset": dataset, "servers": servers, "rounds": rounds, "seed": seed}
     layer = user_layer(config, assignments, **flags)
     how = {"data_dir": data_dir, "fleet": fleet, "device": device, "shards": shards, "address": address}

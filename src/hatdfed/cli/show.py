@@ -13,11 +13,11 @@ from hatdfed.cli.console import joules_text, out
 from hatdfed.cli.options import Json
 from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.records.cleaning import whole
-from hatdfed.records.folder import RunFolder
+from hatdfed.records.folder import RunFolder, named_path
 
 
 def show_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")], as_json: Json = False
+    run: Annotated[Path, typer.Argument(metavar="RUN", parser=named_path, help="A run folder.")], as_json: Json = False
 ) -> None:
     """Show a run: its summary, or how far it has come."""
     folder = RunFolder.open(run)

@@ -30,6 +30,8 @@ from hatdfed.records.database import Records, RunDatabase
 from hatdfed.resolve import read_yaml, validated
 
 _PACKAGES = ("hatdfed", "numpy", "pydantic", "safetensors", "scikit-learn", "torch")
+_FILES = ("config.yaml", "environment.json", "checkpoint.safetensors", "results.json", ".lock")
+_DATABASES = ("run.sqlite", "journal.sqlite")  # with the files that SQLite keeps beside them
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,23 @@ class RunFolder:
     def read(self) -> RunDatabase:
         """The records, for reading."""
         return RunDatabase(self.database, read_only=True)
+
+
+def named_path(text: str) -> Path:
+    """A path as a user types it; an empty one would be read as the current folder, which nobody meant."""
+    if not text.strip():
+        raise RunFolderError(
+            "A path is empty, maybe a shell variable that is not set. Name a file or folder; . is the current folder."
+        )
+    return Path(text)
+
+
+def refuse_file_of_run(path: Path) -> None:
+    """What belongs to a run is not a place to write something else."""
+    real = path.resolve()
+    is_one = real.name in _FILES or real.name.startswith(_DATABASES)
+    if is_one and os.path.isfile(real.parent / "config.yaml"):  # noqa: PTH113 (pathlib fails on names that are too long)
+        raise RunFolderError(f"{path} belongs to the run in {real.parent}. Choose another file with --out.")
 
 
 def environment() -> dict[str, Any]:
