@@ -170,6 +170,11 @@ class Session:
         if self._folder is None:
             raise ValueError("only a run in a folder can be resumed")
         state, snapshot = read_checkpoint(self._folder.checkpoint, self._digest, self._simulation.coordinator)
+        if type(state.t) is not int or not 0 <= state.t <= self._config.rounds:
+            raise RunFolderError(
+                f"The checkpoint {self._folder.checkpoint} stands at round {state.t!r:.40}, but the run has rounds "
+                f"0 to {self._config.rounds}. Put back the file that belongs there, or start the run again."
+            )
         self._simulation.fleet.restore(snapshot)
         return state
 

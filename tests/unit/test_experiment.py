@@ -12,18 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import yaml
+from safetensors import safe_open
+from safetensors.numpy import save
 
 import hatdfed
-from hatdfed.build.placement import Placement
 from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.experiment import Job, play, resume, run
+from hatdfed.experiment import resume, run
 from hatdfed.policies import POLICIES
 from hatdfed.policies.base import Stateless, certain
 from hatdfed.records.folder import RunFolder
-from hatdfed.records.lock import locked_folder
-from hatdfed.resolve import resolve
-from hatdfed.standing import as_it_stands
 from hatdfed.topology import all_links
 
 SMALL = {
@@ -97,46 +95,6 @@ def test_a_killed_process_goes_on_bit_for_bit(tmp_path):
     same(resume(folder), run(**settings))
 
 
-@pytest.mark.parametrize("every", [0, 1])
-def test_a_run_in_play_is_left_to_the_command_that_plays_it(tmp_path, every):
-    settings = {**SMALL, "rounds": 5, "checkpoint_every": every}
-    refusals = []
-
-    def meddle(config, record):
-        for start in (lambda: resume(tmp_path / "run"), lambda: run(**settings, out=tmp_path / "run")):
-            with pytest.raises(RunFolderError, match="Another command is writing into") as caught:
-                start()
-            refusals.append(caught)
-
-    played = run(**settings, out=tmp_path / "run", on_round=meddle)
-    assert len(refusals) == 10
-    same(played, run(**settings))
-    assert [row["t"] for row in RunFolder(tmp_path / "run").read_rounds()] == list(range(5))
-
-
-def test_a_run_in_play_is_not_cleared_away_by_another_that_wants_its_folder(tmp_path):
-    def meddle(config, record):
-        with pytest.raises(RunFolderError, match="Another command is writing into"):
-            as_it_stands(Job(config, tmp_path / "run"))
-
-    run(**SMALL, rounds=2, checkpoint_every=0, out=tmp_path / "run", on_round=meddle)
-    assert len(RunFolder(tmp_path / "run").read_rounds()) == 2
-
-
-def test_runs_of_one_batch_have_a_lock_each_and_give_it_back(tmp_path):
-    jobs = [Job(resolve({**SMALL, "rounds": 2, "seed": seed}), tmp_path / str(seed)) for seed in range(3)]
-    play(jobs, Placement())
-    longer = [job._replace(config=job.config.model_copy(update={"rounds": 3}), resumed=True) for job in jobs]
-    assert [result.summary["rounds"] for result in play(longer, Placement())] == [3, 3, 3]
-
-
-def test_a_run_in_use_keeps_the_others_of_its_batch_untouched(tmp_path):
-    jobs = [Job(resolve({**SMALL, "rounds": 2, "seed": seed}), tmp_path / str(seed)) for seed in range(2)]
-    with locked_folder(tmp_path / "1", "--out"), pytest.raises(RunFolderError, match="Another command"):
-        play(jobs, Placement())
-    assert not (tmp_path / "0" / "config.yaml").exists()
-
-
 def test_more_rounds_keep_the_horizon_of_the_first_start(tmp_path):
     settings = {**SMALL, "rounds": 3}
     run(**settings, out=tmp_path / "run")
@@ -188,6 +146,27 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
     with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors cannot be read"):
         resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("t", [-1, 3, "x", None, True, 1.0])
+def test_a_checkpoint_of_a_round_that_the_run_does_not_have_is_refused(tmp_path, t):
+    run(**SMALL, rounds=2, checkpoint_every=1, out=tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    with safe_open(folder.checkpoint, framework="numpy") as file:
+        metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    metadata["state"] = json.dumps({**json.loads(metadata["state"]), "t": t})
+    folder.checkpoint.write_bytes(save(arrays, metadata=metadata))
+    with pytest.raises(RunFolderError, match=f"stands at round {t!r}, but the run has rounds 0 to 2"):
+        resume(tmp_path / "run")
+    assert len(folder.read_rounds()) == 2
+
+
+def test_a_run_whose_models_became_no_numbers_can_go_on(tmp_path):
+    settings = {**SMALL, "rounds": 3, "checkpoint_every": 1, "learner": {"optimiser": "sgd", "learning_rate": 1e30}}
+    with np.errstate(all="ignore"):
+        with pytest.raises(PowerCutError):
+            run(**settings, out=tmp_path / "run", on_round=stop_after(2))
+        assert resume(tmp_path / "run").summary["rounds"] == 3
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
