@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Efficiency = Annotated[float, Field(ge=1e-6, le=1e9)]  # kbit/J
+Efficiency = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # kbit/J
 Count = Annotated[int, Field(ge=1)]
 
 

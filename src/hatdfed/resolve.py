@@ -24,6 +24,11 @@ _COMPONENTS = ("policy", "aggregator", "loss")
 
 # What PyYAML lets through besides its own errors: odd dates, endless digits, values that do not suit their tag.
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
+_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+_HINTS = {
+    "link_share": " It is the share of all links that is drawn in a round; the paper uses 0.3.",
+    "servers": " One server has nobody to exchange models with.",
+}
 _LONGEST_INTEGER = 256  # bits
 _LONGEST_SHOWN = 80  # characters of a value in a sentence
 
@@ -86,6 +91,15 @@ def validated(settings: Layer) -> Config:
     if low > high:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
     return config
+
+
+def read_config(path: Path) -> Config:
+    """The complete settings that a run folder keeps; what is wrong with them is said with the file's name."""
+    settings = read_yaml(path)
+    try:
+        return validated(settings)
+    except ConfigError as error:
+        raise ConfigError(f"The config file {path} cannot be used: {error}") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -240,15 +254,15 @@ def _section(annotation: object) -> type[BaseModel] | None:
 def sentence_of(error: ValidationError) -> str:
     """The first thing that is wrong, in words."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("constrained-", "literal[")))
-    message = first["msg"][0].lower() + first["msg"][1:]
-    message = message.removeprefix("input should be ").removeprefix("input should ")
-    return f"{key} is {_shown(first['input'])}, but must be {message}." + _hint(key)
-
-
-def _hint(key: str) -> str:
-    hints = {
-        "link_share": " It is the share of all links that is drawn in a round; the paper uses 0.3.",
-        "servers": " One server has nobody to exchange models with.",
-    }
-    return hints.get(key, "")
+    parts = [part for part in first["loc"] if not str(part).startswith(("constrained-", "literal["))]
+    wanted = first["msg"][0].lower() + first["msg"][1:]
+    wanted = f"be {wanted.removeprefix('input should be ').removeprefix('input should ')}"
+    if first["type"] == "missing":
+        if not isinstance(last := parts[-1], int):
+            return f"{'.'.join(map(str, parts))} is missing."
+        parts, wanted = parts[:-1], f"have at least {last + 1} values"
+    elif first["type"] == "too_long":
+        wanted = f"have at most {first['ctx']['max_length']} values"
+    key = ".".join(map(str, parts))
+    hint = _HINTS.get(key, "") if first["type"] in _BOUNDS else ""
+    return f"{key} is {_shown(first['input'])}, but must {wanted}.{hint}"

@@ -9,7 +9,7 @@ from hatdfed.config import Config
 from hatdfed.errors import ConfigError
 from hatdfed.learning.datasets import DATASETS
 from hatdfed.methods import METHODS
-from hatdfed.resolve import merge_layers, notes, parse_assignment, resolve, validated
+from hatdfed.resolve import merge_layers, notes, parse_assignment, read_config, resolve, validated
 
 layers = st.fixed_dictionaries(
     {},
@@ -87,6 +87,17 @@ def test_a_complete_config_cannot_be_relabelled(change):
         ({"gain_share": -0.1}, "gain_share is -0.1"),
         ({"label_concentration": 0}, "label_concentration is 0"),
         ({"energy": {"link_kbit_per_joule": [50, 20]}}, "must not exceed"),
+        (
+            {"energy": {"link_kbit_per_joule": [50]}},
+            "energy.link_kbit_per_joule is [50], but must have at least 2 values.",
+        ),
+        ({"energy": {"link_kbit_per_joule": [1, 2, 3]}}, "is [1, 2, 3], but must have at most 2 values."),
+        (
+            {"energy": {"link_kbit_per_joule": [1, float("nan")]}},
+            "energy.link_kbit_per_joule.1 is nan, but must be a finite number.",
+        ),
+        ({"policy": {"name": None}}, "policy.name is None"),
+        ({"servers": 1}, "One server has nobody to exchange models with."),
         ({"policy": "ring"}, "policy is 'ring', wanted a section"),
         ({"learner": {"optimiser": "rmsprop"}}, "learner.optimiser is 'rmsprop'"),
     ],
@@ -96,6 +107,27 @@ def test_a_bad_setting_gets_one_sentence(layer, message):
         resolve(layer)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["servers", "link_share"])
+def test_a_hint_is_about_the_bound_only(key):
+    with pytest.raises(ConfigError, match=r"is 'two', but must be a valid [^.]*\.$"):
+        resolve({key: "two"})
+
+
+def test_a_config_that_cannot_be_used_is_named(tmp_path):
+    file = tmp_path / "config.yaml"
+    settings = resolve({}).model_dump(mode="json")
+    file.write_text(yaml.safe_dump(settings))
+    assert read_config(file) == resolve({})
+    file.write_text(yaml.safe_dump({**settings, "future_key": 1}))
+    with pytest.raises(ConfigError, match=r"config\.yaml cannot be used: There is no setting 'future_key'"):
+        read_config(file)
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(ConfigError, match=r"^policy\.name is missing\.$"):
+        validated({"policy": {}})
 
 
 def test_set_reads_yaml_values_and_dotted_keys():
