@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -56,13 +57,21 @@ def note(sentence: str) -> None:
 
 
 @contextmanager
-def interruptible(how_to_go_on: str) -> Iterator[None]:
-    """Ctrl-C ends in one sentence that says how to go on, and in exit code 130."""
+def interruptible(how_to_go_on: str | Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C ends in one sentence that says how to go on, as it is then, and in exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        complain(f"Interrupted. {how_to_go_on}")
+        sentence = how_to_go_on if isinstance(how_to_go_on, str) else how_to_go_on()
+        complain(f"Interrupted. {sentence}")
         raise typer.Exit(130) from None
+
+
+def how_to_resume(folder: Path) -> str:
+    """How a run that was stopped goes on, which it cannot without a checkpoint."""
+    if (folder / "checkpoint.safetensors").is_file():
+        return f"Go on from the last checkpoint with: hatdfed run --resume {folder}"
+    return f"There is no checkpoint in {folder}, so nothing can be resumed; start it again."
 
 
 def require_torch() -> None:

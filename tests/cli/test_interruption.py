@@ -1,0 +1,28 @@
+"""What Ctrl-C says about going on is true."""
+
+import pytest
+import typer
+
+from hatdfed.cli.console import how_to_resume, interruptible
+
+
+def _interrupted(how_to_go_on, capsys):
+    with pytest.raises(typer.Exit) as caught, interruptible(how_to_go_on):
+        raise KeyboardInterrupt
+    assert caught.value.exit_code == 130
+    return capsys.readouterr().err
+
+
+def test_a_run_with_a_checkpoint_can_be_resumed(tmp_path, capsys):
+    (tmp_path / "checkpoint.safetensors").touch()
+    assert f"hatdfed run --resume {tmp_path}" in _interrupted(lambda: how_to_resume(tmp_path), capsys)
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path, capsys):
+    said = _interrupted(lambda: how_to_resume(tmp_path), capsys)
+    assert "nothing can be resumed" in said
+    assert "--resume" not in said
+
+
+def test_a_sentence_is_said_as_it_stands(capsys):
+    assert "Interrupted. Nothing was written." in _interrupted("Nothing was written.", capsys)
