@@ -31,7 +31,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     try:
         loader = _Loader(_content(folder / "config.yaml"))
         settings = loader.get_single_data()
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         raise RunFolderError(f"The settings of {folder.name} are not plain YAML.") from None
     finally:
         if loader is not None:
