@@ -58,7 +58,9 @@ def edge_command(
     keep_models: Annotated[int, typer.Option("--keep-models", min=1, help="States kept on disk.")] = 2,
     keep_mb: Annotated[int, typer.Option("--keep-mb", min=1, help="Megabytes of states kept on disk.")] = 8192,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="For training; all cores by default.")] = None,
-    patience: Annotated[float, typer.Option("--patience", min=0.0, help="Seconds that a coordinator may be away.")] = 600.0,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0.0, help="Seconds that a coordinator may be away.")
+    ] = 600.0,
     desk: Annotated[
         str | None,
         typer.Option("--desk", metavar="HOST:PORT", help="The front desk; by default one port below --coordinator."),

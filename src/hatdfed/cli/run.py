@@ -62,7 +62,7 @@ def run_command(
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
     shards: Annotated[
-        int | None, typer.Option("--shards", help="With --fleet sharded: processes that share the servers.")
+        int | None, typer.Option("--shards", min=1, help="With --fleet sharded: processes that share the servers.")
     ] = None,
     address: Annotated[
         str | None, typer.Option("--address", help="Of the Ray cluster with the shards, host:port; this machine else.")
@@ -87,6 +87,16 @@ def run_command(
     else:
         out.print(summary_table([result.summary], title=run_title(result.config)))
         out.print(f"Run folder: {result.folder}", soft_wrap=True)
+    _tell_what_happened(result)
+
+
+def _tell_what_happened(result: RunResult) -> None:
+    """Notes that could not be told at the start, as of models that were refused because they held no numbers."""
+    from hatdfed.session import notes_on
+
+    for sentence in result.summary["notes"]:
+        if sentence not in notes_on(result.config):
+            note(sentence)
 
 
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], asked: Asked) -> RunResult:

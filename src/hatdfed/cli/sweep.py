@@ -16,6 +16,7 @@ from hatdfed.cli.options import DataDir, DeviceName, FleetName, Jobs, Json, Mlfl
 from hatdfed.cli.progress import watch_download, watch_sweep
 from hatdfed.cli.shown import Asked
 from hatdfed.cli.sweep_tables import sweep_table, tell_failures
+from hatdfed.records.folder import named_path
 
 if TYPE_CHECKING:
     from hatdfed.sweeps.file import SweepFile
@@ -36,7 +37,8 @@ def sweep_command(
     ],
     executor: Annotated[str, typer.Option("--executor", help="Who plays: local or ray.")] = "local",
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for all runs; by default one that belongs to this file.")
+        Path | None,
+        typer.Option("--out", parser=named_path, help="Folder for all runs; by default one that belongs to this file."),
     ] = None,
     jobs: Jobs = None,
     retries: Annotated[

@@ -53,8 +53,11 @@ class SweepFolder:
 
     def refuse_others(self, sweep: SweepFile) -> None:
         """A folder that holds something else is not touched."""
-        if not self.path.exists():
-            return
+        try:
+            if not self.path.exists():
+                return
+        except OSError as error:  # a name that no folder can have
+            raise RunFolderError(f"{self.path} cannot be a folder ({error.strerror}). Choose another --out.") from None
         written = self.path / "sweep.yaml"
         if written.is_file():
             there = read_sweep(written)
