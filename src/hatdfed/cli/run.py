@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import interruptible, note, out, require_torch
+from hatdfed.cli.console import how_to_resume, interruptible, note, out, require_torch
 from hatdfed.cli.options import (
     Assignments,
     ConfigFile,
@@ -37,9 +37,6 @@ from hatdfed.resolve import resolve
 if TYPE_CHECKING:
     from hatdfed.learning.datasets.base import Progress
     from hatdfed.session import OnRound, RunResult
-
-
-_GO_ON = "Go on from the last checkpoint with: hatdfed run --resume {}"
 
 
 def run_command(
@@ -122,7 +119,7 @@ def _go_on(folder: Path, layer: dict[str, Any], how: dict[str, Any], asked: Aske
 def _watched(folder: Path, asked: Asked) -> Iterator[tuple[Progress, OnRound]]:
     """Downloads and rounds on the terminal, and wherever else was asked for."""
     publishers = asked.publishers(folder, live=True)  # what is missing is said before the first round
-    with interruptible(_GO_ON.format(folder)):
+    with interruptible(lambda: how_to_resume(folder)):
         with (
             watch_download() as progress,
             watch_rounds(folder) as on_round,

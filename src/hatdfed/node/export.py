@@ -33,7 +33,7 @@ from hatdfed.learning.learner import Learner
 from hatdfed.node.store import EdgeStore
 from hatdfed.records.checkpoint import write_atomically
 from hatdfed.records.folder import RunFolder
-from hatdfed.resolve import read_yaml, validated
+from hatdfed.resolve import read_config
 
 _IMAGES = 64  # of the validation data, on which a file is held against its model
 _TOLERANCE = 1e-4  # other runtimes add in another order
@@ -195,4 +195,4 @@ def settings_of(source: Path, config: Path | None) -> Config:
             f"There is no config.yaml in {place}, so it is not known what the model's tensors are. Give the "
             "coordinator's run folder, or a copy of its config.yaml, by --config."
         )
-    return validated(read_yaml(path))
+    return read_config(path)

@@ -27,7 +27,7 @@ from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
 from hatdfed.records.checkpoint import write_atomically
 from hatdfed.records.database import Records, RunDatabase
-from hatdfed.resolve import read_yaml, validated
+from hatdfed.resolve import read_config
 
 _PACKAGES = ("hatdfed", "numpy", "pydantic", "safetensors", "scikit-learn", "torch")
 _FILES = ("config.yaml", "environment.json", "checkpoint.safetensors", "results.json", ".lock")
@@ -88,7 +88,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """The settings of the run."""
-        return validated(read_yaml(self.path / "config.yaml"))
+        return read_config(self.path / "config.yaml")
 
     def write_config(self, config: Config) -> None:
         """Keep the complete settings."""
@@ -105,7 +105,7 @@ class RunFolder:
             content: dict[str, Any] = json.loads(self.results.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(
                 f"{self.results} cannot be read ({error}). Finish the run again by --resume."
             ) from None
