@@ -5,6 +5,9 @@ HatdfedError                  one sentence for the person at the keyboard; the c
 ├── DataError                 a data set that is missing, cut short or not what it claims to be
 ├── RunFolderError            a run folder that cannot be written, read or resumed
 │   └── TroubleError          no room on the disk, no answer: it may pass, so the command line exits with 3
+├── SweepFailedError          a sweep of which no run came to its end (`sweeps.sweep`)
+├── UnguardedScriptError      a script that its own worker processes would run again (`workers`)
+├── NameTakenError            an edge whose name another process has (`net.claims`)
 ├── MissingDependencyError    an optional package that this command needs
 ├── ClusterError              a Ray cluster that cannot be reached, or cannot do what is asked of it
 ├── IdentityError             a certificate, key or join token that is missing, wrong or refused

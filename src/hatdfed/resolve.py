@@ -13,7 +13,7 @@ from hatdfed.config import Component, Config
 from hatdfed.coordinator import links_in_budget
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.learning.datasets import dataset_kind
-from hatdfed.methods import method_named
+from hatdfed.methods import METHODS, method_named
 from hatdfed.policies import POLICIES
 
 Layer = Mapping[str, Any]
@@ -183,6 +183,8 @@ def notes(config: Config) -> list[str]:
     policy = POLICIES.get(config.policy.name)
     if policy is not None and policy.uses_budget and abs(wanted - budget) > 1e-9:
         found.append(f"link_share {config.link_share:g} asks for {wanted:.2f} links a round; {budget} are drawn (D11).")
+    if policy is not None and not policy.uses_budget and _chose_link_share(config):
+        found.append(f"link_share has no effect: policy {config.policy.name} knows its own number of links.")
     if config.candidates is not None and considered_links(config) is None:
         found.append(f"candidates {config.candidates} leaves none of the {config.servers - 1} others out.")
     if config.samples_per_round > config.images_per_server:
@@ -198,6 +200,13 @@ def notes(config: Config) -> list[str]:
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
     return found
+
+
+def _chose_link_share(config: Config) -> bool:
+    """Whether a person set it: a config says no more of that than that the method and the data set did not."""
+    if config.method not in METHODS:
+        return False
+    return config.link_share != resolve({"method": config.method, "dataset": config.dataset}).link_share
 
 
 def config_budget(config: Config) -> int:

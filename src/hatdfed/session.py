@@ -19,13 +19,11 @@ from hatdfed.config import Config
 from hatdfed.coordinator import CoordinatorState
 from hatdfed.errors import RunFolderError
 from hatdfed.loop import Player
-from hatdfed.methods import METHODS
-from hatdfed.policies import POLICIES
 from hatdfed.records.checkpoint import read_checkpoint, write_checkpoint
 from hatdfed.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.tables import records_of
-from hatdfed.resolve import considered_links, notes, resolve
+from hatdfed.resolve import considered_links, notes
 from hatdfed.round import RoundRecord
 from hatdfed.summary import personal_accuracy, summarise
 
@@ -56,22 +54,6 @@ def config_digest(config: Config) -> str:
         without |= {"candidates", "refresh_every"}  # mean nothing, and runs from before them keep their name
     text = json.dumps(config.model_dump(mode="json", exclude=without), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def notes_on(config: Config) -> list[str]:
-    """What a user should know about the settings of a run: how they were read, and what has no effect."""
-    policy = POLICIES.get(config.policy.name)
-    if policy is None or policy.uses_budget or not _chose_link_share(config):
-        return notes(config)
-    idle = f"link_share has no effect: policy {config.policy.name} knows its own number of links."
-    return [*notes(config), idle]
-
-
-def _chose_link_share(config: Config) -> bool:
-    """Whether a person set it: a config says no more of that than that the method and the data set did not."""
-    if config.method not in METHODS:
-        return False
-    return config.link_share != resolve({"method": config.method, "dataset": config.dataset}).link_share
 
 
 class Session:
@@ -136,7 +118,7 @@ class Session:
         personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
         summary = summarise(config, correct.mean(axis=1), personal, rounds)
         summary["computed_by"] = {**self._placement.described, "kernels": simulation.fleet.kernels}
-        summary["notes"] = notes_on(config)
+        summary["notes"] = notes(config)
         if simulation.fleet.refused:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(simulation.fleet.refused.items()))
             summary["notes"].append(f"Models were refused by their receivers: {counts}.")

@@ -30,6 +30,14 @@ def test_a_store_that_cannot_be_locked_is_used_all_the_same(tmp_path, caplog):
     assert "cannot be locked" in caplog.text
 
 
+async def with_two_more(deployment):
+    """Play it to its end; the status then."""
+    for name in ("edge-1", "edge-2"):
+        deployment.start_edge(name)
+    await deployment.run
+    return deployment.status
+
+
 async def second_on_the_same_store(folder):
     async with Deployment(folder, settings("full"), secure=False) as deployment:
         await deployment.start_edges(1)
@@ -38,10 +46,7 @@ async def second_on_the_same_store(folder):
         with pytest.raises(RunFolderError, match="already runs"):
             await asyncio.wait_for(deployment.tasks["edge-0"], 5)
         deployment.tasks["edge-0"] = first
-        for name in ("edge-1", "edge-2"):
-            deployment.start_edge(name)
-        await deployment.run
-        return deployment.status
+        return await with_two_more(deployment)
 
 
 def test_a_second_edge_on_the_same_store_ends_before_it_joins(play, tmp_path, one_thread):
@@ -58,10 +63,7 @@ async def copied_to_another_machine(folder):
         copy = Edge(first._place, first._ends, EdgeStore(folder / "stores" / "copy"), first._make_outfit)
         with pytest.raises(RefusedError, match="edge-0 already takes part as another process"):
             await asyncio.wait_for(copy.serve(), 10)
-        for name in ("edge-1", "edge-2"):
-            deployment.start_edge(name)
-        await deployment.run
-        return deployment.status
+        return await with_two_more(deployment)
 
 
 def test_an_identity_that_was_copied_is_refused_while_the_first_is_there(play, tmp_path, one_thread):

@@ -1,6 +1,7 @@
 """A run folder belongs to the command that plays its run, until that ends."""
 
 import pytest
+from tests.small_runs import SMALL
 
 from hatdfed.build.placement import Placement
 from hatdfed.errors import RunFolderError
@@ -9,14 +10,6 @@ from hatdfed.records.folder import RunFolder
 from hatdfed.records.lock import locked_folder
 from hatdfed.resolve import resolve
 from hatdfed.standing import as_it_stands
-
-SMALL = {
-    "dataset": "synthetic",
-    "dataset_options": {"train": 1000, "validation": 200, "test": 200},
-    "network": "linear",
-    "validation_images": 60,
-    "servers": 3,
-}
 
 
 @pytest.mark.parametrize("every", [0, 1])
@@ -40,7 +33,7 @@ def test_a_run_in_play_is_not_cleared_away_by_another_that_wants_its_folder(tmp_
         with pytest.raises(RunFolderError, match="Another command is writing into"):
             as_it_stands(Job(config, tmp_path / "run"))
 
-    run(**SMALL, rounds=2, checkpoint_every=0, out=tmp_path / "run", on_round=meddle)
+    run(**{**SMALL, "rounds": 2}, checkpoint_every=0, out=tmp_path / "run", on_round=meddle)
     assert len(RunFolder(tmp_path / "run").read_rounds()) == 2
 
 

@@ -32,7 +32,7 @@ from hatdfed.cli.shown import Asked, shown_live
 from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.records.folder import named_path
-from hatdfed.resolve import resolve
+from hatdfed.resolve import notes, resolve
 
 if TYPE_CHECKING:
     from hatdfed.learning.datasets.base import Progress
@@ -89,19 +89,16 @@ def run_command(
 
 def _tell_what_happened(result: RunResult) -> None:
     """Notes that could not be told at the start, as of models that were refused because they held no numbers."""
-    from hatdfed.session import notes_on
-
     for sentence in result.summary["notes"]:
-        if sentence not in notes_on(result.config):
+        if sentence not in notes(result.config):
             note(sentence)
 
 
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], asked: Asked) -> RunResult:
     from hatdfed.experiment import run
-    from hatdfed.session import notes_on
 
     config = resolve(layer)
-    for sentence in notes_on(config):
+    for sentence in notes(config):
         note(sentence)
     folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
     with _watched(folder, asked) as (progress, on_round):

@@ -12,7 +12,6 @@ import typer
 from hatdfed.cli.console import joules_text, out
 from hatdfed.cli.options import Json
 from hatdfed.cli.tables import run_title, summary_table
-from hatdfed.records.cleaning import whole
 from hatdfed.records.folder import RunFolder, named_path
 
 
@@ -21,9 +20,8 @@ def show_command(
 ) -> None:
     """Show a run: its summary, or how far it has come."""
     folder = RunFolder.open(run)
-    config, results = folder.config(), folder.read_results()
-    if results is not None and (whole(results.get("rounds")) or 0) < config.rounds:
-        results = None  # it was given more rounds since
+    config = folder.config()
+    results = folder.read_final(config.rounds)
     with closing(folder.read()) as database:
         rounds = database.records("rounds")
     if as_json:

@@ -26,6 +26,7 @@ import yaml
 from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
 from hatdfed.records.checkpoint import write_atomically
+from hatdfed.records.cleaning import whole
 from hatdfed.records.database import Records, RunDatabase
 from hatdfed.resolve import read_config
 
@@ -112,6 +113,11 @@ class RunFolder:
         if not isinstance(content, dict) or "avg_accuracy" not in content:
             raise RunFolderError(f"{self.results} holds no results. Finish the run again by --resume {self.path}.")
         return content
+
+    def read_final(self, rounds: int) -> dict[str, Any] | None:
+        """The summary of all `rounds`; None also where the run was given more since."""
+        results = self.read_results()
+        return None if results is None or (whole(results.get("rounds")) or 0) < rounds else results
 
     def read_rounds(self) -> Records:
         """All rounds so far, in order; none where nothing was written yet."""

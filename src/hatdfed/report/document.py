@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hatdfed.errors import HatdfedError, RunFolderError
-from hatdfed.records.cleaning import flat_settings, number, text, texts, whole
+from hatdfed.records.cleaning import flat_settings, number, text, texts
 from hatdfed.records.folder import RunFolder
 from hatdfed.records.search import run_folders
 from hatdfed.records.small_files import read_document
@@ -124,9 +124,7 @@ def _read(path: Path) -> RunResult | str:
 def _result(folder: RunFolder) -> RunResult:
     """A run as far as it is; its summary is empty until it is finished."""
     config = folder.config()
-    results = folder.read_results() or {}
-    if (whole(results.get("rounds")) or 0) < config.rounds:  # it was given more rounds since
-        results = {}
+    results = folder.read_final(config.rounds) or {}
     results.pop("config", None)
     return RunResult(config=config, summary=results, folder=folder.path, **read_tables(folder, config.servers))
 
