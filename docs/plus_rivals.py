@@ -55,7 +55,7 @@ def spent_less(rows: Sequence[Row]) -> str:
         less: dict[str, list[float]] = {}
         for row in rows:
             ahead = row["plus_is_ahead_by"]["link_energy_percent"]
-            if row["servers"] == servers and row["method"] != "hat-dfed-plus" and ahead:
+            if row["servers"] == servers and row["method"] != "hat-dfed-plus-0.1" and ahead:
                 # Of the rival's joules the recipe spends 100 - ahead percent.
                 less.setdefault(row["method"], []).append(100 - 1e4 / (100 - ahead["mean"]))
         each = ", ".join(f"`{name}` {span(values, '.0f')} %" for name, values in less.items())

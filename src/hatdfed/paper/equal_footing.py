@@ -14,6 +14,7 @@ import numpy as np
 
 from hatdfed.build.policy import make_coordinator, make_prices
 from hatdfed.config import Config, ScheduleConfig
+from hatdfed.paper.plus_plans import PLUS
 from hatdfed.resolve import merge_layers, resolve
 from hatdfed.topology import all_links
 
@@ -23,7 +24,7 @@ _WORLDS = range(10)  # whose prices are looked at
 
 def equal_footing(method: str, dataset: str, servers: int) -> dict[str, Any]:
     """The settings that put `method` on one footing with `hat-dfed-plus`."""
-    plus = resolve({"method": "hat-dfed-plus", "dataset": dataset, "servers": servers})
+    plus = resolve({"method": PLUS, "dataset": dataset, "servers": servers})
     given = {name: value for name, value in plus.model_dump().items() if name in PARTS}
     own = resolve({"method": method, "dataset": dataset, "servers": servers})
     return merge_layers(given, {"schedule": {"every": fitting_interval(own, plus)}})
@@ -31,7 +32,7 @@ def equal_footing(method: str, dataset: str, servers: int) -> dict[str, Any]:
 
 def without_thrift(dataset: str) -> dict[str, Any]:
     """Its loss and its finish, but whole models in every round."""
-    plus = resolve({"method": "hat-dfed-plus", "dataset": dataset})
+    plus = resolve({"method": PLUS, "dataset": dataset})
     return {
         "loss": plus.loss.model_dump(),
         "learner": plus.learner.model_dump(),

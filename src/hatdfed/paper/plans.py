@@ -17,7 +17,7 @@ from hatdfed.learning.datasets import dataset_kind
 from hatdfed.paper.equal_footing import equal_footing, without_thrift
 from hatdfed.paper.link_regimes import ways_to_draw
 from hatdfed.paper.places import EASY, HARD
-from hatdfed.paper.plus_plans import SWEEPS, WITHOUT
+from hatdfed.paper.plus_plans import PLUS, SWEEPS, WITHOUT
 
 Settings = dict[str, Any]
 
@@ -110,32 +110,32 @@ def _released(dataset: str, scale: Scale) -> Iterator[Settings]:
 
 
 def _plus(dataset: str, scale: Scale) -> Iterator[Settings]:
-    for setting, method in product(settings_of_table_1(), (*BASELINES, "hat-dfed", "hat-dfed-plus")):
+    for setting, method in product(settings_of_table_1(), (*BASELINES, "hat-dfed", PLUS)):
         yield point(dataset, method, **setting)
 
 
 def _plus_large(dataset: str, scale: Scale) -> Iterator[Settings]:
-    for servers, method in product(scale.servers[2:], (*BASELINES, "hat-dfed", "hat-dfed-plus")):
+    for servers, method in product(scale.servers[2:], (*BASELINES, "hat-dfed", PLUS)):
         yield point(dataset, method, servers=servers)
 
 
 def _plus_equal(dataset: str, scale: Scale) -> Iterator[Settings]:
     for setting in settings_of_table_1():
-        yield point(dataset, "hat-dfed-plus", **setting)
+        yield point(dataset, PLUS, **setting)
         for method in (*BASELINES, "hat-dfed"):
             yield point(dataset, method, **setting, **equal_footing(method, dataset, 5))
 
 
 def _plus_equal_large(dataset: str, scale: Scale) -> Iterator[Settings]:
     for servers in scale.servers[2:]:
-        yield point(dataset, "hat-dfed-plus", servers=servers)
+        yield point(dataset, PLUS, servers=servers)
         for method in (*BASELINES, "hat-dfed"):
             yield point(dataset, method, servers=servers, **equal_footing(method, dataset, servers))
 
 
 def _plus_dense(dataset: str, scale: Scale) -> Iterator[Settings]:
     for setting in settings_of_table_1():
-        yield point(dataset, "hat-dfed-plus", **setting)
+        yield point(dataset, PLUS, **setting)
         for method in BASELINES:
             yield point(dataset, method, **setting, **without_thrift(dataset))
 
@@ -143,13 +143,13 @@ def _plus_dense(dataset: str, scale: Scale) -> Iterator[Settings]:
 def _plus_regimes(dataset: str, scale: Scale) -> Iterator[Settings]:
     for servers in scale.servers[2:] or scale.servers[-1:]:
         for _, _, settings in ways_to_draw(dataset, servers):
-            yield point(dataset, "hat-dfed-plus", **settings)
+            yield point(dataset, PLUS, **settings)
 
 
 def _plus_ablation(dataset: str, scale: Scale) -> Iterator[Settings]:
-    yield point(dataset, "hat-dfed-plus")
+    yield point(dataset, PLUS)
     for without in WITHOUT:
-        yield point(dataset, "hat-dfed-plus", **without.settings)
+        yield point(dataset, PLUS, **without.settings)
 
 
 def _sweep(name: str, dataset: str, scale: Scale) -> Iterator[Settings]:

@@ -14,7 +14,7 @@ from hatdfed.methods import method_named
 from hatdfed.paper.places import EASY, HARD
 from hatdfed.resolve import merge_layers
 
-PLUS = "hat-dfed-plus"
+PLUS = "hat-dfed-plus-0.1"  # the recipe that the committed results are about
 
 # The first guess: cheap links that leave nobody out, in every fourth round and in eight bits, a local loss that knows
 # the server's label shares, and all links in the last rounds. Spelled out here, so that what was searched stays known

@@ -13,13 +13,13 @@ from typing import Any
 from hatdfed.paper.expected_energy import expected_link_joules
 from hatdfed.paper.places import HARD
 from hatdfed.paper.plans import BASELINES, Scale, point
+from hatdfed.paper.plus_plans import PLUS
 from hatdfed.paper.results import Results
 from hatdfed.resolve import resolve
 from hatdfed.summary import mean_and_deviation
 
 Row = dict[str, Any]
 FACTORS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)
-PLUS = "hat-dfed-plus"
 
 
 def regime_map(results: Results, scale: Scale) -> list[Row]:

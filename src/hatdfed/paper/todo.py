@@ -25,6 +25,8 @@ _NEUTRAL: dict[str, Any] = {
 }
 # The same, for what came into a section that was there.
 _NEUTRAL_INSIDE: dict[str, dict[str, Any]] = {"learner": {"cool_down": 0.0}}
+# Methods whose first results were kept under another name, which is the one in their keys.
+_FIRST_NAMES = {"hat-dfed-plus-0.1": "hat-dfed-plus"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def run_key(config: Config) -> str:
     Defaults inside a policy or an aggregator that a configuration does not name are not in it.
     """
     dump = config.model_dump(mode="json", exclude={"checkpoint_every"})
+    dump["method"] = _FIRST_NAMES.get(config.method, config.method)
     for section, neutral in _NEUTRAL_INSIDE.items():
         dump[section] = {name: value for name, value in dump[section].items() if value != neutral.get(name, ...)}
     decides = {name: value for name, value in dump.items() if value != _NEUTRAL.get(name, ...)}

@@ -91,7 +91,7 @@ def test_every_sweep_starts_from_what_the_one_before_it_chose_and_the_last_makes
         recipe(sweep, tried(results, FULL, sweep), allowed_link_mj(results, FULL, sweep)) for sweep in SWEEPS.values()
     ]
     assert guesses[1:] == chosen[:-1]
-    assert method_named("hat-dfed-plus").settings == chosen[-1]
+    assert method_named("hat-dfed-plus-0.1").settings == chosen[-1]
 
 
 def test_every_baseline_gets_worse_with_more_skew(tables):

@@ -72,7 +72,7 @@ def test_the_gap_is_measured_at_the_joules_of_the_recipe():
     assert [line["name"] for line in panels[0]["lines"]] == [RANDOM, PLUS, LEARNED]
     assert words.above_random(panels[0]) == pytest.approx(60.0 - (54.0 + 6.0 / 3.0))
     data = {"kind": "links", "dataset": "digits", "scale": "smoke", "panels": panels}
-    assert words.title(data) == "Digits: hat-dfed-plus ends 4.0 points above the line of random links"
+    assert words.title(data) == "Digits: hat-dfed-plus-0.1 ends 4.0 points above the line of random links"
     assert len(links(data).axes) == len(REGIMES)
 
 

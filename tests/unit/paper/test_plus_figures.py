@@ -60,7 +60,7 @@ def test_the_title_of_the_front_follows_from_the_numbers():
         for name, (accuracy, energy) in figures.items()
     ]
     data = figure_data(results_of(runs), CLAIMS, Scale("smoke", ("digits",), seeds=1, servers=(5,)))["front-digits.png"]
-    expected = "hat-dfed-plus ends 2.0 to 10.0 points above the baselines with 20 to 25 % of their energy"
+    expected = "hat-dfed-plus-0.1 ends 2.0 to 10.0 points above the baselines with 20 to 25 % of their energy"
     assert words.title(data) == f"Digits: {expected}"
 
 

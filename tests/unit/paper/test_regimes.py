@@ -20,7 +20,7 @@ def test_a_run_at_other_prices_costs_what_repricing_says():
         "servers": 4,
         "rounds": 5,
         "seed": 3,
-        "method": "hat-dfed-plus",
+        "method": "hat-dfed-plus-0.1",
     }
     energy = {"link_kbit_per_joule": [20.0, 50.0], "weak_joules_per_sample": 0.5, "strong_joules_per_sample": 0.25}
     other = {"link_kbit_per_joule": [5.0, 12.5], "weak_joules_per_sample": 0.25, "strong_joules_per_sample": 0.125}
