@@ -15,11 +15,11 @@ help:  ## Show this list
 setup: $(READY)  ## Make the environment in .venv (run and test do it by themselves)
 
 # torch goes first and by its pin, so that nothing that depends on it pulls a larger build.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml paper/pyproject.toml benchmarks/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable \
-		'.[sim,deploy,dashboard,search,ray,tensorboard,mlflow,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[sim,deploy,dashboard,search,ray,tensorboard,mlflow,dev]' --editable ./paper --editable ./benchmarks
 	touch $@
 
 run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
@@ -69,7 +69,7 @@ protocol:  ## Make the network code anew from hatdfed.proto
 	test -x build/protocol/bin/python || $(PYTHON) -m venv build/protocol
 	build/protocol/bin/pip install --quiet grpcio-tools==1.76.0
 	build/protocol/bin/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \
-		src/hatdfed/net/protocol/hatdfed.proto
+		src/hatdfed/deploy/protocol/hatdfed.proto
 
 # What README shows of `make run`: the same command, its table and pictures kept under docs/.
 readme-figures: $(READY)  ## Draw the README's pictures anew from a fresh `make run`

@@ -14,12 +14,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hatdfed.build.placement import Placement
-from hatdfed.experiment import Job, play
-from hatdfed.records.folder import environment
-from hatdfed.resolve import resolve
-from hatdfed.session import RunResult
-from hatdfed.statistics import paired_difference
+from hatdfed.runs.play import Job, play
+from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.folder import environment
+from hatdfed.runs.statistics import paired_difference
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.layers import resolve
 
 SERVERS = 200
 LINKS_OF_A_SERVER = 2  # drawn in a round by hat-dfed, on average

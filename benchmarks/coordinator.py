@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hatdfed.bench.coordinator_cost import round_costs
-from hatdfed.records.folder import environment
+from hatdfed.runs.records.folder import environment
+from hatdfed_bench.coordinator_cost import round_costs
 
 FLEETS = (5, 50, 200, 1000, 2000)
 SPREADS = {"close": 0.3, "far apart": 3.0}  # standard deviation of the log-weights at the start

@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import hatdfed
-from hatdfed.records.folder import environment
+from hatdfed.runs.records.folder import environment
 
 RUNS, ROUNDS, TIMES, STEADY = 200, 200, 30, 1000
 METHODS = ("hat-dfed", "rnd", "d-psgd", "local")

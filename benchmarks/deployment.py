@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
-from hatdfed.net.ends import Ends
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.keys import csr, make_key
-from hatdfed.net.identity.names import COORDINATOR, edge
-from hatdfed.net.identity.office import Office, create_office
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.protocol.hatdfed_pb2_grpc import OperationStub
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import IdentityStore, create_identity_store
+from hatdfed.deploy.identity.keys import csr, make_key
+from hatdfed.deploy.identity.names import COORDINATOR, edge
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
+from hatdfed.deploy.transport.endpoints import Endpoints
 
 HATDFED = [sys.executable, "-m", "hatdfed"]
 TICK = os.sysconf("SC_CLK_TCK")
@@ -34,7 +34,7 @@ class Processes:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder = folder
-        self.office = create_office(folder / "ca")
+        self.office = create_identity_store(folder / "ca")
         self.edges: list[subprocess.Popen[bytes]] = []
         (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.port, desk = free_ports(2)
@@ -82,7 +82,7 @@ class Processes:
 
     async def watch(self, note: Callable[[dict[str, Any]], None], every: float) -> None:
         """Hand over the status again and again, until the coordinator has ended."""
-        async with Ends(self.office.identity).channel(f"127.0.0.1:{self.port}", COORDINATOR) as channel:
+        async with Endpoints(self.office.identity).channel(f"127.0.0.1:{self.port}", COORDINATOR) as channel:
             while self.coordinator.poll() is None:
                 try:
                     answer = await OperationStub(channel).Status(pb.Nothing(), timeout=10)
@@ -93,7 +93,7 @@ class Processes:
                 await asyncio.sleep(every)
 
     async def _status(self) -> dict[str, Any]:
-        async with Ends(self.office.refresh()).channel(f"127.0.0.1:{self.port}", COORDINATOR) as channel:
+        async with Endpoints(self.office.refresh()).channel(f"127.0.0.1:{self.port}", COORDINATOR) as channel:
             answer = await OperationStub(channel).Status(pb.Nothing(), timeout=30, wait_for_ready=True)
         found: dict[str, Any] = json.loads(answer.json)
         return found
@@ -103,7 +103,7 @@ class Processes:
             return subprocess.Popen([*HATDFED, *arguments], stdout=log, stderr=log)  # noqa: S603
 
 
-def identity(office: Office, folder: Path) -> IdentityFolder:
+def identity(office: IdentityStore, folder: Path) -> IdentityFolder:
     """As `hatdfed edge join` leaves it."""
     key, found = make_key(), IdentityFolder(folder)
     found.save(key, office.authority.sign(csr(key), edge(folder.name)), office.authority.pem)

@@ -17,7 +17,7 @@ from typing import Any
 
 from deployment import Processes, forget_peak, memory
 
-from hatdfed.records.folder import environment
+from hatdfed.runs.records.folder import environment
 
 IN_DEGREES = (1, 3)
 MODEL_BYTES = 4 * 4_226_201

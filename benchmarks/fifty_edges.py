@@ -18,7 +18,7 @@ from typing import Any
 
 from deployment import Processes, cpu_seconds, memory
 
-from hatdfed.records.folder import RunFolder, environment
+from hatdfed.runs.records.folder import RunFolder, environment
 
 START_SECONDS = 0.5  # between two edges: each imports torch, and there are few cores
 AT_ONCE = 8  # edges that may be starting

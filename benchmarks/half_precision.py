@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from hatdfed import loop
-from hatdfed.build.placement import Placement
-from hatdfed.build.simulation import make_batch
-from hatdfed.fleets.rows import Rows
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.learning.stacked.learner import Images
-from hatdfed.records.folder import environment
-from hatdfed.resolve import resolve
+from hatdfed.core import loop
+from hatdfed.data.datasets import load_dataset
+from hatdfed.fleets.stacked.learner import Images
+from hatdfed.fleets.stacked.rows import Rows
+from hatdfed.runs.records.folder import environment
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.simulation import make_batch
+from hatdfed.setup.layers import resolve
 
 SERVERS, ROUNDS, AT_ONCE = 20, 60, 1000
 

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from hatdfed.bench.coordinator_cost import costs_of
-from hatdfed.build.policy import make_coordinator, make_prices
-from hatdfed.config import Config
-from hatdfed.records.folder import environment
-from hatdfed.resolve import resolve
+from hatdfed.runs.records.folder import environment
+from hatdfed.setup.build.coordinator import make_coordinator, make_prices
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import resolve
+from hatdfed_bench.coordinator_cost import costs_of
 
 LINKS_OF_A_SERVER = 1.2  # as in the other benchmarks
 ROUNDS = 31  # that are timed; candidates are exchanged every tenth round
@@ -105,8 +105,8 @@ def whole(method: str, servers: int, candidates: int | None, rounds: int) -> dic
 
 def run_here(method: str, servers: int, candidates: int | None, rounds: int) -> dict[str, Any]:
     """Seconds and memory of every round, the coordinator's part, and what is left on the disk."""
-    from hatdfed.coordinator import Coordinator
-    from hatdfed.experiment import run
+    from hatdfed.core.coordinator import Coordinator
+    from hatdfed.runs.play import run
 
     memory, seconds, own, clock = [], [], [], [time.perf_counter()]
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import hatdfed
-from hatdfed.records.folder import environment
+from hatdfed.runs.records.folder import environment
 
 
 def main() -> None:

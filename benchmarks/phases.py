@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from hatdfed.allocation import keep_freed_memory
-from hatdfed.bench.measure import one_turn
-from hatdfed.bench.workload import W
-from hatdfed.fleets.stacked import StackedFleet
-from hatdfed.learning.stacked import learner
-from hatdfed.learning.stacked.kernels import CompiledStages
-from hatdfed.learning.stacked.network import StackedNetwork
-from hatdfed.records.folder import environment
+from hatdfed.fleets.kernels.stages import CompiledStages
+from hatdfed.fleets.stacked.fleet import StackedFleet, learner
+from hatdfed.fleets.stacked.network import StackedNetwork
+from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.records.folder import environment
+from hatdfed_bench.measure import one_turn
+from hatdfed_bench.workload import W
 
 WARM_UP, TURNS = 2, 9
 PHASES = {

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from hatdfed.bench.measure import one_turn
-from hatdfed.bench.workload import WORKLOADS
-from hatdfed.records.folder import environment
+from hatdfed.runs.records.folder import environment
+from hatdfed_bench.measure import one_turn
+from hatdfed_bench.workload import WORKLOADS
 
 WARM_UP = 3
 

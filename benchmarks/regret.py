@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.coordinator import best_links_utility, links_in_budget
-from hatdfed.policies.base import Feedback, PolicyContext
-from hatdfed.policies.link_bandit import LinkBandit, theorem_learning_rate
+from hatdfed.core.coordinator import best_links_utility, links_in_budget
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.base import Feedback, PolicyContext
+from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
+from hatdfed.core.regret import best_learning_rate, printed_bound, standard_bound
+from hatdfed.core.round import Regret, RoundReport, ServerReport
 from hatdfed.randomness import stream
-from hatdfed.records.folder import environment
-from hatdfed.regret_bounds import best_learning_rate, printed_bound, standard_bound
-from hatdfed.round import Regret, RoundReport, ServerReport
-from hatdfed.topology import all_links
+from hatdfed.runs.records.folder import environment
 
 SERVERS = (5, 10, 20)
 ROUNDS = 200

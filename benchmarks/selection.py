@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hatdfed.coordinator import links_in_budget
+from hatdfed.core.coordinator import links_in_budget
+from hatdfed.core.drawing.budgeted import cap_to_budget, dependent_rounding, is_valid_draw
 from hatdfed.randomness import stream
-from hatdfed.records.folder import environment
-from hatdfed.selection import cap_to_budget, dependent_rounding, is_valid_draw
+from hatdfed.runs.records.folder import environment
 
 REPEATS = 15
 SPREADS = {"close": 0.3, "apart": 1.0, "far apart": 5.0}  # standard deviation of the log-weights

@@ -20,16 +20,16 @@ from typing import Any
 
 import torch
 
-from hatdfed import loop
-from hatdfed.build.placement import Placement
-from hatdfed.build.simulation import make_batch
-from hatdfed.cluster.actors import RayShards
-from hatdfed.config import Config
-from hatdfed.fleets.shard_orders import even_bounds
-from hatdfed.fleets.sharded import ShardedFleet
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.records.folder import environment
-from hatdfed.resolve import resolve
+from hatdfed.core import loop
+from hatdfed.data.datasets import load_dataset
+from hatdfed.fleets.sharded.fleet import ShardedFleet
+from hatdfed.fleets.sharded.orders import even_bounds
+from hatdfed.runs.records.folder import environment
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.ray_shards import RayShards
+from hatdfed.setup.build.simulation import make_batch
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import resolve
 
 IMAGES = {"side": 28, "channels": 1, "train": 4000, "validation": 300, "test": 100}
 SHARDS = (0, 1, 2, 4)  # 0: one fleet in this process

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hatdfed
-from hatdfed.records.folder import environment
+from hatdfed.runs.records.folder import environment
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import all_runs, points
 from hatdfed.sweeps.table import run_figures, table

@@ -25,29 +25,29 @@ from pathlib import Path
 import torch
 from deployment import identity
 
-from hatdfed.bench.workload import W_CIFAR
-from hatdfed.build.program import make_program
-from hatdfed.edge_server import EdgeProgram, Offer, ServerState
-from hatdfed.net.ends import Ends
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.names import edge
-from hatdfed.net.identity.office import create_office
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.protocol.hatdfed_pb2_grpc import add_PeerServicer_to_server
-from hatdfed.node.exchange import Exchange
-from hatdfed.node.peers import Peers, PeerService
-from hatdfed.records.folder import environment
+from hatdfed.deploy.edge.peers import Peers, PeerService
+from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import create_identity_store
+from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_PeerServicer_to_server
+from hatdfed.deploy.transport.endpoints import Endpoints
+from hatdfed.runs.records.folder import environment
+from hatdfed.server.program import EdgeProgram, Offer, ServerState
+from hatdfed.setup.build.program import make_program
+from hatdfed_bench.workload import W_CIFAR
 
 SENDER, RECEIVER = "edge-0", "edge-1"
 WARM_UP = 3
 IDLE_SECONDS = 30.0
 
 
-def make_exchange(index: int) -> tuple[EdgeProgram, ServerState, Exchange]:
+def make_exchange(index: int) -> tuple[EdgeProgram, ServerState, RoundMailbox]:
     """An edge with the CIFAR-10 network."""
     config = W_CIFAR.config(2, rounds=1)
     program = make_program(config, W_CIFAR.dataset())
-    return program, program.start(index), Exchange("bench", config.codec, index, program)
+    return program, program.start(index), RoundMailbox("bench", config.codec, index, program)
 
 
 def order(t: int, address: str = "") -> pb.RoundOrder:
@@ -66,7 +66,7 @@ def receive(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
 
 async def receive_both(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
     """Serve models, and bare copies beside them."""
-    ends = Ends(folder, edge(RECEIVER))
+    ends = Endpoints(folder, edge(RECEIVER))
     _, server, exchange = make_exchange(1)
     grpc_server = ends.server()
     add_PeerServicer_to_server(PeerService(ends, exchange, IDLE_SECONDS, list), grpc_server)
@@ -121,7 +121,7 @@ async def send_both(
 ) -> tuple[list[float], list[float], int]:
     """Seconds of models and of bare copies, in turns."""
     program, server, exchange = make_exchange(0)
-    peers = Peers(Ends(folder, edge(SENDER)), exchange, IDLE_SECONDS)
+    peers = Peers(Endpoints(folder, edge(SENDER)), exchange, IDLE_SECONDS)
     data = server.params.numpy().tobytes()
     ours, bare = [], []
     with tls(folder, ssl.PROTOCOL_TLS_CLIENT).wrap_socket(socket.create_connection(("127.0.0.1", ports[1]))) as line:
@@ -150,7 +150,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rounds = arguments.repeats + WARM_UP
     with tempfile.TemporaryDirectory() as folder:
-        office = create_office(Path(folder) / "ca")
+        office = create_identity_store(Path(folder) / "ca")
         known = {name: identity(office, Path(folder) / name) for name in (SENDER, RECEIVER)}
         spawn = multiprocessing.get_context("spawn")  # gRPC must not be forked
         here, there = spawn.Pipe()

@@ -42,8 +42,8 @@ from pydantic import BaseModel
 from scale_blocks import scale_blocks, scale_lines
 
 from hatdfed.cli.tables import COLUMNS, cell
-from hatdfed.config import Component, Config
-from hatdfed.methods import METHODS
+from hatdfed.setup.config import Component, Config
+from hatdfed.setup.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 H200_FILES = ("bench-h200.json", "bench-h200-70-runs-of-5.json", "bench-h200-10-runs-of-50.json")
@@ -66,8 +66,8 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Written by `docs/generate.py` from `hatdfed.config`. Data sets and methods may bring other defaults; a run's",
-        "`config.yaml` has the values that were used. Sections are nested in YAML and dotted after `--set`.",
+        "Written by `docs/generate.py` from `hatdfed.setup.config`. Data sets and methods may bring other defaults; a",
+        "run's `config.yaml` has the values that were used. Sections are nested in YAML and dotted after `--set`.",
         "",
         "| setting | default | meaning |",
         "|---|---|---|",

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from hatdfed.paper.choices import calibration, chosen_passes, chosen_readings
-from hatdfed.paper.claims import Claims
-from hatdfed.paper.headline import measured_headline
-from hatdfed.paper.markdown import all_markdown
-from hatdfed.paper.markdown_cells import table
-from hatdfed.paper.plans import EXPERIMENTS, FULL, THE_PAPER, point, settings_of_table_1
-from hatdfed.paper.results import Results, read_all, read_sessions
-from hatdfed.paper.tables import all_tables
-from hatdfed.paper.todo import todo
-from hatdfed.paper.verdict_rules import NOT, PARTLY, REPRODUCED, with_interval
-from hatdfed.paper.verdicts import verdicts
-from hatdfed.statistics import PairedDifference
+from hatdfed.runs.statistics import PairedDifference
+from hatdfed_paper.choices import calibration, chosen_passes, chosen_readings
+from hatdfed_paper.claims import Claims
+from hatdfed_paper.headline import measured_headline
+from hatdfed_paper.markdown import all_markdown
+from hatdfed_paper.markdown_cells import table
+from hatdfed_paper.plans import EXPERIMENTS, FULL, THE_PAPER, point, settings_of_table_1
+from hatdfed_paper.results import Results, read_all, read_sessions
+from hatdfed_paper.tables import all_tables
+from hatdfed_paper.todo import todo
+from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, with_interval
+from hatdfed_paper.verdicts import verdicts
 
 PAPER = Path(__file__).resolve().parent.parent / "paper"
 

@@ -8,15 +8,15 @@ from typing import Any
 from paper_blocks import Reproduction
 from plus_rivals import lead_over_best, mostly_rnd, saved_span, spent_less
 
-from hatdfed.methods import method_named
-from hatdfed.paper.figure_words import above_random, span
-from hatdfed.paper.link_regimes import AS_DEAR, AS_MANY, LEARNED
-from hatdfed.paper.markdown_cells import table, with_ends
-from hatdfed.paper.plans import EXPERIMENTS, FULL
-from hatdfed.paper.plus_choice import LINKS_AT_MOST, TOLERATED
-from hatdfed.paper.plus_figure_data import link_panels
-from hatdfed.paper.plus_markdown import searches
-from hatdfed.paper.plus_plans import PLUS, SWEEPS
+from hatdfed.setup.methods import method_named
+from hatdfed_paper.figure_words import above_random, span
+from hatdfed_paper.link_regimes import AS_DEAR, AS_MANY, LEARNED
+from hatdfed_paper.markdown_cells import table, with_ends
+from hatdfed_paper.plans import EXPERIMENTS, FULL
+from hatdfed_paper.plus_choice import LINKS_AT_MOST, TOLERATED
+from hatdfed_paper.plus_figure_data import link_panels
+from hatdfed_paper.plus_markdown import searches
+from hatdfed_paper.plus_plans import PLUS, SWEEPS
 
 Row = dict[str, Any]
 # Ways to draw links that are held against the recipe's.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hatdfed.paper.figure_words import span
-from hatdfed.paper.markdown_cells import with_ends
-from hatdfed.paper.plans import BASELINES
+from hatdfed_paper.figure_words import span
+from hatdfed_paper.markdown_cells import with_ends
+from hatdfed_paper.plans import BASELINES
 
 Row = dict[str, Any]
 _SETTING = ("label_concentration", "device_online_probability")

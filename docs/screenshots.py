@@ -84,7 +84,7 @@ def deploy(stack: ExitStack, folder: Path) -> tuple[int, list[subprocess.Popen[b
 
 def wait_for_rounds(database: Path) -> None:
     """Until a run has played a few."""
-    from hatdfed.records.reading import reading
+    from hatdfed.runs.records.reading import reading
 
     end = time.monotonic() + 120
     while time.monotonic() < end:

@@ -22,8 +22,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import hatdfed
-from hatdfed.learning.datasets import DATASETS, DatasetKind, Images
-from hatdfed.learning.datasets.base import make_dataset
+from hatdfed.data.datasets import DATASETS, DatasetKind, Images
+from hatdfed.data.datasets.base import make_dataset
 from hatdfed.testing import DatasetLaws
 
 

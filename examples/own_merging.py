@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 
 import hatdfed
-from hatdfed.aggregation import AGGREGATORS, AveragingRule, weighted
 from hatdfed.errors import ConfigError
-from hatdfed.losses import LOSSES
+from hatdfed.server.aggregation import AGGREGATORS, AveragingRule, weighted
+from hatdfed.server.losses import LOSSES
 from hatdfed.testing import AggregatorLaws
 
 

@@ -15,7 +15,7 @@ import argparse
 from torch import nn
 
 import hatdfed
-from hatdfed.learning.networks import NETWORKS
+from hatdfed.server.networks import NETWORKS
 from hatdfed.testing import NetworkLaws
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 import hatdfed
-from hatdfed.methods import METHODS, Method
-from hatdfed.policies import POLICIES
-from hatdfed.policies.base import Policy, make_draw
-from hatdfed.selection import dependent_rounding
+from hatdfed.core.drawing.budgeted import dependent_rounding
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import Policy, make_draw
+from hatdfed.setup.methods import METHODS, Method
 from hatdfed.testing import TopologyPolicyLaws
 
 NAME = "least-recently-heard"

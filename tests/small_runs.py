@@ -1,8 +1,8 @@
 """Runs that take no time, and somebody who is told about them."""
 
-from hatdfed.batches import How
-from hatdfed.build.placement import Placement
-from hatdfed.resolve import resolve
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.layers import resolve
+from hatdfed.sweeps.batches import PlayOptions
 
 CPU = Placement("stacked", "cpu")
 
@@ -29,7 +29,7 @@ class Told:
 
     def play(self, executor, jobs, placement=CPU, **how):
         on_rounds = lambda *progress: self.rounds.append(progress)  # noqa: E731
-        how = How(placement, on_rounds=on_rounds, on_note=self.notes.append, **how)
+        how = PlayOptions(placement, on_rounds=on_rounds, on_note=self.notes.append, **how)
         executor.play(jobs, how, self._done, self._failed)
         assert not self.done.keys() & self.failed.keys()
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from hatdfed.version import __version__
 
 if TYPE_CHECKING:
-    from hatdfed.comparison import Comparison, compare
-    from hatdfed.config import Config
-    from hatdfed.experiment import resume, run
-    from hatdfed.methods import METHODS
-    from hatdfed.resolve import resolve
-    from hatdfed.session import RunResult
+    from hatdfed.runs.play import resume, run
+    from hatdfed.runs.recorder import RunResult
+    from hatdfed.runs.statistics import Comparison
+    from hatdfed.setup.config import Config
+    from hatdfed.setup.layers import resolve
+    from hatdfed.setup.methods import METHODS
+    from hatdfed.sweeps.compare import compare
     from hatdfed.sweeps.sweep import SweepResult, sweep
 
 __all__ = [
@@ -38,15 +39,15 @@ __all__ = [
 
 # Loaded when first used: a coordinator imports parts of this package on machines that have no torch.
 _HOMES = {
-    "METHODS": "hatdfed.methods",
-    "Comparison": "hatdfed.comparison",
-    "Config": "hatdfed.config",
-    "RunResult": "hatdfed.session",
+    "METHODS": "hatdfed.setup.methods",
+    "Comparison": "hatdfed.runs.statistics",
+    "Config": "hatdfed.setup.config",
+    "RunResult": "hatdfed.runs.recorder",
     "SweepResult": "hatdfed.sweeps.sweep",
-    "compare": "hatdfed.comparison",
-    "resolve": "hatdfed.resolve",
-    "resume": "hatdfed.experiment",
-    "run": "hatdfed.experiment",
+    "compare": "hatdfed.sweeps.compare",
+    "resolve": "hatdfed.setup.layers",
+    "resume": "hatdfed.runs.play",
+    "run": "hatdfed.runs.play",
     "sweep": "hatdfed.sweeps.sweep",
 }
 

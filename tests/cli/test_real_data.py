@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hatdfed.experiment import run
-from hatdfed.learning.datasets import DATASETS
+from hatdfed.data.datasets import DATASETS
+from hatdfed.runs.play import run
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import hatdfed
-from hatdfed.cluster import executor
 from hatdfed.errors import HatdfedError
+from hatdfed.sweeps.executors import ray as executor
 
 FILE = Path(__file__).parents[2] / "examples" / "sweeps" / "digits-40.yaml"
 

@@ -6,11 +6,11 @@ import signal
 import pytest
 from tests.small_runs import CPU, Told, config
 
-from hatdfed.cluster import executor
-from hatdfed.cluster.connection import connected
-from hatdfed.cluster.executor import RayExecutor
 from hatdfed.errors import ClusterError
-from hatdfed.experiment import Job, play, run
+from hatdfed.fleets.sharded.ray_connection import connected
+from hatdfed.runs.play import Job, play, run
+from hatdfed.sweeps.executors import ray as executor
+from hatdfed.sweeps.executors.ray import RayExecutor
 
 pytest.importorskip("ray", reason="Ray is not installed")
 

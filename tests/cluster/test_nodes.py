@@ -3,12 +3,13 @@
 import pytest
 from tests.small_runs import Told, config
 
-from hatdfed.build.placement import Placement
-from hatdfed.cluster import connection, knock
-from hatdfed.cluster.executor import RayExecutor, lost_reason, worker_placement
-from hatdfed.cluster.nodes import Need, Node, compare_versions, places
 from hatdfed.errors import ClusterError, ConfigError, MissingDependencyError
-from hatdfed.experiment import Job
+from hatdfed.fleets.sharded.fleet import ray_connection as connection
+from hatdfed.fleets.sharded.fleet import ray_connection as knock
+from hatdfed.fleets.sharded.ray_nodes import Need, Node, compare_versions, places
+from hatdfed.runs.play import Job
+from hatdfed.setup.build.placement import Placement
+from hatdfed.sweeps.executors.ray import RayExecutor, lost_reason, worker_placement
 from hatdfed.version import __version__
 
 SMALL, LARGE = Node("a", "10.0.0.1", 2, 0), Node("b", "10.0.0.2", 16, 2)

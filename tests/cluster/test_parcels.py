@@ -5,11 +5,11 @@ import json
 import pytest
 from tests.small_runs import CPU, config
 
-from hatdfed.cluster import parcels
-from hatdfed.cluster.parcels import deliver, lay_out, pack
 from hatdfed.errors import RunFolderError
-from hatdfed.experiment import Job, play
-from hatdfed.standing import as_it_stands, is_finished
+from hatdfed.runs.play import Job, play
+from hatdfed.sweeps.executors import run_archive as parcels
+from hatdfed.sweeps.executors.run_archive import deliver, lay_out, pack
+from hatdfed.sweeps.resume_state import is_finished, prepare_to_resume
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_a_half_played_run_is_replaced(parcel, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         play([job], CPU, on_round=stop)
     (job.out / "mine.txt").write_text("kept")
-    assert as_it_stands(job).resumed
+    assert prepare_to_resume(job).resumed
     deliver(parcel, job, job.out)
     assert is_finished(job)
     assert (job.out / "mine.txt").read_text() == "kept"
@@ -69,7 +69,7 @@ def test_wherever_the_journey_ends_the_run_is_done_or_can_be_played(parcel, tmp_
     except KeyboardInterrupt:
         monkeypatch.undo()
         assert not is_finished(job)
-        play([as_it_stands(job)], CPU)
+        play([prepare_to_resume(job)], CPU)
     assert is_finished(job)
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 

@@ -6,12 +6,12 @@ import signal
 import pytest
 from tests.small_runs import config
 
-from hatdfed.build.placement import Placement
-from hatdfed.cluster.actors import RayShards, need_of_shards
-from hatdfed.cluster.nodes import Need, Node
 from hatdfed.errors import ClusterError, ConfigError
-from hatdfed.experiment import resume, run
-from hatdfed.fleets.shard_orders import even_bounds
+from hatdfed.fleets.sharded.orders import even_bounds
+from hatdfed.fleets.sharded.ray_nodes import Need, Node
+from hatdfed.runs.play import resume, run
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.ray_shards import RayShards, need_of_shards
 
 
 @pytest.mark.cluster

@@ -7,15 +7,15 @@ from pathlib import Path
 from tests.small_runs import CPU, config
 
 import hatdfed
-from hatdfed.batches import How
-from hatdfed.cluster.executor import make_order
-from hatdfed.cluster.nodes import Need
-from hatdfed.cluster.task import play_order
-from hatdfed.experiment import Job, play
+from hatdfed.fleets.sharded.ray_nodes import Need
+from hatdfed.runs.play import Job, play
+from hatdfed.sweeps.batches import PlayOptions
+from hatdfed.sweeps.executors.ray import make_order
+from hatdfed.sweeps.executors.ray_task import play_order
 
 
 def order(jobs, **how):
-    return make_order(jobs, How(CPU, **how), Need(2, 0.0), CPU)
+    return make_order(jobs, PlayOptions(CPU, **how), Need(2, 0.0), CPU)
 
 
 def test_a_batch_comes_back_as_one_parcel_a_run():

@@ -13,12 +13,12 @@ from tests.cluster import sweep_driver
 from tests.cluster.two_nodes import HEAD, two_nodes
 
 import hatdfed
-from hatdfed.experiment import Job, run
-from hatdfed.records.folder import RunFolder
-from hatdfed.records.reading import reading
-from hatdfed.standing import is_finished, read_run
+from hatdfed.runs.play import Job, run
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.reading import reading
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import all_runs, points
+from hatdfed.sweeps.resume_state import is_finished, read_run
 
 pytestmark = pytest.mark.cluster
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from hatdfed.build.placement import Placement
-from hatdfed.build.program import make_actors
-from hatdfed.build.world import make_pools, make_world
 from hatdfed.cli.app import app
 from hatdfed.cli.options import user_layer
+from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
-from hatdfed.fleets.shard_orders import even_bounds
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.methods import METHODS
-from hatdfed.resolve import merge_layers, resolve
+from hatdfed.fleets.sharded.orders import even_bounds
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.program import make_actors
+from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.layers import merge_layers, resolve
+from hatdfed.setup.methods import METHODS
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import configs, points
 from hatdfed.sweeps.search import check_search, corners

@@ -7,8 +7,8 @@ import pytest
 from typer.main import get_command
 
 from hatdfed.cli.app import app
-from hatdfed.net.metrics import StatusCollector
-from hatdfed.net.settings import DeploySettings
+from hatdfed.deploy.coordinator.metrics import StatusCollector
+from hatdfed.deploy.coordinator.settings import DeploySettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")

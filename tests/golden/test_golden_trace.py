@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hatdfed.experiment import run
+from hatdfed.runs.play import run
 
 FILE = Path(__file__).with_name("ten_rounds.json")
 SETTINGS = {

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.aggregation import (
+from hatdfed.errors import ConfigError
+from hatdfed.server.aggregation import (
     AGGREGATORS,
     BestBySamples,
     ByPlan,
@@ -19,7 +20,6 @@ from hatdfed.aggregation import (
     PushSum,
     Uniform,
 )
-from hatdfed.errors import ConfigError
 
 READINGS = [
     Importance(loss_order=order, loss_scale=scale, volume=volume)

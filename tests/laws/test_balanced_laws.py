@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hatdfed.balanced import balance, balanced_rounding
+from hatdfed.core.drawing.regular import balance, balanced_rounding
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.link_bandit import BanditState
+from hatdfed.core.policies.priced_links import BalancedLinks, PricedLinks
 from hatdfed.errors import ConfigError
-from hatdfed.policies.link_bandit import BanditState
-from hatdfed.policies.priced_links import BalancedLinks, PricedLinks
 from hatdfed.randomness import stream
 from hatdfed.testing import feedback_for, policy_context
-from hatdfed.topology import all_links
 
 SIZES = st.integers(2, 12)
 

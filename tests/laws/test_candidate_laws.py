@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hatdfed.candidates import CandidateRule, exchanged, regular_graph, spread
-from hatdfed.coordinator import Coordinator
-from hatdfed.energy.prices import draw_prices
+from hatdfed.core.candidates import CandidateRule, exchanged, regular_graph, spread
+from hatdfed.core.coordinator import Coordinator
+from hatdfed.core.energy.prices import draw_prices
+from hatdfed.core.links import off_diagonal
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import PolicyContext
+from hatdfed.core.policies.scheduled import Scheduled
+from hatdfed.core.round import RoundReport, ServerReport
+from hatdfed.core.utility import LinkUtility
 from hatdfed.jsonable import from_jsonable, to_jsonable
-from hatdfed.policies import POLICIES
-from hatdfed.policies.base import PolicyContext
-from hatdfed.policies.scheduled import Scheduled
 from hatdfed.randomness import stream
-from hatdfed.round import RoundReport, ServerReport
-from hatdfed.topology import off_diagonal
-from hatdfed.utility import LinkUtility
 
 TAKERS = {
     "link-bandit": {},

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hatdfed.core.drawing.budgeted import cap_to_budget, clip_to_one
 from hatdfed.errors import ConfigError
-from hatdfed.selection import cap_to_budget, clip_to_one
 
 
 @st.composite

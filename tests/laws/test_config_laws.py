@@ -5,11 +5,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.config import Config
+from hatdfed.data.datasets import DATASETS
 from hatdfed.errors import ConfigError
-from hatdfed.learning.datasets import DATASETS
-from hatdfed.methods import METHODS
-from hatdfed.resolve import merge_layers, notes, parse_assignment, read_config, resolve, validated
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import merge_layers, notes, parse_assignment, read_config, resolve, validated
+from hatdfed.setup.methods import METHODS
 
 layers = st.fixed_dictionaries(
     {},

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.base import Feedback, PolicyContext
+from hatdfed.core.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
+from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
-from hatdfed.policies.base import Feedback, PolicyContext
-from hatdfed.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
 from hatdfed.randomness import stream
-from hatdfed.round import RoundReport, ServerReport
-from hatdfed.topology import all_links
 
 N = 5
 REPEATS = 20_000

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hatdfed.core.drawing.budgeted import cap_to_budget, dependent_rounding, grouped_rounding, is_valid_draw
 from hatdfed.randomness import stream
-from hatdfed.selection import cap_to_budget, dependent_rounding, grouped_rounding, is_valid_draw
 
 
 @given(st.integers(1, 80), st.integers(1, 12), st.floats(0.1, 30), st.integers(0, 2**32), st.data())

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hatdfed.energy.ledger import Cause, EnergyRow, joules_by_cause, total_joules
-from hatdfed.energy.prices import draw_prices
-from hatdfed.experiment import run
+from hatdfed.core.energy.ledger import Cause, EnergyRow, joules_by_cause, total_joules
+from hatdfed.core.energy.prices import draw_prices
+from hatdfed.runs.play import run
 
 PAPER = {
     "num_devices": 30,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hatdfed.policies import POLICIES
+from hatdfed.core.policies import POLICIES
 from hatdfed.testing import TopologyPolicyLaws
 
 IMPOSSIBLE = {"epidemic-oracle": (2,)}

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.coordinator import best_links_utility, links_in_budget
-from hatdfed.policies.base import PolicyContext
-from hatdfed.policies.link_bandit import LinkBandit, reward_estimate, theorem_learning_rate
-from hatdfed.policies.random_links import RandomLinks
+from hatdfed.core.coordinator import best_links_utility, links_in_budget
+from hatdfed.core.drawing.budgeted import cap_to_budget
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.base import PolicyContext
+from hatdfed.core.policies.link_bandit import LinkBandit, reward_estimate, theorem_learning_rate
+from hatdfed.core.policies.random_links import RandomLinks
+from hatdfed.core.regret import best_learning_rate, printed_bound, standard_bound
 from hatdfed.randomness import stream
-from hatdfed.regret_bounds import best_learning_rate, printed_bound, standard_bound
-from hatdfed.selection import cap_to_budget
-from hatdfed.topology import all_links
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/theory.md").read_text(encoding="utf-8")

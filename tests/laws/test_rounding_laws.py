@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hatdfed.core.drawing.budgeted import cap_to_budget, dependent_rounding, is_valid_draw, sequential_rounding
 from hatdfed.randomness import stream
-from hatdfed.selection import cap_to_budget, dependent_rounding, is_valid_draw, sequential_rounding
 
 EXAMPLE = [Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(1, 4), Fraction(1, 4)]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hatdfed.aggregation import AGGREGATORS
-from hatdfed.learning.datasets import DATASETS
-from hatdfed.learning.networks import NETWORKS
-from hatdfed.link_codecs import CODECS
+from hatdfed.data.datasets import DATASETS
+from hatdfed.server.aggregation import AGGREGATORS
+from hatdfed.server.codecs import CODECS
+from hatdfed.server.networks import NETWORKS
 from hatdfed.testing import AggregatorLaws, CodecLaws, DatasetLaws, NetworkLaws
 
 

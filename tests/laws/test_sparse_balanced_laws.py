@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hatdfed.balanced import balance
-from hatdfed.candidates import regular_graph, spread
+from hatdfed.core.candidates import regular_graph, spread
+from hatdfed.core.drawing.regular import balance
+from hatdfed.core.drawing.regular_sparse import UNITS, balanced_units, halving_rounding
 from hatdfed.randomness import stream
-from hatdfed.sparse_balanced import UNITS, balanced_units, halving_rounding
 
 problems = st.integers(3, 30).flatmap(
     lambda n: st.integers(2, n - 1).flatmap(

@@ -25,4 +25,4 @@ def one_thread():
 @pytest.fixture
 def eager(monkeypatch):
     """Edges in this process dial again at once."""
-    monkeypatch.setattr("hatdfed.node.edge.random.random", lambda: 0.0)
+    monkeypatch.setattr("hatdfed.deploy.edge.edge.random.random", lambda: 0.0)

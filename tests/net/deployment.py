@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 
-from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
-from hatdfed.net.ends import Ends
-from hatdfed.net.identity.authority import LIFETIME
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.keys import csr, make_key
-from hatdfed.net.identity.names import edge
-from hatdfed.net.identity.office import create_office
-from hatdfed.net.settings import DeploySettings
-from hatdfed.node.edge import Edge, Place
-from hatdfed.node.outfit import simulated_outfit
-from hatdfed.node.store import EdgeStore
-from hatdfed.resolve import resolve
+from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+from hatdfed.deploy.coordinator.settings import DeploySettings
+from hatdfed.deploy.edge.edge import Edge, Place
+from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.edge.store import EdgeStore
+from hatdfed.deploy.identity.authority import LIFETIME
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import create_identity_store
+from hatdfed.deploy.identity.keys import csr, make_key
+from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.transport.endpoints import Endpoints
+from hatdfed.setup.layers import resolve
 
 QUICK = DeploySettings(beat_seconds=0.2, away_seconds=2.0, idle_seconds=2.0, round_seconds=20.0)
 
@@ -30,7 +30,7 @@ class Deployment:
 
     def __init__(self, folder, config, quick=QUICK, *, secure=True, desk=None, lifetime=LIFETIME):
         self.folder, self.config, self.quick, self.desk = folder, config, quick, desk
-        self.office = create_office(folder / "ca", lifetime) if secure else None
+        self.office = create_identity_store(folder / "ca", lifetime) if secure else None
         self.edges = {}
         self.tasks = {}
 
@@ -45,7 +45,7 @@ class Deployment:
         await self.stop_coordinator()
 
     async def start_coordinator(self, port=0):
-        ends = Ends(None) if self.office is None else Ends(self.office.identity)
+        ends = Endpoints(None) if self.office is None else Endpoints(self.office.identity)
         hosting = Hosting(self.folder / "run", f"127.0.0.1:{port}", ends, self.office, self.desk)
         self.process = CoordinatorProcess(self.config, self.quick, hosting)
         self.run = asyncio.ensure_future(self.process.serve())
@@ -65,16 +65,16 @@ class Deployment:
     def ends(self, name):
         """The network ends of an edge, with an identity of its own."""
         if self.office is None:
-            return Ends(None, edge(name))
+            return Endpoints(None, edge(name))
         folder = IdentityFolder(self.folder / "identities" / name)
         if not folder.cert_file.exists():
             key = make_key()
             (self.folder / "identities").mkdir(exist_ok=True)
             cert = self.office.authority.sign(csr(key), edge(name), self.office.lifetime)
             folder.save(key, cert, self.office.authority.pem)
-        return Ends(folder, edge(name))
+        return Endpoints(folder, edge(name))
 
-    def start_edge(self, name, *, outfit=simulated_outfit, listen="127.0.0.1:0", advertise="", ends=None):
+    def start_edge(self, name, *, outfit=simulated_setup, listen="127.0.0.1:0", advertise="", ends=None):
         place = Place(f"127.0.0.1:{self.port}", listen, advertise, patience=20.0, desk=self.desk)
         self.edges[name] = Edge(place, ends or self.ends(name), EdgeStore(self.folder / "stores" / name), outfit)
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())

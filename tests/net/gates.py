@@ -2,7 +2,7 @@
 
 import threading
 
-from hatdfed.node.outfit import simulated_outfit
+from hatdfed.deploy.edge.setup import simulated_setup
 
 
 class Gate:
@@ -14,7 +14,7 @@ class Gate:
 
     def __call__(self, config, index):
         """An outfit whose data come through the gate."""
-        outfit = simulated_outfit(config, index)
+        outfit = simulated_setup(config, index)
         return outfit._replace(source=_Gated(outfit.source, self))
 
     def is_reached(self, t):

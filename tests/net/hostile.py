@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 
-from hatdfed.net.identity.names import COORDINATOR, EDGE_ROLE, Node
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.protocol.hatdfed_pb2_grpc import CoordinationStub, PeerStub
-from hatdfed.net.services import PROTOCOL
-from hatdfed.net.wire import MAGIC
-from hatdfed.node.outfit import simulated_outfit
+from hatdfed.deploy.coordinator.services import PROTOCOL
+from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, Node
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub, PeerStub
+from hatdfed.server.message import MAGIC
 
 
 class Trap:
@@ -87,7 +87,7 @@ class HostileMember:
                             return
 
     def prepared(self):
-        outfit = simulated_outfit(self.config, self.welcome.index)
+        outfit = simulated_setup(self.config, self.welcome.index)
         return pb.Prepared(
             epoch=self.welcome.epoch,
             num_params=outfit.program.learner.num_params,

@@ -11,14 +11,14 @@ import time
 import yaml
 from tests.net.deployment import QUICK
 
+from hatdfed.deploy.coordinator.journal import Journal
+from hatdfed.deploy.edge.edge import Edge, Place
+from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.edge.store import EdgeStore
+from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError
-from hatdfed.net.ends import Ends
-from hatdfed.net.identity.names import edge
-from hatdfed.net.journal import Journal
-from hatdfed.node.edge import Edge, Place
-from hatdfed.node.outfit import simulated_outfit
-from hatdfed.node.store import EdgeStore
-from hatdfed.records.folder import RunFolder
+from hatdfed.runs.records.folder import RunFolder
 
 HATDFED = [sys.executable, "-m", "hatdfed"]
 KILLED = 137
@@ -67,10 +67,10 @@ class Processes:
         self.started.append(process)
         return process
 
-    def start_edge(self, name, outfit=simulated_outfit):
+    def start_edge(self, name, outfit=simulated_setup):
         """In this process."""
         place = Place(f"127.0.0.1:{self.port}", "127.0.0.1:0", patience=30.0)
-        self.edges[name] = Edge(place, Ends(None, edge(name)), EdgeStore(self.folder / "stores" / name), outfit)
+        self.edges[name] = Edge(place, Endpoints(None, edge(name)), EdgeStore(self.folder / "stores" / name), outfit)
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hatdfed.net.identity.exchange import ask_desk, verified_by
+from hatdfed.deploy.identity.exchange import ask_desk, verified_by
 
 HOST = "127.0.0.1"
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 from tests.net.deployment import QUICK
 
-from hatdfed.net.journal import Journal
-from hatdfed.net.station import Station
+from hatdfed.deploy.coordinator.edge_hub import EdgeHub
+from hatdfed.deploy.coordinator.journal import Journal
 
 
 class EmptyHall:
@@ -26,7 +26,7 @@ class EmptyHall:
 
 def test_servers_that_a_round_closes_without_are_named(play, tmp_path, caplog, monkeypatch):
     journal = Journal(tmp_path / "journal.sqlite")
-    station = Station(journal, QUICK, 3, epoch=1, next_round=0)
+    station = EdgeHub(journal, QUICK, 3, epoch=1, next_round=0)
     for name in ("edge-7", "edge-8", "edge-9"):
         station.admit(name, "")
     station.hall = EmptyHall()

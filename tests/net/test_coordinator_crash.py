@@ -8,9 +8,9 @@ import torch
 from tests.net.deployment import settings
 from tests.net.processes import KILLED, Processes, ended
 
-from hatdfed.build.simulation import make_simulation
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.loop import run
+from hatdfed.core.loop import run
+from hatdfed.data.datasets import load_dataset
+from hatdfed.setup.build.simulation import make_simulation
 
 POINTS = [
     "before-plan-commit",

@@ -14,8 +14,8 @@ import pytest
 from hatdfed.cli.app import main
 from hatdfed.cli.edge import _reached_at
 from hatdfed.errors import ConfigError
-from hatdfed.records.folder import RunFolder
-from hatdfed.resolve import resolve
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.setup.layers import resolve
 
 RUN = "dataset: synthetic\nnetwork: linear\nservers: 2\nrounds: 2\n"
 SECONDS = 60

@@ -10,8 +10,8 @@ from tests.net.deployment import Deployment, settings
 from tests.net.gates import Gate
 from tests.net.processes import KILLED, Processes, ended
 
-from hatdfed.net.settings import DeploySettings
-from hatdfed.node.store import EdgeStore
+from hatdfed.deploy.coordinator.settings import DeploySettings
+from hatdfed.deploy.edge.store import EdgeStore
 
 FEW = DeploySettings(min_servers=2, beat_seconds=0.1, away_seconds=1.0, idle_seconds=1.0, round_seconds=30.0)
 

@@ -13,12 +13,12 @@ from tests.net.deployment import QUICK, settings
 from tests.net.processes import HATDFED, Processes, ended
 
 from hatdfed.cli.app import main
+from hatdfed.deploy.coordinator.journal import Journal
+from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+from hatdfed.deploy.coordinator.trouble import named_trouble
+from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError, TroubleError
-from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
-from hatdfed.net.ends import Ends
-from hatdfed.net.journal import Journal
-from hatdfed.net.trouble import named_trouble
-from hatdfed.records.checkpoint import write_atomically
+from hatdfed.runs.records.checkpoint import write_atomically
 
 
 def small_disk(size):
@@ -105,7 +105,7 @@ def test_the_command_ends_with_the_code_of_its_error(monkeypatch, capfd, error, 
 
 
 def process(folder, rounds):
-    hosting = Hosting(folder, "127.0.0.1:0", Ends(None))
+    hosting = Hosting(folder, "127.0.0.1:0", Endpoints(None))
     return CoordinatorProcess(settings(rounds=rounds), QUICK, hosting)
 
 

@@ -12,15 +12,15 @@ from tests.net.deployment import settings
 from typer.testing import CliRunner
 
 import hatdfed
-from hatdfed.build.program import make_program
-from hatdfed.build.world import make_pools
 from hatdfed.cli.app import app
+from hatdfed.data.datasets import load_dataset
+from hatdfed.deploy.edge.export import Exporter, StoredModel, settings_of, stored_model
+from hatdfed.deploy.edge.store import EdgeStore, Kept
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.learning.networks import network_maker
-from hatdfed.node.export import Exporter, StoredModel, settings_of, stored_model
-from hatdfed.node.store import EdgeStore, Kept
-from hatdfed.records.folder import RunFolder
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.server.networks import network_maker
+from hatdfed.setup.build.program import make_program
+from hatdfed.setup.build.world import make_pools
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from tests.net.deployment import QUICK, Deployment, settings
 from tests.net.gates import Gate
 from tests.net.processes import Processes, ended
 
-from hatdfed.net.durable import DurableCoordinator
-from hatdfed.net.ends import Ends
-from hatdfed.net.identity.names import COORDINATOR
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.protocol.hatdfed_pb2_grpc import OperationStub
-from hatdfed.node.edge import RefusedError
+from hatdfed.deploy.coordinator.durable import DurableCoordinator
+from hatdfed.deploy.edge.edge import RefusedError
+from hatdfed.deploy.identity.names import COORDINATOR
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
+from hatdfed.deploy.transport.endpoints import Endpoints
 
 FEW = QUICK.model_copy(update={"min_servers": 2, "away_seconds": 1.0, "beat_seconds": 0.1})
 
@@ -156,7 +156,9 @@ async def drained(folder):
         await deployment.until(lambda: gate.is_reached(0) and deployment.active == 3)
         gate.release(0)
         await deployment.until(lambda: gate.is_reached(1))
-        async with Ends(deployment.office.identity).channel(f"127.0.0.1:{deployment.port}", COORDINATOR) as channel:
+        async with Endpoints(deployment.office.identity).channel(
+            f"127.0.0.1:{deployment.port}", COORDINATOR
+        ) as channel:
             await OperationStub(channel).Drain(pb.NodeName(name="edge-2"), timeout=5)
         gate.open()
         why = await asyncio.wait_for(deployment.tasks["edge-2"], 20)

@@ -8,8 +8,8 @@ from tests.net.cuts import Cut
 from tests.net.deployment import Deployment, settings
 from tests.net.gates import Gate
 
-from hatdfed.net.membership import Membership
-from hatdfed.net.settings import DeploySettings
+from hatdfed.deploy.coordinator.membership import Membership
+from hatdfed.deploy.coordinator.settings import DeploySettings
 
 QUICK = DeploySettings(beat_seconds=0.1, away_seconds=2.0, idle_seconds=0.3, round_seconds=30.0)
 
@@ -41,8 +41,8 @@ async def cut_for_a_while(folder):
 
 
 def test_two_edges_that_were_cut_off_from_each_other_get_links_again(play, tmp_path, one_thread, monkeypatch, caplog):
-    monkeypatch.setattr("hatdfed.net.membership._AGAIN_SECONDS", 0.3)
-    caplog.set_level("INFO", "hatdfed.net.coordinator")
+    monkeypatch.setattr("hatdfed.deploy.coordinator.membership._AGAIN_SECONDS", 0.3)
+    caplog.set_level("INFO", "hatdfed.deploy.coordinator")
     during, after = play(cut_for_a_while(tmp_path))
     assert during["apart"] == [["edge-0", "edge-1"]]
     assert [server["doing"].partition("; ")[2] for server in during["servers"]] == [

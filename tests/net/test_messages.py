@@ -7,11 +7,11 @@ import numpy as np
 from tests.net.deployment import QUICK, Deployment, settings
 from tests.net.gates import Gate
 
-from hatdfed.net.identity.names import edge
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.protocol.hatdfed_pb2_grpc import PeerStub
-from hatdfed.net.transfer import frames
-from hatdfed.net.wire import Message, pack
+from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import PeerStub
+from hatdfed.deploy.transport.frames import frames
+from hatdfed.server.message import Message, pack
 
 SHORT = QUICK.model_copy(update={"idle_seconds": 0.5, "round_seconds": 60.0})
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tests.net.deployment import Deployment, settings
 
-from hatdfed.build.simulation import make_simulation
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.loop import run
+from hatdfed.core.loop import run
+from hatdfed.data.datasets import load_dataset
+from hatdfed.setup.build.simulation import make_simulation
 
 TOLERANCE = 1e-5
 

@@ -10,13 +10,13 @@ import pytest
 from tests.net.deployment import QUICK, Deployment, settings
 from tests.net.gates import Gate
 
+from hatdfed.deploy.edge.edge import RefusedError
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import create_identity_store
+from hatdfed.deploy.identity.keys import csr, make_key
+from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import IdentityError
-from hatdfed.net.ends import Ends
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.keys import csr, make_key
-from hatdfed.net.identity.names import edge
-from hatdfed.net.identity.office import create_office
-from hatdfed.node.edge import RefusedError
 
 FEW = QUICK.model_copy(update={"min_servers": 2, "away_seconds": 1.0})
 
@@ -24,7 +24,7 @@ FEW = QUICK.model_copy(update={"min_servers": 2, "away_seconds": 1.0})
 def identity(folder, office, name, lifetime=timedelta(hours=1)):
     key, found = make_key(), IdentityFolder(folder)
     found.save(key, office.authority.sign(csr(key), edge(name), lifetime), office.authority.pem)
-    return Ends(found, edge(name))
+    return Endpoints(found, edge(name))
 
 
 async def turned_away(folder, make_ends, *, secure=True):
@@ -41,12 +41,12 @@ async def turned_away(folder, make_ends, *, secure=True):
 
 def noted(caplog):
     """What the coordinator's front desk has written down about those it refused."""
-    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.net.desk"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.deploy.identity.join_server"]
     return [line for line in lines if line.startswith("Refused")]
 
 
 def test_an_edge_of_another_authority_is_told_so(play, tmp_path, one_thread, caplog):
-    other = create_office(tmp_path / "other")
+    other = create_identity_store(tmp_path / "other")
     sentence, seconds = play(turned_away(tmp_path, lambda _: identity(tmp_path / "mine", other, "edge-9")))
     assert "did not prove that it is the coordinator" in sentence
     assert "join again" in sentence
@@ -66,14 +66,14 @@ def test_an_edge_whose_certificate_has_expired_is_told_so(play, tmp_path, one_th
 
 
 def test_an_edge_in_plain_text_is_told_that_certificates_are_wanted(play, tmp_path, one_thread, caplog):
-    sentence, _ = play(turned_away(tmp_path, lambda _: Ends(None, edge("edge-9"))))
+    sentence, _ = play(turned_away(tmp_path, lambda _: Endpoints(None, edge("edge-9"))))
     assert "wants certificates" in sentence
     (line,) = noted(caplog)
     assert "without a certificate" in line
 
 
 def test_an_edge_with_a_certificate_is_told_that_the_coordinator_has_none(play, tmp_path, one_thread):
-    office = create_office(tmp_path / "other")
+    office = create_identity_store(tmp_path / "other")
     ends = identity(tmp_path / "mine", office, "edge-9")
     sentence, _ = play(turned_away(tmp_path, lambda _: ends, secure=False))
     assert "speaks plain text" in sentence
@@ -86,14 +86,14 @@ def test_an_edge_on_the_deny_list_is_told_so_and_the_coordinator_notes_it(play, 
 
     sentence, _ = play(turned_away(tmp_path, denied))
     assert "edge-9 is on the deny-list" in sentence
-    lines = [record for record in caplog.records if record.name == "hatdfed.net.coordinator"]
+    lines = [record for record in caplog.records if record.name == "hatdfed.deploy.coordinator"]
     assert [line.getMessage() for line in lines if "deny" in line.getMessage()] == [
         "refused: edge-9 is on the deny-list."
     ]
 
 
 def test_an_edge_of_another_version_is_told_so(play, tmp_path, one_thread, monkeypatch, caplog):
-    monkeypatch.setattr("hatdfed.node.edge.PROTOCOL", 99)
+    monkeypatch.setattr("hatdfed.deploy.edge.edge.PROTOCOL", 99)
     sentence, _ = play(turned_away(tmp_path, lambda deployment: deployment.ends("edge-9")))
     assert "with protocol 99" in sentence
     assert "Install the same version on both." in sentence

@@ -14,11 +14,11 @@ import pytest
 from tests.net.deployment import Deployment, settings
 from tests.net.hostile import HostileMember, bad_bytes
 
-from hatdfed.net.identity.names import COORDINATOR, EDGE_ROLE, Node
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.protocol.hatdfed_pb2_grpc import CoordinationStub
-from hatdfed.net.services import PROTOCOL
-from hatdfed.net.settings import DeploySettings
+from hatdfed.deploy.coordinator.services import PROTOCOL
+from hatdfed.deploy.coordinator.settings import DeploySettings
+from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, Node
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "hatdfed").rglob("*.py"))

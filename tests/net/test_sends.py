@@ -5,23 +5,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from hatdfed.deploy.coordinator.durable import DurableCoordinator
+from hatdfed.deploy.coordinator.manifest import Manifest
+from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.transport.frames import MOST_SENDS
 from hatdfed.errors import WireError
-from hatdfed.net.durable import DurableCoordinator
-from hatdfed.net.manifest import Manifest
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.transfer import MOST_SENDS
-from hatdfed.node.exchange import Exchange
-from hatdfed.resolve import resolve
+from hatdfed.setup.layers import resolve
 
 
 @pytest.fixture
 def exchange(monkeypatch):
-    monkeypatch.setattr("hatdfed.node.exchange.packed_parts", lambda *_, **__: [b"x" * 1000])
-    monkeypatch.setattr("hatdfed.node.exchange.payload_bits", lambda payload: 32.0 * 250)
+    monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.packed_parts", lambda *_, **__: [b"x" * 1000])
+    monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.payload_bits", lambda payload: 32.0 * 250)
     offer = SimpleNamespace(payload=None)
     learner = SimpleNamespace(num_params=1000)
     program = SimpleNamespace(learner=learner, address=lambda server, offer, receiver: (offer, None))
-    found = Exchange("run", "float32", 0, program)
+    found = RoundMailbox("run", "float32", 0, program)
     found.whole = offer
     return found
 

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from tests.net.deployment import Deployment, settings
 
+from hatdfed.deploy.coordinator.edge_hub import EdgeHub
+from hatdfed.deploy.coordinator.journal import Journal
+from hatdfed.deploy.coordinator.membership import NameTakenError
+from hatdfed.deploy.coordinator.settings import DeploySettings
+from hatdfed.deploy.edge.edge import Edge, RefusedError
+from hatdfed.deploy.edge.store import EdgeStore
 from hatdfed.errors import RunFolderError
-from hatdfed.net.claims import NameTakenError
-from hatdfed.net.journal import Journal
-from hatdfed.net.settings import DeploySettings
-from hatdfed.net.station import Station
-from hatdfed.node.edge import Edge, RefusedError
-from hatdfed.node.store import EdgeStore
 
 
 def test_a_store_is_one_edges(tmp_path):
@@ -75,7 +75,7 @@ def test_an_identity_that_was_copied_is_refused_while_the_first_is_there(play, t
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("hatdfed.net.station.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("hatdfed.deploy.coordinator.edge_hub.time.monotonic", lambda: now[0])
     return now
 
 
@@ -83,7 +83,7 @@ def clock(monkeypatch):
 def station(tmp_path, clock):
     """With edge-0 connected as process "one"."""
     journal = Journal(tmp_path / "journal.sqlite")
-    station = Station(journal, DeploySettings(away_seconds=20.0), 2, epoch=1, next_round=0)
+    station = EdgeHub(journal, DeploySettings(away_seconds=20.0), 2, epoch=1, next_round=0)
     station.orders = station.watch(station.admit("edge-0", "here:1", "one"))
     yield station
     journal.close()

@@ -9,17 +9,17 @@ from tests.net.deployment import QUICK, Deployment, settings
 from tests.net.gates import Gate
 from tests.net.test_coordinator_crash import undisturbed
 
-from hatdfed.edge_server import ServerState
+from hatdfed.deploy.coordinator.journal import Journal
+from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+from hatdfed.deploy.edge.store import EdgeStore, Kept
+from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError
-from hatdfed.learning.optimisers import OptimiserState
-from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
-from hatdfed.net.ends import Ends
-from hatdfed.net.journal import Journal
-from hatdfed.node.store import EdgeStore, Kept
+from hatdfed.server.optimisers import OptimiserState
+from hatdfed.server.program import ServerState
 
 
 def process(folder, config=None):
-    return CoordinatorProcess(config or settings(), QUICK, Hosting(folder, "127.0.0.1:0", Ends(None)))
+    return CoordinatorProcess(config or settings(), QUICK, Hosting(folder, "127.0.0.1:0", Endpoints(None)))
 
 
 def test_a_second_coordinator_on_the_same_folder_is_refused(tmp_path):

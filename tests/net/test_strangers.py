@@ -9,20 +9,20 @@ import pytest
 from tests.net.deployment import QUICK, Deployment, settings
 from tests.net.strangers import HOST, Drip, authority_at
 
+from hatdfed.deploy.coordinator.metrics import serve_metrics
+from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+from hatdfed.deploy.identity.exchange import ask_desk, verified_by
+from hatdfed.deploy.identity.identity_store import IdentityStore, create_identity_store
+from hatdfed.deploy.identity.join_server import JoinServer
+from hatdfed.deploy.identity.names import COORDINATOR
+from hatdfed.deploy.transport import endpoints as ends
+from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import ConfigError, IdentityError
-from hatdfed.net import ends
-from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
-from hatdfed.net.desk import FrontDesk
-from hatdfed.net.ends import Ends
-from hatdfed.net.identity.exchange import ask_desk, verified_by
-from hatdfed.net.identity.names import COORDINATOR
-from hatdfed.net.identity.office import Office, create_office
-from hatdfed.net.metrics import serve_metrics
 
 
 @pytest.fixture
 def office(tmp_path):
-    return create_office(tmp_path / "ca")
+    return create_identity_store(tmp_path / "ca")
 
 
 def handshake_within(monkeypatch, milliseconds):
@@ -35,7 +35,7 @@ def handshake_within(monkeypatch, milliseconds):
 
 @pytest.fixture(autouse=True)
 def little_grace(monkeypatch):
-    monkeypatch.setattr("hatdfed.net.guests._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("hatdfed.deploy.transport.connection_limit._GRACE_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize(("secure", "first"), [(True, b"\x16\x03\x01"), (False, b"PRI * HTTP/2")], ids=["tls", "plain"])
@@ -43,7 +43,7 @@ def test_a_handshake_that_does_not_end_is_given_up(play, office, monkeypatch, se
     handshake_within(monkeypatch, 500)
 
     async def scene():
-        own = Ends(office.identity if secure else None)
+        own = Endpoints(office.identity if secure else None)
         server = own.server()
         port = own.listen(server, f"{HOST}:0")
         await server.start()
@@ -59,7 +59,7 @@ def test_strangers_cannot_use_up_the_files_of_a_process(play, office, monkeypatc
     monkeypatch.setattr(ends.resource, "getrlimit", lambda which: (100, 100))
 
     async def scene():
-        own = Ends(office.identity)
+        own = Endpoints(office.identity)
         server = own.server()
         port = own.listen(server, f"{HOST}:0")
         await server.start()
@@ -86,7 +86,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(monkeypatch, limits
 
 def test_dawdlers_at_the_desk_keep_nobody_from_joining(play, office, caplog):
     async def scene():
-        async with FrontDesk(office, host=HOST, port=0) as desk, Drip(desk.port, 64) as drip:
+        async with JoinServer(office, host=HOST, port=0) as desk, Drip(desk.port, 64) as drip:
             for _ in range(3):
                 async with asyncio.timeout(2):
                     assert (await authority_at(desk.port, office))["ca"]
@@ -94,24 +94,24 @@ def test_dawdlers_at_the_desk_keep_nobody_from_joining(play, office, caplog):
             return desk.refusals["crowded"]
 
     assert play(scene()) >= 32
-    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.net.desk"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.deploy.identity.join_server"]
     assert len(lines) == 1, "one line for all of them"
     assert "that asked for nothing: 1, the last from 127.0.0.1 [crowded]" in lines[0]
 
 
 def test_many_in_earnest_at_once_are_all_served(play, office, monkeypatch):
     async def scene():
-        async with FrontDesk(office, host=HOST, port=0, max_connections=4) as desk:
+        async with JoinServer(office, host=HOST, port=0, max_connections=4) as desk:
             await asyncio.gather(*(authority_at(desk.port, office) for _ in range(40)))
             return desk.refusals
 
-    monkeypatch.setattr("hatdfed.net.guests._GRACE_SECONDS", 5.0)
+    monkeypatch.setattr("hatdfed.deploy.transport.connection_limit._GRACE_SECONDS", 5.0)
     assert not play(scene())
 
 
 def test_the_address_that_has_most_places_gives_way(play, office):
     async def scene():
-        async with FrontDesk(office, host=HOST, port=0, max_connections=4) as desk:
+        async with JoinServer(office, host=HOST, port=0, max_connections=4) as desk:
             reader, patient = await asyncio.open_connection(HOST, desk.port, local_addr=("127.0.0.2", 0))
             async with Drip(desk.port, 30) as drip:
                 await drip.gone(left=3)
@@ -130,11 +130,11 @@ def test_a_caller_whose_token_is_being_used_is_not_pushed_out(play, office, monk
         go_on.wait(10)
         raise IdentityError("the-end", "It was not pushed out.")
 
-    monkeypatch.setattr(Office, "enroll", slow)
+    monkeypatch.setattr(IdentityStore, "enroll", slow)
     request = {"ask": "enroll", "token": "t", "csr": "x"}
 
     async def scene():
-        async with FrontDesk(office, host=HOST, port=0, max_connections=2) as desk:
+        async with JoinServer(office, host=HOST, port=0, max_connections=2) as desk:
             asking = asyncio.ensure_future(ask_desk(HOST, desk.port, verified_by(office.authority.pem), request))
             await asyncio.to_thread(begun.wait)
             async with Drip(desk.port, 5) as drip:
@@ -189,7 +189,7 @@ def test_dawdlers_at_the_metrics_keep_nobody_from_reading_them(play):
 
 
 def test_a_dawdler_at_the_metrics_is_hung_up_on(play, monkeypatch):
-    monkeypatch.setattr("hatdfed.net.metrics._SECONDS", 0.3)
+    monkeypatch.setattr("hatdfed.deploy.coordinator.metrics._SECONDS", 0.3)
 
     async def scene():
         async with serve_metrics(lambda: STATUS, HOST, 0) as port, Drip(port, 3, bytes_of=b"GET /") as drip:
@@ -214,6 +214,6 @@ def test_what_is_no_question_for_metrics_is_answered_in_one_line(play, caplog, l
 def test_a_port_for_metrics_that_is_taken_is_named(play, tmp_path):
     with socket.create_server((HOST, 0)) as taken:
         where = (HOST, taken.getsockname()[1])
-        hosting = Hosting(tmp_path / "run", f"{HOST}:0", Ends(None), metrics=where)
+        hosting = Hosting(tmp_path / "run", f"{HOST}:0", Endpoints(None), metrics=where)
         with pytest.raises(ConfigError, match=f"Metrics cannot be served at {HOST}:{where[1]}"):
             play(CoordinatorProcess(settings(), QUICK, hosting).serve())

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.transport.frames import CHUNK_BYTES, collect, first_frame, frames
 from hatdfed.errors import WireError
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.transfer import CHUNK_BYTES, collect, first_frame, frames
-from hatdfed.net.wire import MAGIC, Message, pack, pack_parts, tensor_parts, unpack
+from hatdfed.server.message import MAGIC, Message, pack, pack_parts, tensor_parts, unpack
 
 LIMIT = 10**6
 

@@ -5,20 +5,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hatdfed import loop, resume, run
-from hatdfed.build.placement import Placement
-from hatdfed.build.program import make_actors
-from hatdfed.build.shard import make_shard
-from hatdfed.build.simulation import make_batch, make_simulation
+from hatdfed import resume, run
 from hatdfed.cli.app import app
-from hatdfed.energy.prices import EnergyPrices
+from hatdfed.core import loop
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.links import Topology
+from hatdfed.core.round import RoundReport
+from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
-from hatdfed.fleets.sharded import LocalShards, ShardedFleet
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.resolve import config_budget, notes, resolve
-from hatdfed.round import RoundReport
-from hatdfed.session import config_digest
-from hatdfed.topology import Topology
+from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
+from hatdfed.runs.recorder import config_digest
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.program import make_actors
+from hatdfed.setup.build.ray_shards import make_shard
+from hatdfed.setup.build.simulation import make_batch, make_simulation
+from hatdfed.setup.layers import config_budget, notes, resolve
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
 FIXED = {

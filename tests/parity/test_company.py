@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hatdfed.build.placement import Placement
-from hatdfed.experiment import Job, play
-from hatdfed.resolve import resolve
+from hatdfed.runs.play import Job, play
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.layers import resolve
 
 CPU = Placement("stacked", "cpu")
 SETTINGS = [

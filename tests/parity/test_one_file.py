@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed.aggregation import Importance, Inbox, Probe
-from hatdfed.build.policy import make_coordinator, make_prices
-from hatdfed.build.program import initial_seed, make_program
-from hatdfed.build.world import make_pools, make_world
-from hatdfed.energy.prices import EnergyPrices
+from hatdfed.core.drawing.budgeted import cap_to_budget, sequential_rounding
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
+from hatdfed.core.utility import LinkUtility, RoundFacts
+from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.mailbox import MailboxFleet
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.learning.learner import Learner
-from hatdfed.learning.networks import linear
-from hatdfed.learning.optimisers import Adam
-from hatdfed.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
 from hatdfed.randomness import stream
-from hatdfed.resolve import resolve
-from hatdfed.selection import cap_to_budget, sequential_rounding
+from hatdfed.server.aggregation import Importance, Inbox, Probe
+from hatdfed.server.learner import Learner
+from hatdfed.server.networks import linear
+from hatdfed.server.optimisers import Adam
+from hatdfed.setup.build.coordinator import make_coordinator, make_prices
+from hatdfed.setup.build.program import initial_seed, make_program
+from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.layers import resolve
 from hatdfed.testing import feedback_for, policy_context
-from hatdfed.topology import all_links
-from hatdfed.utility import LinkUtility, RoundFacts
 
 PATH = Path(__file__).resolve().parents[2] / "examples" / "hat_dfed_in_one_file.py"
 SEEDS = range(40)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed.aggregation import PushSum, Uniform
-from hatdfed.edge_server import EdgeProgram
-from hatdfed.energy.prices import EnergyPrices
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.links import Topology
+from hatdfed.core.round import LinkDraw, RoundPlan
 from hatdfed.fleets.mailbox import MailboxFleet
-from hatdfed.learning.optimisers import Sgd
-from hatdfed.learning.work import Batch, Work
-from hatdfed.link_codecs import CODECS
 from hatdfed.randomness import stream
-from hatdfed.round import LinkDraw, RoundPlan
-from hatdfed.topology import Topology
+from hatdfed.server.aggregation import PushSum, Uniform
+from hatdfed.server.codecs import CODECS
+from hatdfed.server.optimisers import Sgd
+from hatdfed.server.program import EdgeProgram
+from hatdfed.server.work import Batch, Work
 
 SENDS_TO = {0: [1], 1: [2], 2: [0, 3], 3: [4], 4: [0]}
 GOALS = (1, 2, 3, 4, 5)

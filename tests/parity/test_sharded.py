@@ -7,19 +7,19 @@ import pytest
 import torch
 from tests.parity.same_rounds import assert_same_rounds
 
-from hatdfed import loop
-from hatdfed.build.program import initial_seed, make_actors
-from hatdfed.build.shard import make_shard
-from hatdfed.build.world import make_pools, make_world
-from hatdfed.fleets.member import FleetMember
-from hatdfed.fleets.rows import Execution, Member
-from hatdfed.fleets.shard_orders import cut, even_bounds
-from hatdfed.fleets.sharded import LocalShards, ShardedFleet
-from hatdfed.fleets.stacked import StackedFleet
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.resolve import resolve
-from hatdfed.round import LinkDraw, RoundPlan
-from hatdfed.topology import Topology
+from hatdfed.core import loop
+from hatdfed.core.links import Topology
+from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.data.datasets import load_dataset
+from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
+from hatdfed.fleets.sharded.orders import cut, even_bounds
+from hatdfed.fleets.stacked.fleet import StackedFleet
+from hatdfed.fleets.stacked.rows import Execution, RunServers
+from hatdfed.fleets.stacked.run_view import RunView
+from hatdfed.setup.build.program import initial_seed, make_actors
+from hatdfed.setup.build.ray_shards import make_shard
+from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
 ROUNDS = 4
@@ -35,8 +35,8 @@ def whole(config):
     world = make_world(config, DATASET, make_pools(DATASET))
     coordinator, program = make_actors(config, DATASET)
     seeds = [initial_seed(config, i) for i in range(config.servers)]
-    member = Member(program, world.sources, coordinator.prices, seeds)
-    return coordinator, FleetMember(StackedFleet([member], Execution(torch.device("cpu"), 4, 5)), 0)
+    member = RunServers(program, world.sources, coordinator.prices, seeds)
+    return coordinator, RunView(StackedFleet([member], Execution(torch.device("cpu"), 4, 5)), 0)
 
 
 def sharded(config, bounds):

@@ -9,25 +9,25 @@ import torch
 from tests.parity.same_rounds import assert_same_rounds
 from torch import nn
 
-from hatdfed import loop
-from hatdfed.aggregation import Merged, Rule
-from hatdfed.build.placement import Placement
-from hatdfed.build.program import initial_seed, make_actors
-from hatdfed.build.simulation import make_batch, make_simulation
-from hatdfed.build.world import make_pools, make_world
+from hatdfed.core import loop
+from hatdfed.core.links import Topology
+from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.data.datasets import load_dataset
+from hatdfed.fleets.kernels.stages import TorchStages, stage_kernels
 from hatdfed.fleets.mailbox import MailboxFleet
-from hatdfed.fleets.member import FleetMember
-from hatdfed.fleets.rows import Execution, Member
-from hatdfed.fleets.stacked import StackedFleet
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.learning.learner import Learner
-from hatdfed.learning.networks import NETWORKS
-from hatdfed.learning.optimisers import Sgd
-from hatdfed.learning.stacked.kernels import TorchStages, stage_kernels
-from hatdfed.methods import METHODS
-from hatdfed.resolve import resolve
-from hatdfed.round import LinkDraw, RoundPlan
-from hatdfed.topology import Topology
+from hatdfed.fleets.stacked.fleet import StackedFleet
+from hatdfed.fleets.stacked.rows import Execution, RunServers
+from hatdfed.fleets.stacked.run_view import RunView
+from hatdfed.server.aggregation import Merged, Rule
+from hatdfed.server.learner import Learner
+from hatdfed.server.networks import NETWORKS
+from hatdfed.server.optimisers import Sgd
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.program import initial_seed, make_actors
+from hatdfed.setup.build.simulation import make_batch, make_simulation
+from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.layers import resolve
+from hatdfed.setup.methods import METHODS
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
 CPU = torch.device("cpu")
@@ -66,11 +66,11 @@ def stacked_alone(config, *, rows_at_once=4, kernels=None, **changes):
     world = make_world(config, DATASET, pools)
     coordinator, program = make_actors(config, DATASET)
     program = dataclasses.replace(program, **changes)
-    member = Member(
+    member = RunServers(
         program, world.sources, coordinator.prices, [initial_seed(config, i) for i in range(config.servers)]
     )
     fleet = StackedFleet([member], Execution(CPU, rows_at_once, rows_at_once + 1, kernels=kernels))
-    return coordinator, FleetMember(fleet, 0)
+    return coordinator, RunView(fleet, 0)
 
 
 def mailboxes(config, **changes):
@@ -281,7 +281,7 @@ def test_runs_of_different_pools_are_refused():
     for _ in range(2):
         coordinator, program = make_actors(config, DATASET)
         sources = make_world(config, DATASET, make_pools(DATASET)).sources
-        members.append(Member(program, sources, coordinator.prices, [1] * 6))
+        members.append(RunServers(program, sources, coordinator.prices, [1] * 6))
     with pytest.raises(ValueError, match="share one pool"):
         StackedFleet(members, Execution(CPU, 4))
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hatdfed.batches import How, play_jobs
-from hatdfed.build.placement import Placement
-from hatdfed.experiment import Job, play
 from hatdfed.fleets.mailbox import MailboxFleet
-from hatdfed.records import database
-from hatdfed.resolve import resolve
-from hatdfed.workers import WorkerDiedError, Workers
+from hatdfed.runs.play import Job, play
+from hatdfed.runs.records import database
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.layers import resolve
+from hatdfed.sweeps.batches import PlayOptions, play_jobs
+from hatdfed.sweeps.workers import WorkerDiedError, Workers
 
 CPU = Placement("stacked", "cpu")
 
@@ -81,7 +81,7 @@ def test_mailboxes_are_made_one_fleet_at_a_time(monkeypatch):
 def test_all_jobs_are_played_and_their_rounds_are_counted(processes):
     jobs = {number: Job(config(seed=number, network=("linear", "small-cnn")[number % 2])) for number in range(6)}
     done, told = {}, []
-    how = How(CPU, on_rounds=lambda *progress: told.append(progress))
+    how = PlayOptions(CPU, on_rounds=lambda *progress: told.append(progress))
     play_jobs(jobs, processes, how, lambda number, result: done.update({number: result}))
     assert {number: result.config for number, result in done.items()} == {n: job.config for n, job in jobs.items()}
     assert told[-1] == (24, 24)
@@ -154,7 +154,7 @@ def test_a_worker_that_is_killed_takes_only_its_own_task():
 def test_workers_end_with_the_process_that_started_them():
     script = (
         "import multiprocessing, os, signal, sys, time\n"
-        "from hatdfed.workers import Workers\n"
+        "from hatdfed.sweeps.workers import Workers\n"
         "if __name__ == '__main__':\n"
         "    workers = Workers(1, 'cpu')\n"
         "    workers.start('long', time.sleep, 1)\n"

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from hatdfed.codecs import message_share, payload_bits
 from hatdfed.errors import WireError
-from hatdfed.few_bits import Int4, Int8
-from hatdfed.link_codecs import CODECS, TopK
+from hatdfed.server.codecs import CODECS, TopK
+from hatdfed.server.codecs.base import message_share, payload_bits
+from hatdfed.server.codecs.block_quantised import Int4, Int8
 
 MODEL = torch.tensor([0.0, 1.5, -2.25, 1e-4, 3e4])
 

@@ -12,13 +12,13 @@ from rich.console import Console
 
 import hatdfed.cli.tables as tables
 from hatdfed.cli.app import main
-from hatdfed.comparison import compare
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.experiment import play, run
-from hatdfed.methods import METHODS, Method
-from hatdfed.records.folder import RunFolder
-from hatdfed.resolve import resolve
-from hatdfed.standing import read_run
+from hatdfed.runs.play import play, run
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.setup.layers import resolve
+from hatdfed.setup.methods import METHODS, Method
+from hatdfed.sweeps.compare import compare
+from hatdfed.sweeps.resume_state import read_run
 
 SMALL = {
     "dataset": "synthetic",
@@ -65,7 +65,7 @@ def no_play(*_, **__):
 
 
 def test_a_finished_comparison_is_read_and_not_played(finished, copy, monkeypatch):
-    monkeypatch.setattr("hatdfed.batches.play", no_play)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", no_play)
     seen = []
     again = compare(["rnd", "local"], seeds=2, out=copy, on_run=lambda _, *place: seen.append(place), **SMALL)
     assert again.summary == finished[1].summary
@@ -78,7 +78,7 @@ def test_a_half_finished_comparison_plays_what_is_missing_and_gives_the_same_tab
     (copy / "local-seed1" / "run.sqlite").unlink()  # stopped at its beginning
     played = []
     monkeypatch.setattr(
-        "hatdfed.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
+        "hatdfed.sweeps.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
     )
     again = compare(["rnd", "local"], seeds=2, out=copy, **SMALL)
     assert [(job.config.method, job.config.seed) for job in played] == [("rnd", 1), ("local", 0), ("local", 1)]
@@ -107,7 +107,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
 
 
 def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, monkeypatch):
-    monkeypatch.setattr("hatdfed.batches.play", no_play)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", no_play)
     with pytest.raises(RunFolderError, match="has rounds 2, but 3 was asked for"):
         compare(["full", "rnd"], seeds=2, out=copy, **{**SMALL, "rounds": 3})
     assert not (copy / "full-seed0").exists()
@@ -117,7 +117,7 @@ def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, m
     ("name", "what"), [("config.yaml", "a run"), ("run.sqlite", "a run"), ("sweep.yaml", "a sweep")]
 )
 def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path, monkeypatch, capfd, name, what):
-    monkeypatch.setattr("hatdfed.comparison.play_jobs", no_play)
+    monkeypatch.setattr("hatdfed.sweeps.compare.play_jobs", no_play)
     for file in (name, "results.json"):
         (tmp_path / file).write_text("mine")
     with pytest.raises(RunFolderError, match=f"already holds {what}"):

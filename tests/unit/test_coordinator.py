@@ -4,18 +4,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hatdfed.coordinator import Coordinator, best_links_utility, links_in_budget
-from hatdfed.energy.ledger import Cause, EnergyRow
-from hatdfed.energy.prices import draw_prices
+from hatdfed.core.availability import Presence
+from hatdfed.core.coordinator import Coordinator, best_links_utility, links_in_budget
+from hatdfed.core.energy.ledger import Cause, EnergyRow
+from hatdfed.core.energy.prices import draw_prices
+from hatdfed.core.links import all_links
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import certain
+from hatdfed.core.policies.scheduled import Scheduled
+from hatdfed.core.round import RoundReport, ServerReport
+from hatdfed.core.utility import LinkUtility
 from hatdfed.jsonable import from_jsonable, to_jsonable
-from hatdfed.policies import POLICIES
-from hatdfed.policies.base import certain
-from hatdfed.policies.scheduled import Scheduled
-from hatdfed.presence import Presence
 from hatdfed.randomness import stream
-from hatdfed.round import RoundReport, ServerReport
-from hatdfed.topology import all_links
-from hatdfed.utility import LinkUtility
 
 N = 5
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from hatdfed.energy.drawn_links import DrawnLinks
-from hatdfed.energy.prices import draw_prices, grow_prices
-from hatdfed.topology import Topology
+from hatdfed.core.energy.link_efficiency import LinkEfficiencies
+from hatdfed.core.energy.prices import draw_prices, grow_prices
+from hatdfed.core.links import Topology
 
 WORLD = {
     "num_devices": 30, "samples_per_device": 2, "bits_per_sample": 512, "model_bits": 1e6,
@@ -14,7 +14,7 @@ WORLD = {
 
 @pytest.mark.parametrize(("seed", "size"), [(0, 2), (1, 7), (2**40, 53)])
 def test_any_link_is_found_without_the_table_to_the_last_bit(seed, size):
-    links = DrawnLinks(seed, size, (20.0, 50.0))
+    links = LinkEfficiencies(seed, size, (20.0, 50.0))
     table = links.table()
     receiver, sender = np.indices((size, size))
     np.testing.assert_array_equal(links[receiver, sender], table)

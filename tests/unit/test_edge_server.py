@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from hatdfed.aggregation import Importance, Inbox, PushSum, Uniform
-from hatdfed.edge_server import EdgeProgram
-from hatdfed.learning.learner import Learner
-from hatdfed.learning.networks import NETWORKS
-from hatdfed.learning.optimisers import Adam
-from hatdfed.learning.work import Batch, Work
-from hatdfed.link_codecs import CODECS
+from hatdfed.server.aggregation import Importance, Inbox, PushSum, Uniform
+from hatdfed.server.codecs import CODECS
+from hatdfed.server.learner import Learner
+from hatdfed.server.networks import NETWORKS
+from hatdfed.server.optimisers import Adam
+from hatdfed.server.program import EdgeProgram
+from hatdfed.server.work import Batch, Work
 
 
 def program(aggregator=None):

@@ -17,12 +17,12 @@ from safetensors.numpy import save
 
 import hatdfed
 from hatdfed.cli.app import main
+from hatdfed.core.links import all_links
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import Stateless, certain
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.experiment import resume, run
-from hatdfed.policies import POLICIES
-from hatdfed.policies.base import Stateless, certain
-from hatdfed.records.folder import RunFolder
-from hatdfed.topology import all_links
+from hatdfed.runs.play import resume, run
+from hatdfed.runs.records.folder import RunFolder
 
 SMALL = {
     "dataset": "synthetic",
@@ -81,7 +81,7 @@ def test_every_kind_of_state_survives_a_stop(tmp_path, method):
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path):
     settings = {**SMALL, "rounds": 30, "checkpoint_every": 2}
     code = (
-        "import json, sys, torch; torch.set_num_threads(1); from hatdfed.experiment import run; "
+        "import json, sys, torch; torch.set_num_threads(1); from hatdfed.runs.play import run; "
         "run(**json.loads(sys.argv[1]), out=sys.argv[2])"
     )
     folder = tmp_path / "run"
@@ -289,8 +289,9 @@ def test_an_empty_comparison_is_refused():
 
 def test_importing_hatdfed_and_its_coordinator_needs_no_torch():
     code = (
-        "import sys; sys.modules['torch'] = None; import hatdfed, hatdfed.coordinator, hatdfed.loop, "
-        "hatdfed.build.policy, hatdfed.records.folder, hatdfed.records.checkpoint, hatdfed.cli.app; "
+        "import sys; sys.modules['torch'] = None; import hatdfed, hatdfed.core.coordinator, hatdfed.core.loop, "
+        "hatdfed.setup.build.coordinator, hatdfed.runs.records.folder, "
+        "hatdfed.runs.records.checkpoint, hatdfed.cli.app; "
         "print(hatdfed.METHODS['rnd'].name)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from hatdfed.errors import ConfigError
-from hatdfed.resolve import parse_assignment, read_yaml, resolve
+from hatdfed.setup.layers import parse_assignment, read_yaml, resolve
 
 _ODD_VALUES = {
     "a date that does not exist": "2024-13-45",

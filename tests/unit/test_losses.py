@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hatdfed.errors import ConfigError
-from hatdfed.losses import LOSSES, CrossEntropy, LabelPrior
+from hatdfed.server.losses import LOSSES, CrossEntropy, LabelPrior
 
 
 def test_cross_entropy_adds_nothing():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import hatdfed
-from hatdfed.methods import METHODS
-from hatdfed.presence import STRETCH, is_present, present
+from hatdfed.core.availability import STRETCH, is_present, present
+from hatdfed.setup.methods import METHODS
 
 SMALL = {"dataset": "synthetic", "network": "linear", "servers": 5, "rounds": 25, "seed": 2, "validation_images": 60}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hatdfed.errors import ConfigError
-from hatdfed.methods import METHODS, method_named
 from hatdfed.registry import Registry
+from hatdfed.setup.methods import METHODS, method_named
 
 GROUP = "hatdfed.things"
 
@@ -155,8 +155,8 @@ FILES = {
     "their_package/coordinator.py": '''
 from dataclasses import dataclass
 import numpy as np
-from hatdfed.methods import Method
-from hatdfed.policies.base import Stateless, certain
+from hatdfed.setup.methods import Method
+from hatdfed.core.policies.base import Stateless, certain
 
 @dataclass(frozen=True)
 class FirstLinks(Stateless):
@@ -183,8 +183,8 @@ METHOD = Method(
     "their_package/servers.py": '''
 from dataclasses import dataclass
 from torch import nn
-from hatdfed.aggregation import Uniform
-from hatdfed.learning.datasets import DatasetKind, synthetic
+from hatdfed.server.aggregation import Uniform
+from hatdfed.data.datasets import DatasetKind, synthetic
 
 @dataclass(frozen=True)
 class TheirMean(Uniform):
@@ -208,9 +208,9 @@ DATA = DatasetKind(
     "their_package-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n",
     "their_package-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     "their_package-1.0.dist-info/entry_points.txt": """
-[hatdfed.policies]
+[hatdfed.core.policies]
 their-links = their_package.coordinator:FirstLinks
-[hatdfed.methods]
+[hatdfed.setup.methods]
 their-method = their_package.coordinator:METHOD
 [hatdfed.aggregators]
 their-mean = their_package.servers:TheirMean

@@ -3,13 +3,13 @@
 import pytest
 from tests.small_runs import SMALL
 
-from hatdfed.build.placement import Placement
 from hatdfed.errors import RunFolderError
-from hatdfed.experiment import Job, play, resume, run
-from hatdfed.records.folder import RunFolder
-from hatdfed.records.lock import locked_folder
-from hatdfed.resolve import resolve
-from hatdfed.standing import as_it_stands
+from hatdfed.runs.play import Job, play, resume, run
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.lock import locked_folder
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.layers import resolve
+from hatdfed.sweeps.resume_state import prepare_to_resume
 
 
 @pytest.mark.parametrize("every", [0, 1])
@@ -31,7 +31,7 @@ def test_a_run_in_play_is_left_to_the_command_that_plays_it(tmp_path, every):
 def test_a_run_in_play_is_not_cleared_away_by_another_that_wants_its_folder(tmp_path):
     def meddle(config, record):
         with pytest.raises(RunFolderError, match="Another command is writing into"):
-            as_it_stands(Job(config, tmp_path / "run"))
+            prepare_to_resume(Job(config, tmp_path / "run"))
 
     run(**{**SMALL, "rounds": 2}, checkpoint_every=0, out=tmp_path / "run", on_round=meddle)
     assert len(RunFolder(tmp_path / "run").read_rounds()) == 2

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from hatdfed.comparison import summarise_runs
-from hatdfed.experiment import RunResult
-from hatdfed.resolve import resolve
-from hatdfed.statistics import incomplete_beta, joules_to_reach, paired_difference, t_quantile
-from hatdfed.summary import summarise
+from hatdfed.runs.play import RunResult
+from hatdfed.runs.statistics import incomplete_beta, joules_to_reach, paired_difference, summarise_runs, t_quantile
+from hatdfed.runs.summary import summarise
+from hatdfed.setup.layers import resolve
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hatdfed.topology import Topology, all_links, are_all_links, is_strongly_connected, off_diagonal
+from hatdfed.core.links import Topology, all_links, are_all_links, is_strongly_connected, off_diagonal
 
 
 def test_row_receives():

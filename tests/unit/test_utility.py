@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.energy.prices import draw_prices
+from hatdfed.core.energy.prices import draw_prices
+from hatdfed.core.links import all_links
+from hatdfed.core.utility import GAINS, NORMALISATIONS, THRIFTS, LinkUtility, RoundFacts, minmax, softmax
 from hatdfed.errors import ConfigError
-from hatdfed.topology import all_links
-from hatdfed.utility import GAINS, NORMALISATIONS, THRIFTS, LinkUtility, RoundFacts, minmax, softmax
 
 N = 4
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hatdfed.errors import WireError
-from hatdfed.net.wire import MAGIC, Message, message_overhead, pack, unpack
+from hatdfed.server.message import MAGIC, Message, message_overhead, pack, unpack
 
 
 def message(**changes):

@@ -11,10 +11,10 @@ from web_help import change, id_of, look_again, unfinish
 
 from hatdfed.dashboard.comparing import _accuracy_title
 from hatdfed.dashboard.run_views import MOST_POINTS, kept_rounds
-from hatdfed.records.folder import RunFolder
-from hatdfed.records.reading import reading
 from hatdfed.report.groups import Run, comparison_rows
 from hatdfed.report.words import difference
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.reading import reading
 
 FOLDER = "both/hat-dfed-seed0"
 

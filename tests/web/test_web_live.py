@@ -10,10 +10,10 @@ from web_help import id_of, look_again, serving, unfinish
 
 from hatdfed.dashboard.deployment import Deployment, asker
 from hatdfed.dashboard.live import MOST_STREAMS
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationServicer, add_OperationServicer_to_server
 from hatdfed.errors import HatdfedError
-from hatdfed.net.protocol import hatdfed_pb2 as pb
-from hatdfed.net.protocol.hatdfed_pb2_grpc import OperationServicer, add_OperationServicer_to_server
-from hatdfed.records.database import RunDatabase
+from hatdfed.runs.records.database import RunDatabase
 
 STATUS = {
     "run": "abc", "state": "running", "round": 3, "rounds": 9, "accuracy_percent": 41.5, "links": 12, "undelivered": 1,

@@ -13,8 +13,8 @@ from web_help import id_of, look_again, unfinish
 import hatdfed.dashboard.api as api
 from hatdfed.dashboard.comparing import choose
 from hatdfed.errors import RunFolderError
-from hatdfed.records.reading import reading
-from hatdfed.records.small_files import read_document, read_settings
+from hatdfed.runs.records.reading import reading
+from hatdfed.runs.records.small_files import read_document, read_settings
 
 RUN = "both/rnd-seed0"
 

@@ -10,8 +10,8 @@ from web_help import HOSTILE, id_of, look_again, unfinish
 
 from hatdfed.dashboard.app import make_app
 from hatdfed.dashboard.safety import HEADERS, is_allowed_name, is_local
-from hatdfed.records.cleaning import flat_settings, text
-from hatdfed.records.search import run_folders
+from hatdfed.runs.records.cleaning import flat_settings, text
+from hatdfed.runs.records.search import run_folders
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104
 PAGES = ("/", "/compare", "/deployment", "/nowhere", "/api/runs", "/static/style.css", "/api/nowhere")

@@ -11,7 +11,7 @@ import yaml
 
 from hatdfed.dashboard.app import make_app
 from hatdfed.dashboard.serving import listen
-from hatdfed.records.database import RunDatabase
+from hatdfed.runs.records.database import RunDatabase
 
 ADDRESS = "http://127.0.0.1"
 HOSTILE = '<script>alert("1")</script>'

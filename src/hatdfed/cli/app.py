@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import typer
 
 from hatdfed import __version__
-from hatdfed.cli.bench import bench_command
 from hatdfed.cli.compare import compare_command
 from hatdfed.cli.console import complain, drop_output, prepare_streams
 from hatdfed.cli.coordinator import coordinator_command
@@ -21,13 +22,13 @@ from hatdfed.cli.export import export_command
 from hatdfed.cli.identity import ca_app, token_app
 from hatdfed.cli.listing import datasets_command, methods_command
 from hatdfed.cli.operate import drain_command, status_command, stop_command
-from hatdfed.cli.paper import app as paper_app
 from hatdfed.cli.report import report_command
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
-from hatdfed.errors import HatdfedError
+from hatdfed.errors import ConfigError, HatdfedError
 
+VERBS = "hatdfed.verbs"  # the group of entry points
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}
 
 app = typer.Typer(
@@ -42,11 +43,9 @@ app.command("sweep")(sweep_command)
 app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
 app.command("show")(show_command)
-app.command("bench")(bench_command)
 app.command("dashboard")(dashboard_command)
 app.command("report")(report_command)
 app.command("doctor")(doctor_command)
-app.add_typer(paper_app, name="paper")
 app.command("coordinator")(coordinator_command)
 app.add_typer(edge_app, name="edge")
 app.add_typer(ca_app, name="ca")
@@ -65,11 +64,49 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
+def add_verbs() -> None:
+    """The verbs of other installed packages: `hatdfed paper` and `hatdfed bench` come this way.
+
+    A package names a Typer application or a function in the group `hatdfed.verbs`.
+    """
+    for point in sorted(entry_points(group=VERBS), key=lambda point: point.name):
+        if any(
+            point.name in (each.name for each in known) for known in (app.registered_commands, app.registered_groups)
+        ):
+            continue  # our own come first
+        try:
+            verb = point.load()
+        except Exception as error:  # noqa: BLE001 (anything may go wrong in somebody else's module)
+            if point.name in sys.argv[1:2]:
+                reason = f"{type(error).__name__}: {error}"
+                raise ConfigError(f"The verb {point.name!r} cannot be loaded from {point.value} ({reason}).") from None
+            continue
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=point.name)
+        else:
+            app.command(point.name)(verb)
+
+
 def main() -> None:
-    """Run the command line; what goes wrong ends in one sentence and exit code 2, or 3 where starting again helps."""
+    """The command `hatdfed`."""
     prepare_streams()
-    try:
+    with _one_sentence():
+        add_verbs()
         app()
+
+
+def run_verb(verb: typer.Typer, name: str) -> None:
+    """One verb by itself, for `python -m` of the package that has it."""
+    prepare_streams()
+    with _one_sentence():
+        verb(prog_name=name)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """What goes wrong ends in one sentence and exit code 2, or 3 where starting again helps."""
+    try:
+        yield
     except HatdfedError as error:
         _leave(str(error), error.exit_code)
     except OSError as error:

@@ -29,14 +29,14 @@ from hatdfed.cli.options import (
 from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.shown import Asked, shown_at_end
 from hatdfed.cli.tables import difference_table, summary_table
-from hatdfed.config import Config
 from hatdfed.errors import ConfigError
-from hatdfed.methods import METHODS
-from hatdfed.records.folder import named_path
-from hatdfed.resolve import merge_layers, notes, resolve
+from hatdfed.runs.records.folder import named_path
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import merge_layers, notes, resolve
+from hatdfed.setup.methods import METHODS
 
 if TYPE_CHECKING:
-    from hatdfed.comparison import Comparison
+    from hatdfed.runs.statistics import Comparison
 
 Reference = Annotated[
     str | None, typer.Option("--reference", help="Method that the others are held against; the first by default.")
@@ -74,9 +74,9 @@ def compare_command(
 ) -> None:
     """Compare methods on the same seeds and keep all runs in a folder."""
     require_torch()
-    from hatdfed.batches import default_processes
-    from hatdfed.build.placement import Placement
-    from hatdfed.comparison import compare, refuse_other_folder
+    from hatdfed.setup.build.placement import Placement
+    from hatdfed.sweeps.batches import default_processes
+    from hatdfed.sweeps.compare import compare, refuse_other_folder
 
     if folder is not None:
         refuse_other_folder(folder)  # before data are fetched
@@ -122,9 +122,9 @@ def _names(methods: str) -> list[str]:
 
 def _check(layer: dict[str, Any], names: list[str], question: dict[str, Any], data_dir: Path | None) -> Config:
     """Find out before the first run whether all of them can work; fetch the data once, before the workers want it."""
-    from hatdfed.build.program import make_actors
-    from hatdfed.comparison import check_question
-    from hatdfed.learning.datasets import load_dataset
+    from hatdfed.data.datasets import load_dataset
+    from hatdfed.setup.build.program import make_actors
+    from hatdfed.sweeps.compare import check_question
 
     for key, option in (("method", "--methods"), ("seed", "--seeds")):
         if key in layer:
@@ -145,7 +145,7 @@ def _write(comparison: Comparison, folder: Path) -> None:
     from hatdfed.report.comparison_figures import write_comparison_figures
     from hatdfed.report.comparison_files import write_comparison_files
     from hatdfed.report.run_data import run_data
-    from hatdfed.statistics import leaks
+    from hatdfed.runs.statistics import leaks
 
     write_comparison_files(comparison, folder)
     # A picture ranks what it shows, and runs that saw the test set are not ranked.

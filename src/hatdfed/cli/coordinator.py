@@ -17,10 +17,10 @@ from hatdfed.cli.console import out
 from hatdfed.cli.identity import needs_deploy
 from hatdfed.cli.options import Assignments, Json, user_layer
 from hatdfed.cli.tables import run_title, summary_table
-from hatdfed.config import Config
 from hatdfed.errors import ConfigError
-from hatdfed.records.folder import RunFolder
-from hatdfed.resolve import notes, resolve
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import notes, resolve
 
 LogJson = Annotated[
     bool | None, typer.Option("--log-json/--log-text", help="Log as JSON lines; by default unless at a terminal.")
@@ -61,12 +61,12 @@ def coordinator_command(
     """Wait for edges, play the run with them, and keep it in a folder that survives a restart."""
     quiet_grpc()
     with needs_deploy():
-        from hatdfed.net.coordinator_process import CoordinatorProcess, Hosting
-        from hatdfed.net.ends import Ends, raise_file_limit, refuse_open_plain_text
-        from hatdfed.net.identity.office import open_office
-        from hatdfed.net.logs import log_to_stderr
-        from hatdfed.net.settings import split_layer
-        from hatdfed.net.trouble import named_trouble
+        from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+        from hatdfed.deploy.coordinator.settings import split_layer
+        from hatdfed.deploy.coordinator.trouble import named_trouble
+        from hatdfed.deploy.identity.identity_store import open_identity_store
+        from hatdfed.deploy.logs import log_to_stderr
+        from hatdfed.deploy.transport.endpoints import Endpoints, raise_file_limit, refuse_open_plain_text
     raise_file_limit()
     layer, settings = split_layer(user_layer(config, assignments))
     resolved = resolve(layer)
@@ -86,16 +86,16 @@ def coordinator_command(
     if insecure:
         refuse_open_plain_text(listen, forced=insecure_anywhere)
         _log.warning(PLAIN_TEXT)
-        hosting = Hosting(state, listen, Ends(None), metrics=_pair(metrics))
+        hosting = Hosting(state, listen, Endpoints(None), metrics=_pair(metrics))
     else:
         if ca is None:
             raise ConfigError(
                 "A coordinator needs certificates. Make them with `hatdfed ca init FOLDER` and give --ca FOLDER, or "
                 "type --insecure to try things out on this machine."
             )
-        office = open_office(ca, timedelta(hours=settings.certificate_hours))
+        office = open_identity_store(ca, timedelta(hours=settings.certificate_hours))
         door = split_listen(desk, "--desk") if desk else (host, max(port - 1, 0))
-        hosting = Hosting(state, listen, Ends(office.refresh()), office, door, _pair(metrics))
+        hosting = Hosting(state, listen, Endpoints(office.refresh()), office, door, _pair(metrics))
     with named_trouble():
         process = CoordinatorProcess(resolved, settings, hosting)
     summary = asyncio.run(_serve(process))

@@ -81,7 +81,7 @@ def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced
             raise ConfigError("--insecure says how to reach a coordinator, but none is named: --coordinator HOST:PORT.")
         return None
     with needs_deploy():
-        from hatdfed.net.ends import refuse_open_plain_text
+        from hatdfed.deploy.transport.endpoints import refuse_open_plain_text
 
         if insecure:
             refuse_open_plain_text(coordinator, forced=forced)

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from hatdfed.cli.console import out
 from hatdfed.cli.options import Json
-from hatdfed.learning.datasets import DATASETS
-from hatdfed.records.folder import environment
+from hatdfed.data.datasets import DATASETS
+from hatdfed.runs.records.folder import environment
 
 
 class Finding(NamedTuple):
@@ -65,7 +65,7 @@ def _kernels() -> Finding:
     """Whether the fast inner loops can be had on this processor; without them a run is slower, no more."""
     if find_spec("torch") is None:
         return Finding("inner loops", True, "unknown without PyTorch")
-    from hatdfed.learning.stacked.native.vectors import native_vectors
+    from hatdfed.fleets.kernels.native.vectors import native_vectors
 
     if os.environ.get("HATDFED_NATIVE") == "0":
         return Finding("inner loops", True, "torch, because HATDFED_NATIVE is 0")

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from hatdfed.allocation import return_freed_memory
 from hatdfed.cli.console import require_torch
 from hatdfed.cli.coordinator import PLAIN_TEXT, Insecure, InsecureAnywhere, LogJson, quiet_grpc, split_listen
 from hatdfed.cli.identity import edge_join, needs_deploy, split_address
 from hatdfed.cli.options import DataDir
 from hatdfed.errors import ConfigError
+from hatdfed.runs.malloc import return_freed_memory
 
 edge_app = typer.Typer(help="One edge server of a deployment: run it, or let it join.", invoke_without_command=True)
 edge_app.command("join")(edge_join)
@@ -81,11 +81,11 @@ def edge_command(
     require_torch()
     quiet_grpc()
     with needs_deploy():
-        from hatdfed.net.ends import raise_file_limit
-        from hatdfed.net.logs import log_to_stderr
-        from hatdfed.node.edge import Edge, Place
-        from hatdfed.node.outfit import simulated_outfit
-        from hatdfed.node.store import EdgeStore
+        from hatdfed.deploy.edge.edge import Edge, Place
+        from hatdfed.deploy.edge.setup import simulated_setup
+        from hatdfed.deploy.edge.store import EdgeStore
+        from hatdfed.deploy.logs import log_to_stderr
+        from hatdfed.deploy.transport.endpoints import raise_file_limit
     import torch
 
     raise_file_limit()
@@ -98,7 +98,7 @@ def edge_command(
     asked = split_address(desk) if desk else (host, port - 1)
     place = Place(coordinator, listen, advertise, patience, asked)
     keeps = EdgeStore(store or Path(f"store-{_name(ends)}"), keep_models, keep_mb << 20)
-    outfit = partial(simulated_outfit, data_dir=data_dir, own_data=data, work_share=work_share)
+    outfit = partial(simulated_setup, data_dir=data_dir, own_data=data, work_share=work_share)
     why = asyncio.run(_serve(partial(Edge, place, ends, keeps, outfit)))
     _log.info("This edge is done: %s.", why)
 
@@ -148,9 +148,9 @@ def _bracketed(address: str) -> str:
 def _ends(
     identity: Path | None, name: str | None, coordinator: str, listen: str, *, insecure: bool, forced: bool
 ) -> Any:
-    from hatdfed.net.ends import Ends, refuse_open_plain_text
-    from hatdfed.net.identity.files import IdentityFolder
-    from hatdfed.net.identity.names import edge
+    from hatdfed.deploy.identity.files import IdentityFolder
+    from hatdfed.deploy.identity.names import edge
+    from hatdfed.deploy.transport.endpoints import Endpoints, refuse_open_plain_text
 
     if insecure:
         if name is None:
@@ -158,14 +158,14 @@ def _ends(
         for address in filter(None, (coordinator, listen)):
             refuse_open_plain_text(address, forced=forced)
         _log.warning(PLAIN_TEXT)
-        return Ends(None, edge(name))
+        return Endpoints(None, edge(name))
     if identity is None:
         raise ConfigError(
             "An edge needs an identity: --identity FOLDER, made by `hatdfed edge join`. To try things out on this "
             "machine without certificates, type --insecure --name NAME."
         )
     folder = IdentityFolder(identity)
-    return Ends(folder, folder.load().node)
+    return Endpoints(folder, folder.load().node)
 
 
 def _name(ends: Any) -> str:

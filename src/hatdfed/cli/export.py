@@ -12,10 +12,10 @@ from safetensors import safe_open
 from hatdfed.cli.console import note, out, require_torch
 from hatdfed.cli.options import DataDir, Json
 from hatdfed.errors import RunFolderError
-from hatdfed.records.folder import RunFolder, named_path, refuse_file_of_run
+from hatdfed.runs.records.folder import RunFolder, named_path, refuse_file_of_run
 
 if TYPE_CHECKING:
-    from hatdfed.node.export import StoredModel
+    from hatdfed.deploy.edge.export import StoredModel
 
 
 def export_command(
@@ -44,7 +44,7 @@ def export_command(
     """Write a model to a file, and see that the file gives the same answers."""
     require_torch()
     refuse_file_of_run(to)
-    from hatdfed.node.export import Exporter, settings_of, stored_model
+    from hatdfed.deploy.edge.export import Exporter, settings_of, stored_model
 
     _refuse_run_without_models(RunFolder(source))
     settings = settings_of(source, config)

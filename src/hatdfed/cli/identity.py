@@ -20,7 +20,7 @@ from hatdfed.cli.options import Json
 from hatdfed.errors import ConfigError, IdentityError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from hatdfed.net.identity.office import Office
+    from hatdfed.deploy.identity.identity_store import IdentityStore
 
 ca_app = typer.Typer(help="The deployment's authority: make it, lock nodes out.", no_args_is_help=True)
 token_app = typer.Typer(help="Permissions to join, each for one edge and one use.", no_args_is_help=True)
@@ -50,9 +50,9 @@ def ca_init(
 ) -> None:
     """Make the authority and the coordinator's own identity."""
     with needs_deploy():
-        from hatdfed.net.identity.office import create_office
+        from hatdfed.deploy.identity.identity_store import create_identity_store
 
-    office = create_office(folder)
+    office = create_identity_store(folder)
     out.print(f"The authority is in {folder}; whoever has its ca-key.pem can let anybody in.", soft_wrap=True)
     out.print(f"pin  {office.authority.pin}", soft_wrap=True)
     out.print(f"Let an edge in with `hatdfed token create --ca {folder} --node edge-1`.", soft_wrap=True)
@@ -87,7 +87,7 @@ def token_create(
 ) -> None:
     """Make a join token; it is shown this once."""
     office = _open(ca)
-    from hatdfed.net.identity.exchange import DESK_PORT
+    from hatdfed.deploy.identity.exchange import DESK_PORT
 
     where = coordinator or f"{socket.gethostname()}:{DESK_PORT}"
     split_address(where)
@@ -136,9 +136,9 @@ def edge_join(
 ) -> None:
     """Become an edge of a deployment: make a key here and have it signed."""
     with needs_deploy():
-        from hatdfed.net.identity.certificates import moment
-        from hatdfed.net.identity.files import IdentityFolder
-        from hatdfed.net.identity.join import join
+        from hatdfed.deploy.identity.certificates import moment
+        from hatdfed.deploy.identity.files import IdentityFolder
+        from hatdfed.deploy.identity.join import join
     host, port = split_address(coordinator)
     joined = asyncio.run(join(host, port, _token(token), ca_pin, IdentityFolder(identity)))
     out.print(
@@ -180,10 +180,10 @@ def _token(given: str | None) -> str:
     return token.strip()
 
 
-def _open(folder: Path) -> Office:
+def _open(folder: Path) -> IdentityStore:
     with needs_deploy():
-        from hatdfed.net.identity.office import open_office
-    return open_office(folder)
+        from hatdfed.deploy.identity.identity_store import open_identity_store
+    return open_identity_store(folder)
 
 
 def _text(when: datetime) -> str:

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from hatdfed.cli.console import out
 from hatdfed.cli.options import DataDir, Json
+from hatdfed.data.datasets import DATASETS
 from hatdfed.errors import ConfigError
-from hatdfed.learning.datasets import DATASETS
-from hatdfed.methods import METHODS
 from hatdfed.registry import Registry
+from hatdfed.setup.methods import METHODS
 
 T = TypeVar("T")
 

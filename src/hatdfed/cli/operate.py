@@ -81,24 +81,24 @@ def _asked(
 ) -> Any:
     quiet_grpc()
     with needs_deploy():
-        from hatdfed.net.ends import Ends, refuse_open_plain_text
-        from hatdfed.net.identity.office import open_office
+        from hatdfed.deploy.identity.identity_store import open_identity_store
+        from hatdfed.deploy.transport.endpoints import Endpoints, refuse_open_plain_text
     split_address(coordinator)
     if insecure:
         refuse_open_plain_text(coordinator, forced=forced)
-        return asyncio.run(_call(Ends(None), coordinator, ask))
+        return asyncio.run(_call(Endpoints(None), coordinator, ask))
     folder = _DEFAULT_CA if ca is None and _DEFAULT_CA.is_dir() else ca
     if folder is None:
         raise ConfigError("Whoever runs the coordinator proves it by its certificates: --ca FOLDER, or --insecure.")
-    return asyncio.run(_call(Ends(open_office(folder).refresh()), coordinator, ask))
+    return asyncio.run(_call(Endpoints(open_identity_store(folder).refresh()), coordinator, ask))
 
 
 async def _call(ends: Any, coordinator: str, ask: Callable[[Any, Any], Awaitable[Any]]) -> Any:
     import grpc
 
-    from hatdfed.net.identity.names import COORDINATOR
-    from hatdfed.net.protocol import hatdfed_pb2 as pb
-    from hatdfed.net.protocol.hatdfed_pb2_grpc import OperationStub
+    from hatdfed.deploy.identity.names import COORDINATOR
+    from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+    from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
 
     async with ends.channel(coordinator, COORDINATOR) as channel:
         try:

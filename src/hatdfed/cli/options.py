@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hatdfed.resolve import merge_layers, parse_assignment, read_yaml
+from hatdfed.setup.layers import merge_layers, parse_assignment, read_yaml
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Settings to start from.")]
 DatasetName = Annotated[str | None, typer.Option("--dataset", help="Data set; `hatdfed datasets` lists them.")]

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hatdfed.cli.console import err, joules_text
-from hatdfed.config import Config
-from hatdfed.energy.ledger import Cause, total_joules
-from hatdfed.learning.datasets.base import Progress as DownloadProgress
-from hatdfed.records.folder import RunFolder
-from hatdfed.round import RoundRecord
+from hatdfed.core.energy.ledger import Cause, total_joules
+from hatdfed.core.round import RoundRecord
+from hatdfed.data.datasets.base import Progress as DownloadProgress
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.setup.config import Config
 
 if TYPE_CHECKING:
-    from hatdfed.batches import OnRounds
-    from hatdfed.comparison import OnRun
-    from hatdfed.paper.play import OnRun as OnPaperRun
-    from hatdfed.session import OnRound, RunResult
-    from hatdfed.sweeps.playing import OnRun as OnSweepRun
+    from hatdfed.runs.recorder import OnRound, RunResult
+    from hatdfed.sweeps.batches import OnRounds
+    from hatdfed.sweeps.compare import OnRun
+    from hatdfed.sweeps.sweep import OnRun as OnSweepRun
     from hatdfed.sweeps.table import Figures
 
 
-class _Show(Protocol):
+class Show(Protocol):
+    """What a counter is told."""
+
     def __call__(self, done: int, total: int, text: str) -> None:
         """`done` of `total`, and what there is to say about it."""
 
@@ -36,7 +37,7 @@ class _Show(Protocol):
 def watch_rounds(folder: Path) -> Iterator[OnRound]:
     """Round, accuracy and joules of the run in this folder, which may go on from an earlier start."""
     spent: float | None = None
-    with _counter("round", lines=10) as show:
+    with counter("round", lines=10) as show:
 
         def on_round(config: Config, record: RoundRecord) -> None:
             nonlocal spent
@@ -58,7 +59,7 @@ def _spent_before(t: int, folder: Path) -> float:
 def watch_runs() -> Iterator[tuple[OnRun, OnRounds]]:
     """The runs of a comparison: how many rounds all of them have played together, and what each came to."""
     last = "runs begin"
-    with _counter("round", lines=20) as show:
+    with counter("round", lines=20) as show:
 
         def on_run(result: RunResult, done: int, total: int) -> None:
             nonlocal last
@@ -74,24 +75,10 @@ def watch_runs() -> Iterator[tuple[OnRun, OnRounds]]:
 
 
 @contextmanager
-def watch_experiment() -> Iterator[tuple[OnPaperRun, OnRounds]]:
-    """The runs of the paper's experiments, which are too many for a line each."""
-    last = "runs begin"
-    with _counter("round", lines=20) as show:
-
-        def on_run(settings: Mapping[str, Any], figures: Mapping[str, Any], done: int, total: int) -> None:
-            nonlocal last
-            where = f"{settings['dataset']} seed {settings['seed']}"
-            last = f"run {done} of {total}: {settings['method']} on {where}, accuracy {figures['avg_accuracy']:.1f} %"
-
-        yield on_run, lambda done, total: show(done, total, last)
-
-
-@contextmanager
 def watch_sweep() -> Iterator[tuple[OnSweepRun, OnRounds]]:
     """The runs of a sweep: how many rounds all of them have played, what the last one came to, and the time left."""
     last = "runs begin"
-    with _counter("round", lines=20) as show:
+    with counter("round", lines=20) as show:
 
         def on_run(name: str, figures: Figures | None, done: int, total: int) -> None:
             nonlocal last
@@ -118,7 +105,7 @@ def watch_download() -> Iterator[DownloadProgress]:
 
 
 @contextmanager
-def _counter(what: str, *, lines: int) -> Iterator[_Show]:
+def counter(what: str, *, lines: int) -> Iterator[Show]:
     """`lines` is how many plain lines a whole job may take where there is no terminal."""
     if not err.is_terminal:
         left, printed, before = _TimeLeft(), -1, ""

@@ -11,7 +11,7 @@ import typer
 
 from hatdfed.cli.console import err, interruptible, out
 from hatdfed.errors import ConfigError, MissingDependencyError
-from hatdfed.records.folder import named_path, refuse_file_of_run
+from hatdfed.runs.records.folder import named_path, refuse_file_of_run
 
 
 class Format(StrEnum):
@@ -53,10 +53,10 @@ def report_command(
 
 def _write(runs: list[Path], path: Path, form: Format) -> None:
     try:
-        from hatdfed.records.checkpoint import write_atomically
         from hatdfed.report.document import gather
         from hatdfed.report.document_text import html_text, markdown_text
         from hatdfed.report.pdf import find_browser, print_pdf
+        from hatdfed.runs.records.checkpoint import write_atomically
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "matplotlib", "torch"):
             raise

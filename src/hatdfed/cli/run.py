@@ -31,12 +31,12 @@ from hatdfed.cli.progress import watch_download, watch_rounds
 from hatdfed.cli.shown import Asked, shown_live
 from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.errors import ConfigError
-from hatdfed.records.folder import named_path
-from hatdfed.resolve import notes, resolve
+from hatdfed.runs.records.folder import named_path
+from hatdfed.setup.layers import notes, resolve
 
 if TYPE_CHECKING:
-    from hatdfed.learning.datasets.base import Progress
-    from hatdfed.session import OnRound, RunResult
+    from hatdfed.data.datasets.base import Progress
+    from hatdfed.runs.recorder import OnRound, RunResult
 
 
 def run_command(
@@ -95,7 +95,7 @@ def _tell_what_happened(result: RunResult) -> None:
 
 
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], asked: Asked) -> RunResult:
-    from hatdfed.experiment import run
+    from hatdfed.runs.play import run
 
     config = resolve(layer)
     for sentence in notes(config):
@@ -106,7 +106,7 @@ def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], aske
 
 
 def _go_on(folder: Path, layer: dict[str, Any], how: dict[str, Any], asked: Asked) -> RunResult:
-    from hatdfed.experiment import resume
+    from hatdfed.runs.play import resume
 
     with _watched(folder, asked) as (progress, on_round):
         return resume(folder, layer, on_round=on_round, progress=progress, **how)

@@ -12,7 +12,7 @@ import typer
 from hatdfed.cli.console import joules_text, out
 from hatdfed.cli.options import Json
 from hatdfed.cli.tables import run_title, summary_table
-from hatdfed.records.folder import RunFolder, named_path
+from hatdfed.runs.records.folder import RunFolder, named_path
 
 
 def show_command(

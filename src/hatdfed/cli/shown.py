@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from hatdfed.comparison import OnRun
-    from hatdfed.config import Config
-    from hatdfed.round import RoundRecord
-    from hatdfed.session import OnRound, RunResult
-    from hatdfed.sinks import Publisher
+    from hatdfed.core.round import RoundRecord
+    from hatdfed.report.sinks import Publisher
+    from hatdfed.runs.recorder import OnRound, RunResult
+    from hatdfed.setup.config import Config
+    from hatdfed.sweeps.compare import OnRun
 
 
 class Asked(NamedTuple):
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 
     def publishers(self, folder: Path, *, live: bool = False) -> list[Publisher]:
         """For finished runs in `folder`; events that are written live need no publisher."""
-        from hatdfed.sinks import publishers
+        from hatdfed.report.sinks import publishers
 
         store = self.mlflow_uri or ("" if self.mlflow else None)
         return publishers(folder, tensorboard=self.tensorboard and not live, mlflow=store)
@@ -36,9 +36,9 @@ def shown_live(asked: Asked, folder: Path, on_round: OnRound) -> Iterator[OnRoun
     if not asked.tensorboard:
         yield on_round
         return
-    from hatdfed.records.folder import RunFolder
-    from hatdfed.sinks.figures import final_figures, steps
-    from hatdfed.sinks.tensorboard import LiveEvents
+    from hatdfed.report.sinks.figures import final_figures, steps
+    from hatdfed.report.sinks.tensorboard import LiveEvents
+    from hatdfed.runs.records.folder import RunFolder
 
     run = RunFolder(folder)
     events = LiveEvents(folder / "tensorboard", steps(run.read_rounds()))

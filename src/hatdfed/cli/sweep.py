@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hatdfed.attempts import RETRIES
 from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import DataDir, DeviceName, FleetName, Jobs, Json, MlflowFlag, MlflowUri, TensorBoardFlag
 from hatdfed.cli.progress import watch_download, watch_sweep
 from hatdfed.cli.shown import Asked
 from hatdfed.cli.sweep_tables import sweep_table, tell_failures
-from hatdfed.records.folder import named_path
+from hatdfed.runs.records.folder import named_path
+from hatdfed.sweeps.retries import RETRIES
 
 if TYPE_CHECKING:
     from hatdfed.sweeps.file import SweepFile
@@ -140,7 +140,7 @@ def _aside(text: str, **how: Any) -> None:
 
 
 def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) -> None:
-    from hatdfed.sweeps.files import summary_document
+    from hatdfed.sweeps.table import summary_document
 
     if as_json:
         typer.echo(json.dumps({**summary_document(plan, result.rows, result.failed), "folder": str(result.folder)}))

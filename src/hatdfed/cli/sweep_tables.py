@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hatdfed.cli.console import complain, joules_text, note, out
-from hatdfed.sweeps.keys import short_keys, value_text
+from hatdfed.sweeps.file import short_keys, value_text
 
 Row = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ from rich import box
 from rich.table import Table
 
 from hatdfed.cli.console import joules_text, out
-from hatdfed.config import Config
 from hatdfed.errors import RunFolderError
-from hatdfed.summary import JOULES_PER_MJ
+from hatdfed.runs.summary import JOULES_PER_MJ
+from hatdfed.setup.config import Config
 
 COLUMNS = (
     ("avg_accuracy", "accuracy %"),

@@ -21,9 +21,9 @@ from hatdfed.dashboard.comparing import choose, comparison_view
 from hatdfed.dashboard.pages import Chosen, in_order
 from hatdfed.dashboard.run_views import round_view, run_series
 from hatdfed.dashboard.site import Site
-from hatdfed.records.cleaning import text
-from hatdfed.records.reading import LEDGER_COLUMNS, reading
 from hatdfed.report.words import count, joules, percent
+from hatdfed.runs.records.cleaning import text
+from hatdfed.runs.records.reading import LEDGER_COLUMNS, reading
 
 MOST_SERVERS = 100_000
 _LINES_AT_A_TIME = 2000  # of a ledger that is downloaded

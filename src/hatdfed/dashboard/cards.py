@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hatdfed.errors import HatdfedError
-from hatdfed.records.cleaning import number, text, whole
-from hatdfed.records.reading import reading
-from hatdfed.records.small_files import read_document, read_settings
-from hatdfed.summary import JOULES_PER_MJ
+from hatdfed.runs.records.cleaning import number, text, whole
+from hatdfed.runs.records.reading import reading
+from hatdfed.runs.records.small_files import read_document, read_settings
+from hatdfed.runs.summary import JOULES_PER_MJ
 
 RUNNING, DONE, STALE = "running", "done", "stale"
 _SHORTEST_WAIT = 20.0  # seconds without a new round, after which a run counts as stale

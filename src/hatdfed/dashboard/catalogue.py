@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hatdfed.dashboard.cards import Card, make_card
-from hatdfed.records.cleaning import text
-from hatdfed.records.search import run_folders
+from hatdfed.runs.records.cleaning import text
+from hatdfed.runs.records.search import run_folders
 
 MOST_RUNS = 5000
 _WATCHED = ("config.yaml", "results.json", "run.sqlite", "run.sqlite-wal")

@@ -12,12 +12,12 @@ import hatdfed.report.findings as fd
 from hatdfed.dashboard.cards import Card
 from hatdfed.dashboard.run_views import kept_rounds, plain
 from hatdfed.errors import HatdfedError
-from hatdfed.records.cleaning import text, whole
-from hatdfed.records.reading import reading
-from hatdfed.records.small_files import read_document
-from hatdfed.report import Vector, column, finite, mean_and_sd
 from hatdfed.report.groups import FRONT, Row, Run, comparison_rows, figure, is_complete
-from hatdfed.statistics import PairedDifference
+from hatdfed.report.run_data import Vector, column, finite, mean_and_sd
+from hatdfed.runs.records.cleaning import text, whole
+from hatdfed.runs.records.reading import reading
+from hatdfed.runs.records.small_files import read_document
+from hatdfed.runs.statistics import PairedDifference
 
 MOST_COMPARED = 60
 _LONGEST_LABEL = 90

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.errors import HatdfedError
-from hatdfed.records.cleaning import number, text, whole
+from hatdfed.runs.records.cleaning import number, text, whole
 
 Ask = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -51,15 +51,15 @@ def asker(address: str, ca: Path | None) -> Ask:
     """Asks the coordinator at `address`, with its own certificates or, where there are none, in plain text."""
     import grpc
 
-    from hatdfed.net.ends import Ends
-    from hatdfed.net.identity.files import IdentityFolder
-    from hatdfed.net.identity.names import COORDINATOR
-    from hatdfed.net.protocol import hatdfed_pb2 as pb
-    from hatdfed.net.protocol.hatdfed_pb2_grpc import OperationStub
+    from hatdfed.deploy.identity.files import IdentityFolder
+    from hatdfed.deploy.identity.names import COORDINATOR
+    from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+    from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
+    from hatdfed.deploy.transport.endpoints import Endpoints
 
     async def ask() -> dict[str, Any]:
         # The folder is opened at every question: its certificate is renewed by the coordinator, never by us.
-        ends = Ends(None if ca is None else IdentityFolder(ca / "coordinator"))
+        ends = Endpoints(None if ca is None else IdentityFolder(ca / "coordinator"))
         async with ends.channel(address, COORDINATOR) as channel:
             try:
                 answer = await OperationStub(channel).Status(pb.Nothing(), timeout=_PATIENCE_SECONDS)

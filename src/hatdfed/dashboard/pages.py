@@ -13,8 +13,8 @@ from hatdfed.dashboard.comparing import MOST_COMPARED, choose, front_title
 from hatdfed.dashboard.listing import HEADINGS, Wish, choices, listed
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
-from hatdfed.records.cleaning import flat_settings, number, texts
-from hatdfed.records.small_files import read_document, read_settings
+from hatdfed.runs.records.cleaning import flat_settings, number, texts
+from hatdfed.runs.records.small_files import read_document, read_settings
 
 MOST_CHOSEN = 500  # identifiers in one address
 Chosen = Annotated[list[str], Query(default_factory=list, max_length=MOST_CHOSEN)]

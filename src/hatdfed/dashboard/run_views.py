@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import hatdfed.report.findings as fd
-from hatdfed.records.cleaning import number, text, whole
-from hatdfed.records.reading import RunReader, reading
-from hatdfed.report import CAUSES, LastLinks, Record, Vector, column
+from hatdfed.report.run_data import CAUSES, LastLinks, Record, Vector, column
 from hatdfed.report.words import unparted
+from hatdfed.runs.records.cleaning import number, text, whole
+from hatdfed.runs.records.reading import RunReader, reading
 
 MOST_LINES = 12  # servers with a line of their own; more would be a thicket
 MOST_POINTS = 400  # of a curve; a longer run is thinned out, its last round is always there

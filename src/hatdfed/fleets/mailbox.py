@@ -15,16 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hatdfed.codecs import payload_bits
-from hatdfed.edge_server import EdgeProgram, Offer, ServerState
-from hatdfed.energy.prices import EnergyPrices
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.spending import energy_spent
+from hatdfed.core.fleet import Snapshot
+from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import WireError
-from hatdfed.fleets.base import Snapshot
-from hatdfed.fleets.post import Postmark, Received, accept, inbox_of, packed, server_report
-from hatdfed.fleets.server_arrays import server_arrays, server_from
-from hatdfed.fleets.spending import energy_spent
-from hatdfed.learning.work import Batch, DataSource, Work
-from hatdfed.round import RoundPlan, RoundReport
+from hatdfed.server.codecs.base import payload_bits
+from hatdfed.server.exchange import Postmark, Received, accept, inbox_of, packed, server_report
+from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
+from hatdfed.server.work import Batch, DataSource, Work
 
 
 class MailboxFleet:

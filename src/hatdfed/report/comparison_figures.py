@@ -11,15 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-import hatdfed.report as rp
 import hatdfed.report.findings as fd
 import hatdfed.report.labels as lb
+import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
-from hatdfed.report import RunData, Vector
 from hatdfed.report.drawn_methods import Method, drawn_methods, seeds_note
 from hatdfed.report.findings import format_joules, format_percent
 from hatdfed.report.link_use_figure import MOST_SERVERS, link_use_figure
 from hatdfed.report.regret_figure import has_regret, regret_figure
+from hatdfed.report.run_data import RunData, Vector
 
 _LOG_RATIO = 30  # of the dearest method to the cheapest, beyond which a linear axis would squeeze the cheap ones
 

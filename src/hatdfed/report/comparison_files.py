@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hatdfed.comparison import Comparison
-from hatdfed.records.checkpoint import write_atomically
-from hatdfed.records.folder import environment
-from hatdfed.statistics import CONFIDENCE, price_of
+from hatdfed.runs.records.checkpoint import write_atomically
+from hatdfed.runs.records.folder import environment
+from hatdfed.runs.statistics import CONFIDENCE, Comparison, price_of
 
 
 def results_document(comparison: Comparison) -> dict[str, Any]:

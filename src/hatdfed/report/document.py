@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hatdfed.errors import HatdfedError, RunFolderError
-from hatdfed.records.cleaning import flat_settings, number, text, texts
-from hatdfed.records.folder import RunFolder
-from hatdfed.records.search import run_folders
-from hatdfed.records.small_files import read_document
-from hatdfed.records.tables import read_tables
-from hatdfed.report import RunData
 from hatdfed.report.comparison_figures import write_comparison_figures
 from hatdfed.report.drawn_methods import drawn_methods
 from hatdfed.report.groups import Row, Run, comparison_rows, is_complete
 from hatdfed.report.regret_figure import has_regret, regret_figure
-from hatdfed.report.run_data import run_data
+from hatdfed.report.run_data import RunData, run_data
 from hatdfed.report.run_figures import write_run_figures
 from hatdfed.report.style import save
-from hatdfed.session import RunResult
-from hatdfed.summary import JOULES_PER_MJ
+from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.cleaning import flat_settings, number, text, texts
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.search import run_folders
+from hatdfed.runs.records.small_files import read_document
+from hatdfed.runs.records.tables import read_tables
+from hatdfed.runs.summary import JOULES_PER_MJ
 
 MOST_RUNS = 300
 _MOST_SERVERS = 60  # that are listed one by one

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import hatdfed.report as rp
 import hatdfed.report.findings as fd
+import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.errors import RunFolderError
-from hatdfed.report import RunData, Vector
+from hatdfed.report.run_data import RunData, Vector
 
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _MARKERS = ("o", "s", "^", "D")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hatdfed.report import CAUSES, LastLinks, Vector, finite
+from hatdfed.report.run_data import CAUSES, LastLinks, Vector, finite
 
 
 class EnergyUnit(NamedTuple):

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hatdfed.records.cleaning import number
-from hatdfed.report import Record, pareto_front
-from hatdfed.report.row_labels import row_labels
-from hatdfed.statistics import PairedDifference, paired_or_none, same_world
-from hatdfed.summary import JOULES_PER_MJ, mean_and_deviation
+from hatdfed.report.run_data import Record, pareto_front
+from hatdfed.runs.records.cleaning import flat_settings, number, text
+from hatdfed.runs.statistics import PairedDifference, paired_or_none, same_world
+from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
 
 # Of what the table shows, in the same words everywhere; nothing is chosen by it.
 FRONT = "the Pareto front of test accuracy and energy"
@@ -108,3 +107,44 @@ def _by_seed(runs: Iterable[Run], name: str) -> dict[int, float]:
 
 def _over_seeds(runs: Sequence[Run], name: str) -> tuple[float, float]:
     return mean_and_deviation(list(_by_seed(runs, name).values()))
+
+
+_NOT_A_DIFFERENCE = ("seed", "checkpoint_every", "method")
+_MOST_NAMED = 4  # settings in the label of a row
+
+Flat = Mapping[str, str]  # values by dotted names, as in policy.thrift
+
+
+def row_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A label for each row, none twice: pictures know their rows by them."""
+    methods = [text(one.get("method"), 60) for one in settings]
+    flat = [_flat(one) for one in settings]
+    named = []
+    for mine, method in zip(flat, methods, strict=True):
+        others = [other for other, its in zip(flat, methods, strict=True) if its == method]
+        named.append((method, _named(mine, [key for key in mine if any(_differs(key, mine, o) for o in others)])))
+    counts = [named[: index + 1].count(one) if named.count(one) > 1 else 0 for index, one in enumerate(named)]
+    return [f"{method}{f' no. {n}' if n else ''}{words}" for (method, words), n in zip(named, counts, strict=True)]
+
+
+def _flat(settings: Mapping[str, Any]) -> Flat:
+    return dict(flat_settings({key: value for key, value in settings.items() if key not in _NOT_A_DIFFERENCE}))
+
+
+def _differs(key: str, mine: Flat, other: Flat) -> bool:
+    """Whether a setting tells two rows apart; those of another policy do not, for its name says enough."""
+    name = f"{key.rpartition('.')[0]}.name"
+    return mine[key] != other.get(key) and (key == name or mine.get(name) == other.get(name))
+
+
+def _named(mine: Flat, keys: Sequence[str]) -> str:
+    """The settings in brackets, as ` (cool_down 0.5, thrift 8)`; nothing where there are none."""
+    short = _short(keys)
+    words = [f"{text(short[key], 30)} {text(mine[key], 30)}" for key in keys[:_MOST_NAMED]]
+    return f" ({', '.join([*words, *(['…'] if len(keys) > _MOST_NAMED else [])])})" if words else ""
+
+
+def _short(keys: Sequence[str]) -> dict[str, str]:
+    """The last part of each name, its section for the name of a component, all of it where that is ambiguous."""
+    last = {key: key.removesuffix(".name").rpartition(".")[2] for key in keys}
+    return {key: end if list(last.values()).count(end) == 1 else key for key, end in last.items()}

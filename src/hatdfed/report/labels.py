@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hatdfed.report import Vector
+from hatdfed.report.run_data import Vector
 from hatdfed.report.style import DPI, FONT, HALO, INK, MUTED, SMALL
 
 _DISTANCES = np.array([8.0, 17.0, 28.0, 42.0, 60.0])  # points from a label to its point, the near ones preferred

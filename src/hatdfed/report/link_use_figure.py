@@ -13,11 +13,11 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-import hatdfed.report as rp
 import hatdfed.report.findings as fd
+import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
-from hatdfed.report import Vector
 from hatdfed.report.drawn_methods import Method
+from hatdfed.report.run_data import Vector
 
 _MOST_PANELS = 16
 MOST_SERVERS = 400  # of which a cell is still a pixel

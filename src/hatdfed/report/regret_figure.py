@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-import hatdfed.report as rp
 import hatdfed.report.findings as fd
+import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
-from hatdfed.policies.link_bandit import theorem_learning_rate
-from hatdfed.regret_bounds import printed_bound, standard_bound
-from hatdfed.report import RunData, Vector
+from hatdfed.core.policies.link_bandit import theorem_learning_rate
+from hatdfed.core.regret import printed_bound, standard_bound
 from hatdfed.report.drawn_methods import Method, seeds_note
+from hatdfed.report.run_data import RunData, Vector
 
 Curve = tuple[Vector, Vector, Vector]  # rounds, mean, sd; [R] each
 

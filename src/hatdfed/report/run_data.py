@@ -1,18 +1,153 @@
-"""From a run's result to what the figures draw."""
+"""Figures of runs, drawn from plain records: one run in `run_figures`, many in `comparison_figures`.
+
+This file has what both read: the records of a run and the sums that the pictures show. It does not import
+matplotlib.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from hatdfed.build.component import build_component
-from hatdfed.config import Config, ScheduleConfig
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import TopologyPolicy
+from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.errors import ConfigError
-from hatdfed.policies import POLICIES
-from hatdfed.policies.base import TopologyPolicy
-from hatdfed.policies.link_bandit import LinkBandit, theorem_learning_rate
-from hatdfed.report import RunData
-from hatdfed.resolve import config_budget, considered_links
-from hatdfed.session import RunResult
+from hatdfed.runs.recorder import RunResult
+from hatdfed.setup.build.coordinator import build_component
+from hatdfed.setup.config import Config, ScheduleConfig
+from hatdfed.setup.layers import config_budget, considered_links
+
+Vector = NDArray[np.float64]
+Record = Mapping[str, Any]
+
+# Column of a round's record, and what a reader calls it. The order is that of the stacks, from the bottom up.
+CAUSES = {"upload_joules": "device upload", "training_joules": "training", "link_joules": "links"}
+
+_NO_NUMBER = (type(None), str, bytes)  # what SQLite may hold in a column of numbers
+
+
+class RunData(NamedTuple):
+    """One run as records; accuracies are percent."""
+
+    label: str  # the method, e.g. "hat-dfed"
+    title: str  # e.g. "hat-dfed on digits, 5 servers, seed 0"
+    num_servers: int
+    rounds: Sequence[Record]  # t, links, {avg,best,worst,std}_accuracy, {upload,training,link}_joules, regret_…
+    servers: Sequence[Record]  # t, server, accuracy, num_samples
+    links: Sequence[Record]  # t, receiver, sender, delivered, propensity, utility, importance
+    summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
+    link_joules: Vector | None = None  # [N, N] price of each link, row receives; None where unknown
+    budget: int | None = None  # B, links that the policy draws in a round; None where it knows its own number
+    learning_rate: float | None = None  # η of a bandit that regret bounds speak of; None of anything else
+    horizon: int = 0  # K, rounds that η was chosen for
+
+
+class LastLinks(NamedTuple):
+    """The links of the last round."""
+
+    receiver: NDArray[np.intp]
+    sender: NDArray[np.intp]
+    delivered: NDArray[np.bool_]
+    propensity: Vector
+    joules: Vector | None  # None where no prices are known
+
+
+def column(records: Iterable[Record], key: str) -> Vector:
+    """One field of all records; nan where it is missing, None or no number."""
+    values = (record.get(key) for record in records)
+    return np.array([np.nan if isinstance(value, _NO_NUMBER) else value for value in values], dtype=np.float64)
+
+
+def rounds_played(run: RunData) -> Vector:  # [R]
+    """How many rounds had been played after each one: 1 after the first, whatever its `t`."""
+    t = column(run.rounds, "t")
+    return t - t[:1] + 1
+
+
+def server_accuracy(run: RunData) -> Vector:  # [N, R]
+    """Accuracy of every server in every round, nan where none was reported."""
+    position = {record["t"]: index for index, record in enumerate(run.rounds)}
+    accuracy = np.full((run.num_servers, len(run.rounds)), np.nan)
+    for record in run.servers:
+        if record["t"] in position and record["accuracy"] is not None:
+            accuracy[record["server"], position[record["t"]]] = record["accuracy"]
+    return accuracy
+
+
+def cumulative_joules(run: RunData) -> dict[str, Vector]:  # cause -> [R + 1]
+    """Joules spent on each cause so far; the first entry is 0, before any round."""
+    spent = {cause: np.nan_to_num(column(run.rounds, cause)) for cause in CAUSES}
+    return {cause: np.concatenate([[0.0], np.cumsum(joules)]) for cause, joules in spent.items()}
+
+
+def total_joules(run: RunData) -> float:
+    """Everything that the run spent, over all causes and rounds."""
+    return float(sum(joules[-1] for joules in cumulative_joules(run).values()))
+
+
+def last_links(run: RunData) -> LastLinks:
+    """Who sent to whom in the last round, with what probability and at what price."""
+    t = run.rounds[-1]["t"]
+    records = [link for link in run.links if link["t"] == t and link["receiver"] != link["sender"]]
+    receiver, sender = (np.array([link[end] for link in records], dtype=np.intp) for end in ("receiver", "sender"))
+    delivered = np.array([bool(link["delivered"]) for link in records], dtype=np.bool_)
+    prices = None if run.link_joules is None else run.link_joules[receiver, sender]
+    return LastLinks(receiver, sender, delivered, column(records, "propensity"), prices)
+
+
+def finite(values: Vector) -> Vector:
+    """The numbers among `values`, in a row and without nan."""
+    return values[np.isfinite(values)]
+
+
+def mean_and_sd(values: Vector) -> tuple[float, float]:
+    """Mean and sample standard deviation of the numbers among `values`; nan and 0 of none, sd 0 of one."""
+    numbers = finite(values)
+    if not len(numbers):
+        return float("nan"), 0.0
+    return float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
+
+
+def limits(values: Vector, *, least: float) -> tuple[float, float]:
+    """A range with room around the numbers among `values`, at least that wide; from 0 where there are none."""
+    numbers = finite(values)
+    if not len(numbers):
+        return 0.0, least
+    low, high = float(numbers.min()), float(numbers.max())
+    room = max(0.07 * (high - low), (least - high + low) / 2)
+    return low - room, high + room
+
+
+def curve(runs: Sequence[RunData], key: str) -> tuple[Vector, Vector, Vector]:  # rounds, mean, sd; [R] each
+    """A column of the rounds' records over runs, after each round; a run that stopped counts as far as it went."""
+    by_round: dict[float, list[float]] = {}
+    for run in runs:
+        for played, value in zip(rounds_played(run), column(run.rounds, key), strict=True):
+            by_round.setdefault(played, []).append(value)
+    rounds = np.array(sorted(by_round))
+    mean, sd = np.array([mean_and_sd(np.array(by_round[played])) for played in rounds]).T
+    return rounds, mean, sd
+
+
+def link_use(run: RunData) -> Vector:  # [N, N]
+    """Share of the rounds in which each link was drawn; row receives."""
+    count = np.zeros((run.num_servers, run.num_servers))
+    receiver, sender = (np.array([link[end] for link in run.links], dtype=np.intp) for end in ("receiver", "sender"))
+    np.add.at(count, (receiver, sender), 1)
+    return count / len(run.rounds)
+
+
+def pareto_front(points: Vector) -> list[int]:  # [M, 2] joules and percent
+    """Which points no other one beats at both, from the cheapest to the dearest; of equals the first."""
+    front: list[int] = []
+    for index in np.lexsort((-points[:, 1], points[:, 0])):
+        if not front or points[index, 1] > points[front[-1], 1]:
+            front.append(int(index))
+    return front
 
 
 def run_data(result: RunResult) -> RunData:

@@ -8,13 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import hatdfed.report as rp
 import hatdfed.report.findings as fd
 import hatdfed.report.labels as lb
+import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.errors import RunFolderError
-from hatdfed.report import RunData, Vector
 from hatdfed.report.findings import format_joules, format_percent
+from hatdfed.report.run_data import RunData, Vector
 from hatdfed.report.topology_figure import topology_figure
 
 _MOST_LINES = 12  # servers; more lines would be a thicket

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from hatdfed.report import Vector, finite, limits
+from hatdfed.report.run_data import Vector, finite, limits
 
 INK, MUTED, FAINT, PAPER = "#1f2429", "#646c75", "#dfe3e8", "#ffffff"
 # Okabe and Ito's colours, which any kind of colour vision tells apart. Their yellow is too pale for lines on white:

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-import hatdfed.report as rp
 import hatdfed.report.findings as fd
 import hatdfed.report.labels as lb
+import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
-from hatdfed.report import Vector
+from hatdfed.report.run_data import Vector
 
 Row = Mapping[str, Any]
 

@@ -12,10 +12,10 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-import hatdfed.report as rp
 import hatdfed.report.findings as fd
+import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
-from hatdfed.report import LastLinks, RunData, Vector
+from hatdfed.report.run_data import LastLinks, RunData, Vector
 
 _MOST_NODES = 40  # servers; more arrows would be a thicket
 _MATRIX_POINTS = 400.0  # about the side of the matrix

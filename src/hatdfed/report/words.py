@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from hatdfed.report.findings import energy_unit, format_joules
-from hatdfed.statistics import PairedDifference
+from hatdfed.runs.statistics import PairedDifference
 
 _UNKNOWN = "–"
 _NARROW = "\N{NO-BREAK SPACE}"

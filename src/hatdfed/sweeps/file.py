@@ -14,16 +14,18 @@ or, instead of `grid` and `zip`, a `search` (see `SearchPlan`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from hatdfed.config import Count, Section
 from hatdfed.errors import ConfigError, did_you_mean
-from hatdfed.resolve import read_yaml, sentence_of
-from hatdfed.sweeps.keys import check_keys, digest
+from hatdfed.setup.config import Count, Section
+from hatdfed.setup.layers import read_yaml, refuse_unknown, sentence_of
 
 Seed = Annotated[int, Field(ge=0)]
 Objective = Literal["accuracy", "worst_accuracy", "joules", "link_joules"]
@@ -189,3 +191,89 @@ def _check_choice(key: str, choice: Choice) -> None:
         raise ConfigError(f"search.parameters.{key} is logarithmic and starts at {low:g}, but must start above 0.")
     if choice.step is not None and (choice.log or not choice.step > 0):
         raise ConfigError(f"search.parameters.{key} has step {choice.step:g}; wanted a number above 0, and no log.")
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,23}|-[0-9][0-9.e+-]{0,22}")  # values that may stand in a file name
+_LONGEST = 96  # letters of a name; what is longer ends in a digest
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted names as the sections that they stand for.
+
+    >>> nested({"policy.name": "ring", "servers": 3, "learner": {"momentum": 0.9}, "learner.cool_down": 0.2})
+    {'policy': {'name': 'ring'}, 'servers': 3, 'learner': {'momentum': 0.9, 'cool_down': 0.2}}
+    """
+    layer: dict[str, Any] = {}
+    for key, value in settings.items():
+        *sections, last = key.split(".")
+        place = layer
+        for section in sections:
+            inner = place.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{section} is given as a whole and as {key!r}. Give one of the two.")
+            place = inner
+        place[last] = dict(value) if isinstance(value, Mapping) else value
+    return layer
+
+
+def check_keys(keys: Iterable[str], where: str) -> None:
+    """Refuse a key that is no setting, naming the nearest one."""
+    for key in keys:
+        if "" in key.split("."):
+            raise ConfigError(f"{where} has the key {key!r}. Write settings as in policy.learning_rate.")
+        try:
+            refuse_unknown(nested({key: {}}))
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+
+
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
+    """The last part of each name, or more of it where that would be ambiguous.
+
+    >>> short_keys(["method", "policy.thrift", "utility.thrift"])
+    {'method': 'method', 'policy.thrift': 'policy.thrift', 'utility.thrift': 'utility.thrift'}
+    >>> short_keys(["learner.cool_down"])
+    {'learner.cool_down': 'cool_down'}
+    """
+    names = list(keys)
+    last = [name.rpartition(".")[2] for name in names]
+    return {name: end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)}
+
+
+def value_text(value: Any) -> str:
+    """A value as people write it.
+
+    >>> value_text(0.25), value_text(None), value_text(True), value_text([1, 2])
+    ('0.25', 'none', 'true', '[1, 2]')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def folder_name(settings: Mapping[str, Any], short: Mapping[str, str]) -> str:
+    """`method=rnd,cool_down=0.2,seed=1`; with a digest at its end where a value is no file name or the whole too long.
+
+    >>> folder_name({"method": "rnd", "energy.link_kbit_per_joule": [2, 5]}, {"method": "method"})
+    'method=rnd,energy.link_kbit_per_joule-f4804e18'
+    """
+    parts, is_exact = [], True
+    for key, value in settings.items():
+        text, name = value_text(value), short.get(key, key)
+        is_plain = _PLAIN.fullmatch(text) is not None
+        parts.append(f"{name}={text}" if is_plain else name)
+        is_exact = is_exact and is_plain
+    name = ",".join(parts)
+    if is_exact and len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9]}-{digest(settings)}"
+
+
+def digest(content: Any) -> str:
+    """Eight letters that stand for a value of plain types."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -19,12 +19,12 @@ from typing import Any
 import yaml
 
 from hatdfed.errors import RunFolderError
-from hatdfed.experiment import Job
-from hatdfed.records.checkpoint import write_atomically
-from hatdfed.records.lock import locked_folder
-from hatdfed.standing import is_finished
+from hatdfed.runs.play import Job
+from hatdfed.runs.records.checkpoint import write_atomically
+from hatdfed.runs.records.lock import locked_folder
 from hatdfed.sweeps.file import SweepFile, read_sweep
 from hatdfed.sweeps.points import Run
+from hatdfed.sweeps.resume_state import is_finished
 
 DONE, BEGUN, OPEN = "done", "begun", "open"
 

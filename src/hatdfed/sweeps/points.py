@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from hatdfed.config import Config
-from hatdfed.resolve import merge_layers, resolve
-from hatdfed.sweeps.file import SweepFile
-from hatdfed.sweeps.keys import folder_name, nested, short_keys
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import merge_layers, resolve
+from hatdfed.sweeps.file import SweepFile, folder_name, nested, short_keys
 
 Settings = Mapping[str, Any]  # by dotted names
 

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hatdfed.batches import How, OnRounds
-from hatdfed.build.placement import Placement
-from hatdfed.build.program import make_actors
+from hatdfed.data.datasets import Dataset, load_dataset
+from hatdfed.data.datasets.base import Progress
 from hatdfed.errors import HatdfedError
-from hatdfed.learning.datasets import Dataset, load_dataset
-from hatdfed.learning.datasets.base import Progress
-from hatdfed.records.folder import RunFolder
-from hatdfed.session import RunResult
-from hatdfed.sinks import Publisher
-from hatdfed.standing import read_run
-from hatdfed.sweeps.executor import Executor
+from hatdfed.report.sinks import Publisher
+from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.program import make_actors
+from hatdfed.sweeps.batches import OnRounds, PlayOptions
 from hatdfed.sweeps.executors import make_executor
+from hatdfed.sweeps.executors.local import Executor
 from hatdfed.sweeps.file import SweepFile, read_sweep
-from hatdfed.sweeps.files import write_sweep_files
-from hatdfed.sweeps.folder import SweepFolder, default_folder
-from hatdfed.sweeps.playing import OnRun, Playing
-from hatdfed.sweeps.points import Point, all_runs, configs, distinct, points
+from hatdfed.sweeps.folder import DONE, SweepFolder, default_folder
+from hatdfed.sweeps.points import Point, Run, all_runs, configs, distinct, points
+from hatdfed.sweeps.resume_state import prepare_to_resume, read_run
 from hatdfed.sweeps.search import Search, check_search, corners
-from hatdfed.sweeps.table import DEFAULT_OBJECTIVES, Row, table
-from hatdfed.workers import refuse_in_unguarded_script
+from hatdfed.sweeps.table import DEFAULT_OBJECTIVES, Figures, Row, figures_of, run_figures, table, write_sweep_files
+from hatdfed.sweeps.workers import refuse_in_unguarded_script
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def sweep(
     player = make_executor(executor, jobs=jobs) if isinstance(executor, str) else executor
     check_runs(file, data_dir)
     with folder.claimed(file):
-        how = How(placement, data_dir, on_rounds, on_note)
+        how = PlayOptions(placement, data_dir, on_rounds, on_note)
         playing = Playing(folder, player, how, *size_of(file), on_run, publishers)
         found = _search(file, playing) if file.search is not None else _play(points(file), playing)
         objectives = DEFAULT_OBJECTIVES if file.search is None else file.search.objectives
@@ -125,3 +123,70 @@ def _search(file: SweepFile, playing: Playing) -> list[Point]:
     playing.play(all_runs(search.points))  # those that were asked for before, of which most are done
     search.go_on(lambda group: playing.play(all_runs(group)), playing.figures)
     return distinct(search.points)
+
+
+OnRun = Callable[
+    [str, Figures | None, int, int], None
+]  # a run, its figures (None: failed), how many ended, of how many
+Publish = Callable[[str, Path], None]  # the name of a finished run, and its folder
+
+
+def kept(result: RunResult) -> Figures:
+    """What comes back from wherever a run was played; the rest is in its folder."""
+    return figures_of(result.summary, result.rounds)
+
+
+@dataclass
+class Playing:
+    """The runs of a sweep while they are played; a search hands them in group by group."""
+
+    folder: SweepFolder
+    executor: Executor
+    how: PlayOptions
+    total: int  # runs in all
+    total_rounds: int
+    on_run: OnRun | None = None
+    publishers: Sequence[Publish] = ()
+    figures: dict[str, Figures] = field(default_factory=dict)  # of the runs that are done, by name
+    failed: dict[str, str] = field(default_factory=dict)  # why, by name
+    _rounds: int = 0  # of the runs that have ended
+
+    def play(self, runs: Sequence[Run]) -> None:
+        """Each run that has not ended yet."""
+        new = [run for run in runs if run.name not in self.figures and run.name not in self.failed]
+        # All of them before the first is played: any folder may be refused.
+        missing = {index: run for index, run in enumerate(new) if self.folder.standing(run) != DONE}
+        for index, run in enumerate(new):
+            if index not in missing:
+                self._done(run, None)
+        jobs = {index: prepare_to_resume(self.folder.job(run)) for index, run in missing.items()}
+        before = self._rounds
+        how = replace(self.how, keep=kept, on_rounds=lambda done, _: self._tell_rounds(before + done))
+        self.executor.play(
+            jobs, how, lambda i, result: self._done(new[i], result), lambda i, why: self._fail(new[i], why)
+        )
+
+    def _done(self, run: Run, figures: Any) -> None:
+        place = self.folder.job(run).out
+        if place is None:
+            raise ValueError("a run of a sweep has a folder")
+        self.figures[run.name] = run_figures(place) if figures is None else figures
+        for publish in self.publishers:
+            publish(run.name, place)
+        self._ended(run, self.figures[run.name])
+
+    def _fail(self, run: Run, reason: str) -> None:
+        self.failed[run.name] = reason
+        self._ended(run, None)
+
+    def _ended(self, run: Run, figures: Figures | None) -> None:
+        self._rounds += run.config.rounds
+        ended = len(self.figures) + len(self.failed)
+        if self.on_run is not None:
+            self.on_run(run.name, figures, ended, self.total)
+        if ended == self.total:
+            self._tell_rounds(self._rounds)
+
+    def _tell_rounds(self, done: int) -> None:
+        if self.how.on_rounds is not None:
+            self.how.on_rounds(done, max(done, self.total_rounds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hatdfed.aggregation import Aggregator, Inbox, Probe
+from hatdfed.server.aggregation import Aggregator, Inbox, Probe
 
 
 def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, Inbox]:

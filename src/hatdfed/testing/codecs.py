@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hatdfed.codecs import Codec, payload_bits
 from hatdfed.errors import WireError
+from hatdfed.server.codecs.base import Codec, payload_bits
 
 
 class CodecLaws:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hatdfed.config import Config
-from hatdfed.learning.datasets.base import Dataset, DatasetKind
-from hatdfed.resolve import overlay, validated
+from hatdfed.data.datasets.base import Dataset, DatasetKind
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import overlay, validated
 
 
 class DatasetLaws:

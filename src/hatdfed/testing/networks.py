@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 
-from hatdfed.learning.learner import Learner
-from hatdfed.learning.networks import NetworkMaker, Shape
-from hatdfed.learning.optimisers import Adam
-from hatdfed.learning.work import Batch
+from hatdfed.server.learner import Learner
+from hatdfed.server.networks import NetworkMaker, Shape
+from hatdfed.server.optimisers import Adam
+from hatdfed.server.work import Batch
 
 
 class NetworkLaws:

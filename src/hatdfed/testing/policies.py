@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hatdfed.energy.ledger import EnergyRow
+from hatdfed.core.energy.ledger import EnergyRow
+from hatdfed.core.links import BoolMatrix, FloatMatrix, all_links
+from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext
+from hatdfed.core.round import LinkDraw, RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import from_jsonable, to_jsonable
-from hatdfed.policies.base import AnyPolicy, Feedback, PolicyContext
 from hatdfed.randomness import stream
-from hatdfed.round import LinkDraw, RoundReport, ServerReport
-from hatdfed.topology import BoolMatrix, FloatMatrix, all_links
 
 
 def policy_context(

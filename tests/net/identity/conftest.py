@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from hatdfed.net.identity.authority import LIFETIME, create_authority
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.keys import csr, make_key
-from hatdfed.net.identity.names import COORDINATOR, edge
-from hatdfed.net.identity.office import create_office
+from hatdfed.deploy.identity.authority import LIFETIME, create_authority
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import create_identity_store
+from hatdfed.deploy.identity.keys import csr, make_key
+from hatdfed.deploy.identity.names import COORDINATOR, edge
 
 EXPIRED = timedelta(seconds=-1)
 
@@ -43,7 +43,7 @@ def expired_edge(identity):
 
 @pytest.fixture
 def office(tmp_path):
-    return create_office(tmp_path / "office")
+    return create_identity_store(tmp_path / "office")
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hatdfed.deploy.identity.authority import create_authority, load_authority
+from hatdfed.deploy.identity.certificates import node_of
+from hatdfed.deploy.identity.keys import csr, make_key, same_key
+from hatdfed.deploy.identity.names import COORDINATOR, Node, edge, node_from_uri
 from hatdfed.errors import IdentityError
-from hatdfed.net.identity.authority import create_authority, load_authority
-from hatdfed.net.identity.certificates import node_of
-from hatdfed.net.identity.keys import csr, make_key, same_key
-from hatdfed.net.identity.names import COORDINATOR, Node, edge, node_from_uri
 
 
 @pytest.mark.parametrize("name", ["a", "7", "edge-7", "a" * 63, "x--y"])

@@ -12,10 +12,10 @@ import typer
 from typer.testing import CliRunner
 
 from hatdfed.cli.identity import ca_app, edge_join, parse_ttl, split_address, token_app
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import open_identity_store
+from hatdfed.deploy.identity.join_server import JoinServer
 from hatdfed.errors import ConfigError, HatdfedError
-from hatdfed.net.desk import FrontDesk
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.office import open_office
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def desk_port(ca):
     async def serve():
         nonlocal stop
         stop = asyncio.Event()
-        async with FrontDesk(open_office(ca), host="127.0.0.1", port=0) as desk:
+        async with JoinServer(open_identity_store(ca), host="127.0.0.1", port=0) as desk:
             ports.append(desk.port)
             loops.append(asyncio.get_running_loop())
             started.set()
@@ -70,7 +70,7 @@ def desk_port(ca):
 
 def test_ca_init_makes_authority_and_coordinator(hatdfed, tmp_path):
     printed = hatdfed("ca", "init", tmp_path / "ca")
-    office = open_office(tmp_path / "ca")
+    office = open_identity_store(tmp_path / "ca")
     assert office.authority.pin in printed
     assert str(office.identity.load().node) == "coordinator coordinator"
     with pytest.raises(HatdfedError, match="never overwritten"):
@@ -91,7 +91,7 @@ def test_the_printed_line_joins_an_edge(hatdfed, ca, desk_port, tmp_path, monkey
 
 
 def test_a_token_may_come_by_standard_input(hatdfed, ca, desk_port, tmp_path):
-    office = open_office(ca)
+    office = open_identity_store(ca)
     text = hatdfed("token", "create", "--node", "edge-7", "--ca", ca)
     token = re.search(r"^token  (\S+)$", text, re.MULTILINE)[1]
     pin = office.authority.pin
@@ -110,9 +110,9 @@ def test_tokens_are_listed(hatdfed, ca):
 
 def test_a_node_is_denied_and_allowed(hatdfed, ca):
     assert "locked out" in hatdfed("ca", "deny", "edge-7", "--ca", ca)
-    assert "edge-7" in open_office(ca).denied
+    assert "edge-7" in open_identity_store(ca).denied
     assert "let in" in hatdfed("ca", "allow", "edge-7", "--ca", ca)
-    assert "edge-7" not in open_office(ca).denied
+    assert "edge-7" not in open_identity_store(ca).denied
 
 
 def test_a_folder_without_an_authority_is_a_sentence(hatdfed, tmp_path):
@@ -133,7 +133,7 @@ def test_an_address_that_is_none_is_refused(text):
 
 
 def test_the_identity_room_and_its_commands_load_no_torch_and_the_commands_no_cryptography():
-    room = "import hatdfed.net.desk, hatdfed.net.identity.join, hatdfed.net.identity.tls, hatdfed.net.identity.renewal"
+    room = "import hatdfed.deploy.identity.join_server, hatdfed.deploy.identity.join, hatdfed.deploy.identity.tls"
     check = "import sys; assert not {'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", f"{room}; {check}"], check=True)
     light = "assert not {'torch', 'cryptography', 'grpc'} & set(sys.modules)"

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
+from hatdfed.deploy.identity.exchange import MAX_LINE_BYTES, ask_desk, unverified, verified_by
+from hatdfed.deploy.identity.identity_store import open_identity_store
+from hatdfed.deploy.identity.join_server import JoinServer
+from hatdfed.deploy.identity.keys import csr, make_key
+from hatdfed.deploy.identity.names import COORDINATOR, edge
 from hatdfed.errors import IdentityError
-from hatdfed.net.desk import FrontDesk
-from hatdfed.net.identity.exchange import MAX_LINE_BYTES, ask_desk, unverified, verified_by
-from hatdfed.net.identity.keys import csr, make_key
-from hatdfed.net.identity.names import COORDINATOR, edge
-from hatdfed.net.identity.office import open_office
 
 HOST = "127.0.0.1"
 HOUR = timedelta(hours=1)
@@ -22,12 +22,12 @@ HOUR = timedelta(hours=1)
 
 @asynccontextmanager
 async def desk_of(office, **options):
-    async with FrontDesk(office, host=HOST, port=0, **options) as desk:
+    async with JoinServer(office, host=HOST, port=0, **options) as desk:
         yield desk
 
 
 def refusals(caplog):
-    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.net.desk"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.deploy.identity.join_server"]
     return [line for line in lines if line.startswith("Refused")]
 
 
@@ -129,7 +129,7 @@ def test_the_desk_speaks_tls_1_3_only(play, office):
 
 def test_a_port_that_is_taken_is_a_sentence(play, office):
     async def scene():
-        async with desk_of(office) as desk, FrontDesk(office, host=HOST, port=desk.port):
+        async with desk_of(office) as desk, JoinServer(office, host=HOST, port=desk.port):
             pass
 
     with pytest.raises(IdentityError, match="Choose another port"):
@@ -143,7 +143,7 @@ def test_the_coordinator_renews_itself_even_after_a_long_rest(office, tmp_path):
     office.identity.save(
         first.key, office.authority.sign(csr(first.key), COORDINATOR, timedelta(seconds=-1)), first.ca_pem
     )
-    assert open_office(tmp_path / "office").refresh().load().expires > datetime.now(UTC)
+    assert open_identity_store(tmp_path / "office").refresh().load().expires > datetime.now(UTC)
 
 
 def test_a_renewal_is_for_nodes_that_are_not_locked_out(office):

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hatdfed.deploy.identity import private_files as durable
+from hatdfed.deploy.identity.authority import create_authority
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.join import accept_renewal, renewed
+from hatdfed.deploy.identity.keys import csr, make_key
+from hatdfed.deploy.identity.names import edge
 from hatdfed.errors import IdentityError
-from hatdfed.net.identity import durable
-from hatdfed.net.identity.authority import create_authority
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.keys import csr, make_key
-from hatdfed.net.identity.names import edge
-from hatdfed.net.identity.renewal import accept_renewal, renewed
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_crash_while_saving_leaves_no_mixture(folder, authority, monkeypatch, 
         writes.append(path)
         durable.write_durably(path, content, mode)
 
-    monkeypatch.setattr("hatdfed.net.identity.files.write_durably", write_some)
+    monkeypatch.setattr("hatdfed.deploy.identity.files.write_durably", write_some)
     key = make_key()
     with pytest.raises(KeyboardInterrupt):
         folder.save(key, authority.sign(csr(key), edge("edge-7")), authority.pem)

@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hatdfed.deploy.identity.exchange import MAX_LINE_BYTES, ask_desk, unverified
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import create_identity_store, open_identity_store
+from hatdfed.deploy.identity.join import explain, join
+from hatdfed.deploy.identity.join_server import JoinServer
+from hatdfed.deploy.identity.keys import csr, key_pem, make_key
+from hatdfed.deploy.identity.names import edge
 from hatdfed.errors import IdentityError
-from hatdfed.net.desk import FrontDesk
-from hatdfed.net.identity.exchange import MAX_LINE_BYTES, ask_desk, unverified
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.join import explain, join
-from hatdfed.net.identity.keys import csr, key_pem, make_key
-from hatdfed.net.identity.names import edge
-from hatdfed.net.identity.office import create_office, open_office
 
 HOST = "127.0.0.1"
 HOUR = timedelta(hours=1)
@@ -28,12 +28,12 @@ def all_logs(caplog):
 
 @asynccontextmanager
 async def desk_of(office, **options):
-    async with FrontDesk(office, host=HOST, port=0, **options) as desk:
+    async with JoinServer(office, host=HOST, port=0, **options) as desk:
         yield desk
 
 
 def refusals(caplog):
-    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.net.desk"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.deploy.identity.join_server"]
     return [line for line in lines if line.startswith("Refused")]
 
 
@@ -66,7 +66,7 @@ def test_a_token_cannot_be_replayed_even_after_a_restart(play, office, new_edge,
     token = office.tokens.create("edge-7", HOUR)
     joins(play, office, token, new_edge)
     thief = IdentityFolder(tmp_path / "thief")
-    error = refused(play, open_office(tmp_path / "office"), token, thief)
+    error = refused(play, open_identity_store(tmp_path / "office"), token, thief)
     assert error.reason == "used-token"
     assert "works only once" in str(error)
     assert len(refusals(caplog)) == 1
@@ -97,7 +97,7 @@ def test_a_pin_that_is_none_is_refused_at_once(play, new_edge, pin):
 
 def test_a_man_in_between_who_shows_the_right_authority_gets_no_token(play, office, new_edge, tmp_path):
     """He can repeat the authority's certificate, which is public, but has no certificate of the coordinator."""
-    other = create_office(tmp_path / "other")
+    other = create_identity_store(tmp_path / "other")
     # His own certificate and key, but the authority that the edge expects.
     liar = type(office)(office.authority, other.tokens, other.denied, other.identity)
     token = office.tokens.create("edge-7", HOUR)

@@ -8,12 +8,12 @@ import grpc
 import pytest
 from cryptography import x509
 
+from hatdfed.deploy.identity.authority import create_authority
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.keys import csr
+from hatdfed.deploy.identity.names import COORDINATOR, Node, edge
+from hatdfed.deploy.identity.tls import channel_credentials, options_for, peer_of, server_credentials
 from hatdfed.errors import IdentityError
-from hatdfed.net.identity.authority import create_authority
-from hatdfed.net.identity.files import IdentityFolder
-from hatdfed.net.identity.keys import csr
-from hatdfed.net.identity.names import COORDINATOR, Node, edge
-from hatdfed.net.identity.tls import channel_credentials, options_for, peer_of, server_credentials
 
 METHOD = "/test.Who/Am"
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hatdfed.deploy.identity.deny import DenyList
+from hatdfed.deploy.identity.tokens import TokenStore
 from hatdfed.errors import IdentityError
-from hatdfed.net.identity.deny import DenyList
-from hatdfed.net.identity.tokens import TokenStore
 
 HOUR = timedelta(hours=1)
 

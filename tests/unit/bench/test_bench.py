@@ -7,14 +7,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from hatdfed.bench.machine import SIZE, forget_peak_memory, gemm_gflops, peak_memory_mb
-from hatdfed.bench.measure import measure
-from hatdfed.bench.plain_loop import PlainLoop
-from hatdfed.bench.workload import W_CIFAR, W, Workload, forward_flops
-from hatdfed.build.world import make_pools, make_world
 from hatdfed.cli.app import app
-from hatdfed.learning.networks import paper_cnn
-from hatdfed.topology import Topology
+from hatdfed.core.links import Topology
+from hatdfed.server.networks import paper_cnn
+from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed_bench.machine import SIZE, forget_peak_memory, gemm_gflops, peak_memory_mb
+from hatdfed_bench.measure import measure
+from hatdfed_bench.plain_loop import PlainLoop
+from hatdfed_bench.workload import W_CIFAR, W, Workload, forward_flops
 
 CPU = torch.device("cpu")
 TINY = Workload("tiny", (1, 8, 8))
@@ -32,7 +32,7 @@ def test_the_nominal_arithmetic_of_a_forward_pass_by_hand():
 @pytest.mark.parametrize("servers", [5, 20, 50, 350])
 def test_the_workload_is_what_it_says(servers):
     config = W.config(servers, rounds=3)
-    from hatdfed.resolve import config_budget
+    from hatdfed.setup.layers import config_budget
 
     assert config_budget(config) == round(1.2 * servers)
     assert (config.samples_per_round, config.local_passes, config.probe_size) == (60, 2, 16)
@@ -71,7 +71,7 @@ def test_every_fleet_is_measured():
 
 
 def test_the_yardsticks(monkeypatch):
-    monkeypatch.setattr("hatdfed.bench.machine.SUSTAINED", 0.01)
+    monkeypatch.setattr("hatdfed_bench.machine.SUSTAINED", 0.01)
     monkeypatch.setitem(SIZE, "cpu", 128)
     assert gemm_gflops(CPU) > 0.1
     forget_peak_memory(CPU)
@@ -82,8 +82,8 @@ def test_the_yardsticks(monkeypatch):
 
 
 def test_the_command_prints_one_json_object(monkeypatch, tmp_path):
-    monkeypatch.setattr("hatdfed.bench.machine.SUSTAINED", 0.01)
-    monkeypatch.setattr("hatdfed.bench.report.COORDINATOR_SIZES", (5, 50))
+    monkeypatch.setattr("hatdfed_bench.machine.SUSTAINED", 0.01)
+    monkeypatch.setattr("hatdfed_bench.report.COORDINATOR_SIZES", (5, 50))
     arguments = ["bench", "--device", "cpu", "--servers", "2", "--turns", "1", "--fleets", "loop,stacked", "--json"]
     done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "a" / "b.json")], catch_exceptions=False)
     assert done.exit_code == 0

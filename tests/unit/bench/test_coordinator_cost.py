@@ -1,6 +1,6 @@
 import pytest
 
-from hatdfed.bench.coordinator_cost import coordinator_cost, round_costs
+from hatdfed_bench.coordinator_cost import coordinator_cost, round_costs
 
 
 @pytest.mark.parametrize("servers", [5, 300])
@@ -11,5 +11,5 @@ def test_a_round_is_measured_by_its_two_halves(servers):
 
 
 def test_the_cost_is_the_median_of_their_sums(monkeypatch):
-    monkeypatch.setattr("hatdfed.bench.coordinator_cost.round_costs", lambda *_, **__: [(1, 2), (30, 40), (3, 4)])
+    monkeypatch.setattr("hatdfed_bench.coordinator_cost.round_costs", lambda *_, **__: [(1, 2), (30, 40), (3, 4)])
     assert coordinator_cost(5) == 7

@@ -7,8 +7,8 @@ from safetensors.numpy import save_file
 from small_runs import SMALL
 
 from hatdfed.errors import RunFolderError
-from hatdfed.experiment import resume, run
-from hatdfed.resolve import resolve
+from hatdfed.runs.play import resume, run
+from hatdfed.setup.layers import resolve
 
 
 @pytest.fixture(scope="module")

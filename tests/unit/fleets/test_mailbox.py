@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed.build.simulation import make_simulation
+from hatdfed.core.links import Topology
+from hatdfed.core.loop import run
+from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.loop import run
-from hatdfed.resolve import resolve
-from hatdfed.round import LinkDraw, RoundPlan
-from hatdfed.topology import Topology
+from hatdfed.setup.build.simulation import make_simulation
+from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 1000, "validation": 200, "test": 200})
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hatdfed.codecs import payload_bits
-from hatdfed.fleets.merging import sent_models
-from hatdfed.link_codecs import CODECS
+from hatdfed.fleets.stacked.merging import sent_models
+from hatdfed.server.codecs import CODECS
+from hatdfed.server.codecs.base import payload_bits
 
 
 @pytest.mark.parametrize("name", ["float16", "int8", "int4"])

@@ -7,18 +7,18 @@ import torch
 from torch import nn
 
 import hatdfed
-from hatdfed.allocation import keep_freed_memory
-from hatdfed.build.placement import Placement
-from hatdfed.build.program import make_program
-from hatdfed.build.simulation import make_batch
+from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, HatdfedError
-from hatdfed.experiment import Job, play
-from hatdfed.fleets import memory
-from hatdfed.fleets.memory import Footprint, Sizes, footprint, predicted_bytes
-from hatdfed.fleets.rows import Execution
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.learning.networks import NETWORKS
-from hatdfed.resolve import resolve
+from hatdfed.fleets.stacked.fleet import memory
+from hatdfed.fleets.stacked.memory import Footprint, Sizes, footprint, predicted_bytes
+from hatdfed.fleets.stacked.rows import Execution
+from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.play import Job, play
+from hatdfed.server.networks import NETWORKS
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.program import make_program
+from hatdfed.setup.build.simulation import make_batch
+from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 400, "validation": 100, "test": 30})
 SMALL = {"dataset": "synthetic", "network": "linear", "servers": 3, "rounds": 1, "validation_images": 50}

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed import loop
-from hatdfed.build.placement import Placement
-from hatdfed.build.program import initial_seed, make_actors
-from hatdfed.build.simulation import network_key, settled_placement
-from hatdfed.build.world import make_pools, make_world
-from hatdfed.energy.ledger import Cause
+from hatdfed.core import loop
+from hatdfed.core.energy.ledger import Cause
+from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.mailbox import MailboxFleet
-from hatdfed.fleets.rows import Execution, Member, Rows
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.link_codecs import TopK
-from hatdfed.resolve import resolve
+from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers
+from hatdfed.server.codecs import TopK
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.program import initial_seed, make_actors
+from hatdfed.setup.build.simulation import network_key, settled_placement
+from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 200, "validation": 60, "test": 30})
 
@@ -100,6 +100,6 @@ def test_it_shares_no_batch_with_codecs_that_can_be_stacked():
     assert network_key(config()) != network_key(config(codec="float32"))
     coordinator, program = make_actors(config(), DATASET)
     sources = make_world(config(), DATASET, make_pools(DATASET)).sources
-    member = Member(program, sources, coordinator.prices, [0, 1, 2, 3])
+    member = RunServers(program, sources, coordinator.prices, [0, 1, 2, 3])
     with pytest.raises(ValueError, match="needs mailboxes"):
         Rows([member], Execution(torch.device("cpu"), 4))

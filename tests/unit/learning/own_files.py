@@ -5,8 +5,8 @@ import os
 
 import numpy as np
 
-from hatdfed.learning.devices import LocalWork
-from hatdfed.learning.own_data import open_own_data
+from hatdfed.data.devices import LocalWork
+from hatdfed.data.own.open import open_own_data
 
 SHAPE = (1, 8, 8)
 CLASSES = ("cat", "dog", "owl")

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from hatdfed.learning.learner import cancelled_biases
-from hatdfed.learning.networks import linear, paper_cnn, paper_cnn_relu, small_cnn
-from hatdfed.learning.stacked.blueprint import Dropout, Linear, NotStackableError, Relu, read_blueprint
-from hatdfed.learning.stacked.stage import StageShape
+from hatdfed.fleets.kernels.blueprint import Dropout, Linear, NotStackableError, Relu, read_blueprint
+from hatdfed.fleets.kernels.torch_stage import StageShape
+from hatdfed.server.learner import cancelled_biases
+from hatdfed.server.networks import linear, paper_cnn, paper_cnn_relu, small_cnn
 
 
 def stage(**changes):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed.learning.devices import LocalWork, SimulatedDevices
-from hatdfed.learning.work import Batch
+from hatdfed.data.devices import LocalWork, SimulatedDevices
+from hatdfed.server.work import Batch
 
 POOL = Batch(torch.arange(800.0).view(800, 1, 1, 1), torch.arange(800))
 VALIDATION = Batch(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long))

@@ -1,9 +1,9 @@
 import torch
 from torch import nn
 
-from hatdfed.learning import dropout
-from hatdfed.learning.dropout import SeededDropout, keep_mask, with_seeded_dropout
 from hatdfed.randomness import torch_seed
+from hatdfed.server import dropout
+from hatdfed.server.dropout import SeededDropout, keep_mask, with_seeded_dropout
 
 SEEDS = torch.tensor([torch_seed(7, "dropout", t, 0) for t in range(40)])
 

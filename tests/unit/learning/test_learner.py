@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from hatdfed.learning.learner import Learner
-from hatdfed.learning.networks import NETWORKS
-from hatdfed.learning.optimisers import Adam, Sgd
-from hatdfed.learning.work import Batch
+from hatdfed.server.learner import Learner
+from hatdfed.server.networks import NETWORKS
+from hatdfed.server.optimisers import Adam, Sgd
+from hatdfed.server.work import Batch
 
 MAKE = partial(NETWORKS["small-cnn"], (1, 8, 8), 10)
 

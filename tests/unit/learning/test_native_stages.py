@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hatdfed.learning.stacked.native import build, jobs
-from hatdfed.learning.stacked.native.stages import NativeStages, native_stages
-from hatdfed.learning.stacked.stage import StageOutput, StageShape, infer_stages, train_stage
+from hatdfed.fleets.kernels.native import build, jobs
+from hatdfed.fleets.kernels.native.stages import NativeStages, native_stages
+from hatdfed.fleets.kernels.torch_stage import StageOutput, StageShape, infer_stages, train_stage
 
 EPSILON = 1e-5
 SHAPES = [

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from hatdfed.errors import ConfigError
-from hatdfed.learning.networks import NETWORKS, network_maker
+from hatdfed.server.networks import NETWORKS, network_maker
 
 
 def counted_as_the_paper_does(module):

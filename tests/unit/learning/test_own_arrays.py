@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from own_files import contents, npy, opened, picture, trained
 
+from hatdfed.data.own import formats as reader
 from hatdfed.errors import DataError
-from hatdfed.learning.own import npy as reader
 
 X = np.stack([picture(number) for number in range(40)])
 Y = np.arange(40) % 3

@@ -1,8 +1,8 @@
 import pytest
 from own_files import contents, fill, npy, opened, picture, put
 
+from hatdfed.data.devices import LocalWork
 from hatdfed.errors import DataError
-from hatdfed.learning.devices import LocalWork
 
 
 def test_sorted_names_are_the_labels_and_a_list_gives_another_order(tmp_path):

@@ -3,11 +3,11 @@ import pytest
 import torch
 from own_files import SHAPE, WORK, Clock, contents, fill, numbers, opened, picture, trained
 
+from hatdfed.data.devices import LocalWork
+from hatdfed.data.own.images import OwnImage
+from hatdfed.data.own.open import OwnData, SlowMachine, Standardise, bits_per_sample
+from hatdfed.data.own.source import Stock
 from hatdfed.errors import ConfigError, DataError
-from hatdfed.learning.devices import LocalWork
-from hatdfed.learning.own.images import OwnImage
-from hatdfed.learning.own.stock import Stock
-from hatdfed.learning.own_data import OwnData, SlowMachine, Standardise, bits_per_sample
 
 
 def image(name, mark, label=0):

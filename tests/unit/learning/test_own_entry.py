@@ -5,9 +5,9 @@ import pytest
 import torch
 from own_files import SHAPE, contents, opened, picture, trained
 
+from hatdfed.data.own.open import SlowMachine
 from hatdfed.errors import ConfigError, DataError
-from hatdfed.learning.own_data import SlowMachine
-from hatdfed.learning.work import Batch, Work
+from hatdfed.server.work import Batch, Work
 
 MODULE = """
 import numpy as np

@@ -7,9 +7,9 @@ import pytest
 from own_files import NOW, Clock, contents, fill, npy, numbers, opened, picture, put, trained
 from PIL import Image
 
+from hatdfed.data.devices import LocalWork
+from hatdfed.data.own import folder as folders
 from hatdfed.errors import DataError, MissingDependencyError
-from hatdfed.learning.devices import LocalWork
-from hatdfed.learning.own import folder as folders
 
 
 def encoded(array, kind, **options):

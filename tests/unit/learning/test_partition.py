@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hatdfed.data.partition import grouped_shards, label_skewed_shards, validation_sample
 from hatdfed.errors import ConfigError
-from hatdfed.learning.partition import grouped_shards, label_skewed_shards, validation_sample
 
 LABELS = np.repeat(np.arange(10), 200)
 

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hatdfed.data.devices import LocalWork, SimulatedDevices
+from hatdfed.data.own.open import SlowMachine
 from hatdfed.errors import ConfigError
-from hatdfed.learning.devices import LocalWork, SimulatedDevices
-from hatdfed.learning.slow_machine import SlowMachine
-from hatdfed.learning.work import Batch
+from hatdfed.server.work import Batch
 
 POOL = Batch(torch.arange(200.0).view(200, 1, 1, 1), torch.arange(200))
 VALIDATION = Batch(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long))

@@ -8,8 +8,8 @@ import os
 import pytest
 import torch
 
-from hatdfed.learning.stacked.stage import StageShape, infer_stages, train_stage
-from hatdfed.learning.stacked.triton_stage import infer, supports, train, triton_available
+from hatdfed.fleets.kernels.torch_stage import StageShape, infer_stages, train_stage
+from hatdfed.fleets.kernels.triton.stage import infer, supports, train, triton_available
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")

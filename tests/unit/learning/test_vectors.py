@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed.learning.optimisers import Adam, OptimiserState, Sgd
-from hatdfed.learning.stacked.native.vectors import native_vectors
-from hatdfed.learning.stacked.optimiser import step_in_place, step_rates
-from hatdfed.learning.stacked.step import Rates, Step
-from hatdfed.learning.stacked.triton_stage import triton_available
-from hatdfed.learning.stacked.triton_vectors import TritonVectors
-from hatdfed.learning.stacked.vectors import TorchVectors, vectors_for
+from hatdfed.fleets.kernels.native.vectors import native_vectors
+from hatdfed.fleets.kernels.optimiser_step import Rates, Step
+from hatdfed.fleets.kernels.triton.stage import triton_available
+from hatdfed.fleets.kernels.triton.vectors import TritonVectors
+from hatdfed.fleets.kernels.vectors import TorchVectors, vectors_for
+from hatdfed.fleets.stacked.learner import step_in_place, step_rates
+from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
 SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))
 SIZE = 20_037
@@ -99,5 +99,5 @@ def test_gradient_descent_without_momentum_needs_no_moments(world):
 
 
 def test_without_a_compiler_torch_does_it(monkeypatch):
-    monkeypatch.setattr("hatdfed.learning.stacked.vectors.native_vectors", lambda: None)
+    monkeypatch.setattr("hatdfed.fleets.kernels.vectors.native_vectors", lambda: None)
     assert isinstance(vectors_for(torch.zeros(2, 2)), TorchVectors)

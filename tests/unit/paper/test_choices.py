@@ -2,12 +2,12 @@
 
 import pytest
 
-from hatdfed.paper.choices import calibration, chosen_passes, chosen_readings
-from hatdfed.paper.claims import Claims
-from hatdfed.paper.plans import READINGS, point, settings_of_table_1
-from hatdfed.paper.results import ResultFile, Results, keep
-from hatdfed.paper.verdict_rules import NOT, PARTLY, REPRODUCED, at_most, best_of_sweep, by_share, judged
-from hatdfed.statistics import PairedDifference
+from hatdfed.runs.statistics import PairedDifference
+from hatdfed_paper.choices import calibration, chosen_passes, chosen_readings
+from hatdfed_paper.claims import Claims
+from hatdfed_paper.plans import READINGS, point, settings_of_table_1
+from hatdfed_paper.results import ResultFile, Results, keep
+from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, at_most, best_of_sweep, by_share, judged
 
 DATASETS = ("fashion-mnist", "cifar-10")
 

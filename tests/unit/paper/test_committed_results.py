@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from hatdfed.methods import method_named
-from hatdfed.paper.choices import calibration, chosen_passes, chosen_readings
-from hatdfed.paper.claims import METRICS, Claims
-from hatdfed.paper.figures import figure_digests
-from hatdfed.paper.plans import BASELINES, EXPERIMENTS, FULL, points
-from hatdfed.paper.plus_choice import allowed_link_mj, recipe, tried
-from hatdfed.paper.plus_plans import SWEEPS
-from hatdfed.paper.results import Results, read_all
-from hatdfed.paper.tables import all_tables
-from hatdfed.paper.todo import run_key
-from hatdfed.paper.verdict_rules import NOT, PARTLY, REPRODUCED
-from hatdfed.paper.verdicts import verdicts
-from hatdfed.resolve import resolve
+from hatdfed.setup.layers import resolve
+from hatdfed.setup.methods import method_named
+from hatdfed_paper.choices import calibration, chosen_passes, chosen_readings
+from hatdfed_paper.claims import METRICS, Claims
+from hatdfed_paper.figures import figure_digests
+from hatdfed_paper.plans import BASELINES, EXPERIMENTS, FULL, points
+from hatdfed_paper.plus_choice import allowed_link_mj, recipe, tried
+from hatdfed_paper.plus_plans import SWEEPS
+from hatdfed_paper.results import Results, read_all
+from hatdfed_paper.tables import all_tables
+from hatdfed_paper.todo import run_key
+from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED
+from hatdfed_paper.verdicts import verdicts
 
 PAPER = Path(__file__).resolve().parents[3] / "paper"
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from hatdfed.paper import figure_words as words
-from hatdfed.paper.claims import Claims
-from hatdfed.paper.figure_data import figure_data, lines_of
-from hatdfed.paper.figures import DIGESTS, figure_digests, write_figures
-from hatdfed.paper.plans import Scale, Settings, points
-from hatdfed.paper.results import Record, ResultFile, Results, run_name
-from hatdfed.policies.link_bandit import theorem_learning_rate
-from hatdfed.regret_bounds import printed_bound, standard_bound
+from hatdfed.core.policies.link_bandit import theorem_learning_rate
+from hatdfed.core.regret import printed_bound, standard_bound
+from hatdfed_paper import figure_words as words
+from hatdfed_paper.claims import Claims
+from hatdfed_paper.figure_data import figure_data, lines_of
+from hatdfed_paper.figures import DIGESTS, figure_digests, write_figures
+from hatdfed_paper.plans import Scale, Settings, points
+from hatdfed_paper.results import Record, ResultFile, Results, run_name
 
 TINY = Scale("smoke", ("digits",), seeds=2, servers=(5,))
 CLAIMS = Claims(
@@ -132,10 +132,10 @@ def test_a_panel_without_results_is_drawn_empty(tmp_path: Path) -> None:
 def test_digests_need_no_matplotlib() -> None:
     script = (
         "import sys\n"
-        "from hatdfed.paper.claims import Claims\n"
-        "from hatdfed.paper.figures import figure_digests\n"
-        "from hatdfed.paper.plans import SMOKE\n"
-        "from hatdfed.paper.results import Results\n"
+        "from hatdfed_paper.claims import Claims\n"
+        "from hatdfed_paper.figures import figure_digests\n"
+        "from hatdfed_paper.plans import SMOKE\n"
+        "from hatdfed_paper.results import Results\n"
         "claims = Claims({'sparsity': [], 'sensitivity': {'best_alpha': 0.6, 'best_beta': 0.4}})\n"
         "assert figure_digests(Results({}), claims, SMOKE) == {}\n"
         "sys.exit('matplotlib' in sys.modules)\n"

@@ -2,16 +2,16 @@
 
 import pytest
 
-from hatdfed.paper import figure_words as words
-from hatdfed.paper.equal_footing import links_at_mean_price
-from hatdfed.paper.link_figure import links
-from hatdfed.paper.link_regimes import AS_DEAR, AS_MANY, LEARNED, REGIMES, ways_to_draw
-from hatdfed.paper.plans import SMOKE, point
-from hatdfed.paper.plus_figure_data import RANDOM, link_panels
-from hatdfed.paper.plus_plans import PLUS
-from hatdfed.paper.plus_tables import plus_tables
-from hatdfed.paper.results import ResultFile, Results, keep
-from hatdfed.resolve import resolve
+from hatdfed.setup.layers import resolve
+from hatdfed_paper import figure_words as words
+from hatdfed_paper.equal_footing import links_at_mean_price
+from hatdfed_paper.link_figure import links
+from hatdfed_paper.link_regimes import AS_DEAR, AS_MANY, LEARNED, REGIMES, ways_to_draw
+from hatdfed_paper.plans import SMOKE, point
+from hatdfed_paper.plus_figure_data import RANDOM, link_panels
+from hatdfed_paper.plus_plans import PLUS
+from hatdfed_paper.plus_tables import plus_tables
+from hatdfed_paper.results import ResultFile, Results, keep
 
 SERVERS = SMOKE.servers[-1]
 # Link megajoules and accuracy, by way: random links reach the recipe's accuracy for twice the joules.

@@ -3,9 +3,9 @@
 import pytest
 
 from hatdfed.errors import ConfigError
-from hatdfed.paper.plans import EXPERIMENTS, FULL, SMOKE, THE_PAPER, experiment_named, points, runs, scale_named
-from hatdfed.paper.results import run_name
-from hatdfed.resolve import merge_layers, resolve
+from hatdfed.setup.layers import merge_layers, resolve
+from hatdfed_paper.plans import EXPERIMENTS, FULL, SMOKE, THE_PAPER, experiment_named, points, runs, scale_named
+from hatdfed_paper.results import run_name
 
 
 @pytest.mark.parametrize(

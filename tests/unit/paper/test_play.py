@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import pytest
 
-from hatdfed.batches import How, TimeLimit
-from hatdfed.build.placement import Placement
-from hatdfed.paper.plans import Scale
-from hatdfed.paper.play import play_missing
-from hatdfed.paper.results import ResultFile, Results, ResultsError, locked, read_all, read_sessions
-from hatdfed.paper.todo import run_key, todo
-from hatdfed.resolve import resolve
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.layers import resolve
+from hatdfed.sweeps.batches import PlayOptions, TimeLimit
+from hatdfed_paper.plans import Scale
+from hatdfed_paper.play import play_missing
+from hatdfed_paper.results import ResultFile, Results, ResultsError, locked, read_all, read_sessions
+from hatdfed_paper.todo import run_key, todo
 
 CPU = Placement("stacked", "cpu")
 SMALL = {"rounds": 2, "validation_images": 20, "images_per_server": 20, "network": "linear"}
@@ -30,7 +30,7 @@ class Played(NamedTuple):
 def play(folder, *names, processes=1, **settings):
     with locked(folder):
         what = todo(names, TINY, folder)
-        outcome = play_missing(what, processes=processes, how=How(CPU, **settings))
+        outcome = play_missing(what, processes=processes, how=PlayOptions(CPU, **settings))
     return Played(outcome.played, what.known, outcome.missing, what.stale)
 
 

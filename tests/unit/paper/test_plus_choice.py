@@ -1,9 +1,9 @@
 """The rule that makes the recipe, on figures made by hand."""
 
-from hatdfed.paper.plans import FULL, points, runs
-from hatdfed.paper.plus_choice import Tried, chosen_changes, recipe
-from hatdfed.paper.plus_plans import CHANGES, FIRST_GUESS, SWEEPS, without_each_part
-from hatdfed.resolve import merge_layers
+from hatdfed.setup.layers import merge_layers
+from hatdfed_paper.plans import FULL, points, runs
+from hatdfed_paper.plus_choice import Tried, chosen_changes, recipe
+from hatdfed_paper.plus_plans import CHANGES, FIRST_GUESS, SWEEPS, without_each_part
 
 SWEEP = SWEEPS["plus_search"]
 WOBBLE = (0.1, -0.1, 0.2, -0.2, 0.0)

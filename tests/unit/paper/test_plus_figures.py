@@ -2,14 +2,14 @@
 
 import pytest
 
-from hatdfed.paper import figure_words as words
-from hatdfed.paper.claims import Claims
-from hatdfed.paper.figure_data import figure_data
-from hatdfed.paper.figures import write_figures
-from hatdfed.paper.plans import BASELINES, FULL, SMOKE, Scale, point, points
-from hatdfed.paper.plus_figure_data import AS_IT_IS, DENSE, EQUAL, PLUS, front_panels, regime_panels
-from hatdfed.paper.regimes import FACTORS
-from hatdfed.paper.results import ResultFile, Results, keep
+from hatdfed_paper import figure_words as words
+from hatdfed_paper.claims import Claims
+from hatdfed_paper.figure_data import figure_data
+from hatdfed_paper.figures import write_figures
+from hatdfed_paper.plans import BASELINES, FULL, SMOKE, Scale, point, points
+from hatdfed_paper.plus_figure_data import AS_IT_IS, DENSE, EQUAL, PLUS, front_panels, regime_panels
+from hatdfed_paper.regimes import FACTORS
+from hatdfed_paper.results import ResultFile, Results, keep
 
 CLAIMS = Claims({"sparsity": [], "sensitivity": {"best_alpha": 0.6, "best_beta": 0.4}})
 NEAR = {"avg_accuracy": 80.0, "total_energy_mj": 1.0, "link_energy_mj": 0.5}

@@ -2,16 +2,16 @@
 
 import pytest
 
-from hatdfed.paper.equal_footing import equal_footing, without_thrift
-from hatdfed.paper.plans import BASELINES, SMOKE, Scale, point, points, settings_of_table_1
-from hatdfed.paper.plus_choice import LINKS_AT_MOST, allowed_link_mj
-from hatdfed.paper.plus_figure_data import PLUS
-from hatdfed.paper.plus_markdown import plus_markdown, searches, summary
-from hatdfed.paper.plus_plans import SWEEPS
-from hatdfed.paper.plus_summary import plus_summary
-from hatdfed.paper.plus_tables import plus_tables
-from hatdfed.paper.results import ResultFile, Results, keep
-from hatdfed.paper.search_table import search_table
+from hatdfed_paper.equal_footing import equal_footing, without_thrift
+from hatdfed_paper.plans import BASELINES, SMOKE, Scale, point, points, settings_of_table_1
+from hatdfed_paper.plus_choice import LINKS_AT_MOST, allowed_link_mj
+from hatdfed_paper.plus_figure_data import PLUS
+from hatdfed_paper.plus_markdown import plus_markdown, searches, summary
+from hatdfed_paper.plus_plans import SWEEPS
+from hatdfed_paper.plus_summary import plus_summary
+from hatdfed_paper.plus_tables import plus_tables
+from hatdfed_paper.results import ResultFile, Results, keep
+from hatdfed_paper.search_table import search_table
 
 ONE = Scale("smoke", ("digits",), seeds=2, servers=(5,))
 

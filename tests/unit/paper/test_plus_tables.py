@@ -2,11 +2,11 @@
 
 import pytest
 
-from hatdfed.paper.equal_footing import equal_footing, fitting_interval, links_at_mean_price
-from hatdfed.paper.plans import BASELINES, SMOKE, point, points
-from hatdfed.paper.plus_tables import plus_tables
-from hatdfed.paper.results import ResultFile, Results, keep
-from hatdfed.resolve import resolve
+from hatdfed.setup.layers import resolve
+from hatdfed_paper.equal_footing import equal_footing, fitting_interval, links_at_mean_price
+from hatdfed_paper.plans import BASELINES, SMOKE, point, points
+from hatdfed_paper.plus_tables import plus_tables
+from hatdfed_paper.results import ResultFile, Results, keep
 
 BASE = {"var_accuracy": 1.0, "std_accuracy": 1.0, "best_accuracy": 60.0, "worst_accuracy": 40.0}
 

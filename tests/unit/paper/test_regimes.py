@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import hatdfed
-from hatdfed.paper.plans import EXPERIMENTS, FULL, point
-from hatdfed.paper.regimes import FACTORS, energy_split, regime_map, repriced
-from hatdfed.paper.results import ResultFile, Results, keep, read_all
+from hatdfed_paper.plans import EXPERIMENTS, FULL, point
+from hatdfed_paper.regimes import FACTORS, energy_split, regime_map, repriced
+from hatdfed_paper.results import ResultFile, Results, keep, read_all
 
 PAPER = Path(__file__).resolve().parents[3] / "paper"
 

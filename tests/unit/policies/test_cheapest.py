@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from hatdfed.policies.cheapest import CheapestLinks, _nearest_first, cheap_cycle, cycle_price
+from hatdfed.core.links import Topology, all_links, is_strongly_connected
+from hatdfed.core.policies.cheapest import CheapestLinks, _nearest_first, cheap_cycle, cycle_price
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, policy_context
-from hatdfed.topology import Topology, all_links, is_strongly_connected
 
 
 class TestCheapest(TopologyPolicyLaws):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.epidemic import EpidemicLocal, EpidemicOracle, _relabelled_lattice, random_regular_graph
 from hatdfed.errors import ConfigError
-from hatdfed.policies.epidemic import EpidemicLocal, EpidemicOracle, _relabelled_lattice, random_regular_graph
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, policy_context
-from hatdfed.topology import all_links
 
 REPEATS = 4000
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.exponential import ExponentialGraph, exponential_offsets
 from hatdfed.errors import ConfigError
-from hatdfed.policies.exponential import ExponentialGraph, exponential_offsets
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, policy_context
-from hatdfed.topology import all_links
 
 OFFSETS = {
     (1, 5): [[1], [2], [4]],

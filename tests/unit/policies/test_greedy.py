@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.base import Feedback
+from hatdfed.core.policies.greedy import EpsilonGreedy, MeansState, UpperConfidence, largest_links
+from hatdfed.core.policies.random_links import RandomLinks
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import to_jsonable
-from hatdfed.policies.base import Feedback
-from hatdfed.policies.greedy import EpsilonGreedy, MeansState, UpperConfidence, largest_links
-from hatdfed.policies.random_links import RandomLinks
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
-from hatdfed.topology import all_links
 
 N, BUDGET = 5, 6
 

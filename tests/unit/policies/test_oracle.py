@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from hatdfed.coordinator import best_links_utility
-from hatdfed.policies.base import Feedback
-from hatdfed.policies.link_bandit import LinkBandit
-from hatdfed.policies.oracle import HindsightOracle
+from hatdfed.core.coordinator import best_links_utility
+from hatdfed.core.links import all_links
+from hatdfed.core.policies.base import Feedback
+from hatdfed.core.policies.link_bandit import LinkBandit
+from hatdfed.core.policies.oracle import HindsightOracle
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
-from hatdfed.topology import all_links
 
 N, BUDGET, ROUNDS = 5, 6, 200
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
+from hatdfed.core.links import Topology, all_links
+from hatdfed.core.policies.base import Feedback
+from hatdfed.core.policies.pens import Pens, PensState, neighbours_found
+from hatdfed.core.round import RoundReport
 from hatdfed.errors import ConfigError
-from hatdfed.policies.base import Feedback
-from hatdfed.policies.pens import Pens, PensState, neighbours_found
 from hatdfed.randomness import stream
-from hatdfed.round import RoundReport
 from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
-from hatdfed.topology import Topology, all_links
 
 
 class TestLawsOfTheFirstPhase(TopologyPolicyLaws):

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from hatdfed.policies import POLICIES
-from hatdfed.policies.base import PolicyContext
-from hatdfed.policies.ring import metropolis_weights
+from hatdfed.core.links import all_links, is_strongly_connected
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import PolicyContext
+from hatdfed.core.policies.ring import metropolis_weights
 from hatdfed.randomness import stream
-from hatdfed.topology import all_links, is_strongly_connected
 
 
 def context(n, budget=None, active=None, reachable=None):

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from hatdfed.energy.ledger import Cause, EnergyRow
+from hatdfed.core.energy.ledger import Cause, EnergyRow
+from hatdfed.core.links import all_links
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.errors import ConfigError
-from hatdfed.policies import POLICIES
-from hatdfed.policies.scheduled import Scheduled
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
-from hatdfed.topology import all_links
 
 N, K = 5, 20
 

@@ -3,9 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
-from hatdfed.errors import ConfigError
-from hatdfed.policies.base import Feedback
-from hatdfed.policies.similarity import (
+from hatdfed.core.links import Topology, all_links
+from hatdfed.core.policies.base import Feedback
+from hatdfed.core.policies.similarity import (
     SimilarityLinks,
     SimilarityState,
     draw_senders,
@@ -13,10 +13,10 @@ from hatdfed.policies.similarity import (
     temperature_at,
     two_hop,
 )
+from hatdfed.core.round import RoundReport, ServerReport
+from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
-from hatdfed.round import RoundReport, ServerReport
 from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
-from hatdfed.topology import Topology, all_links
 
 
 class TestLaws(TopologyPolicyLaws):

@@ -10,10 +10,10 @@ from small_runs import SMALL
 
 from hatdfed.cli.tables import COLUMNS, summary_table
 from hatdfed.errors import RunFolderError
-from hatdfed.experiment import resume, run
-from hatdfed.records.database import RunDatabase
-from hatdfed.resolve import resolve
-from hatdfed.summary import summarise
+from hatdfed.runs.play import resume, run
+from hatdfed.runs.records.database import RunDatabase
+from hatdfed.runs.summary import summarise
+from hatdfed.setup.layers import resolve
 
 
 @pytest.fixture(scope="module")

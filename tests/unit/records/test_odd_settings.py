@@ -3,7 +3,7 @@
 import pytest
 
 from hatdfed.errors import RunFolderError
-from hatdfed.records.small_files import read_settings
+from hatdfed.runs.records.small_files import read_settings
 
 
 @pytest.mark.parametrize("value", ["2024-13-45", "!!int x", '!!int ""', "!!bool x", "!!timestamp x", "[" * 3000])

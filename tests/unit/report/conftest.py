@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hatdfed.report import RunData
+from hatdfed.report.run_data import RunData
 
 MakeRun = Callable[..., RunData]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hatdfed.comparison import Comparison, summarise_runs
-from hatdfed.experiment import RunResult
 from hatdfed.report.comparison_files import csv_text, results_document, write_comparison_files
-from hatdfed.resolve import resolve
-from hatdfed.summary import summarise
+from hatdfed.runs.play import RunResult
+from hatdfed.runs.statistics import Comparison, summarise_runs
+from hatdfed.runs.summary import summarise
+from hatdfed.setup.layers import resolve
 
 
 def made_up_result(method: str, seed: int, accuracy: float) -> RunResult:

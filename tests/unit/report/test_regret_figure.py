@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from hatdfed.policies.link_bandit import theorem_learning_rate
-from hatdfed.regret_bounds import printed_bound, standard_bound
+from hatdfed.core.policies.link_bandit import theorem_learning_rate
+from hatdfed.core.regret import printed_bound, standard_bound
 from hatdfed.report.drawn_methods import drawn_methods
 from hatdfed.report.regret_figure import has_regret, regret_figure
 

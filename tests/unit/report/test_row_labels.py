@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from hatdfed.report.row_labels import row_labels
+from hatdfed.report.groups import row_labels
 
 
 def settings(

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import hatdfed
-from hatdfed.config import Component
 from hatdfed.report.run_data import run_data
-from hatdfed.session import RunResult
+from hatdfed.runs.recorder import RunResult
+from hatdfed.setup.config import Component
 
 
 @pytest.fixture(scope="module")

@@ -85,14 +85,14 @@ def test_neither_pyplot_nor_global_settings_are_touched(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-import hatdfed.report
+import hatdfed.report.run_data
 assert "matplotlib" not in sys.modules
 import matplotlib
 from hatdfed.report.comparison_figures import write_comparison_figures
 from hatdfed.report.run_figures import write_run_figures
 before = matplotlib.rcParams.copy()
 one = {"t": 0, "avg_accuracy": 50.0, "upload_joules": 1.0, "training_joules": 1.0, "link_joules": 1.0}
-run = hatdfed.report.RunData("ring", "ring", 2, [one], [], [], {"avg_accuracy": 50.0})
+run = hatdfed.report.run_data.RunData("ring", "ring", 2, [one], [], [], {"avg_accuracy": 50.0})
 write_run_figures(run, Path(sys.argv[1]))
 write_comparison_figures({"ring": [run]}, Path(sys.argv[1]))
 assert "matplotlib.pyplot" not in sys.modules

@@ -13,8 +13,8 @@ from tests import small_runs
 import hatdfed
 from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.sinks import publishers
-from hatdfed.sinks.mlflow import store_address
+from hatdfed.report.sinks import publishers
+from hatdfed.report.sinks.mlflow import store_address
 
 pytest.importorskip("tensorboard")
 pytest.importorskip("mlflow")

@@ -6,11 +6,11 @@ import signal
 import pytest
 from tests.small_runs import CPU, Told, config
 
-from hatdfed.attempts import Attempts
-from hatdfed.batches import one_line
 from hatdfed.errors import ConfigError
-from hatdfed.experiment import Job, play
-from hatdfed.sweeps.executor import LocalExecutor
+from hatdfed.runs.play import Job, play
+from hatdfed.sweeps.batches import one_line
+from hatdfed.sweeps.executors.local import LocalExecutor
+from hatdfed.sweeps.retries import Attempts
 
 
 def test_a_batch_that_dies_comes_again_whole_then_run_by_run():
@@ -72,7 +72,7 @@ def test_what_fails_once_is_played_again_from_where_it_stood(tmp_path, monkeypat
 
         return play(jobs, *rest, on_round=watch, **more)
 
-    monkeypatch.setattr("hatdfed.batches.play", stumbling)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", stumbling)
     told = Told()
     jobs = {n: Job(config(seed=n, checkpoint_every=1), tmp_path / f"seed{n}") for n in range(2)}
     told.play(LocalExecutor(1), jobs)
@@ -92,7 +92,7 @@ def test_a_run_that_had_ended_when_its_batch_died_is_kept(tmp_path, monkeypatch)
             raise MemoryError
         return results
 
-    monkeypatch.setattr("hatdfed.batches.play", dying)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", dying)
     told = Told()
     told.play(LocalExecutor(1), {n: Job(config(seed=n), tmp_path / f"seed{n}") for n in range(2)})
     assert played == [[0, 1]]
@@ -105,7 +105,7 @@ def test_a_run_that_raises_is_told_with_its_reason(monkeypatch):
             raise ConfigError("This run\ncannot work.")
         return play(jobs, *rest, **more)
 
-    monkeypatch.setattr("hatdfed.batches.play", refusing)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", refusing)
     told = Told()
     told.play(LocalExecutor(1), {n: Job(config(seed=n)) for n in range(3)})
     assert told.failed == {1: "This run cannot work."}
@@ -121,7 +121,7 @@ def test_a_folder_that_becomes_unusable_costs_its_own_run_only(tmp_path, monkeyp
             raise ValueError("spoilt")
         return play(jobs, *rest, **more)
 
-    monkeypatch.setattr("hatdfed.batches.play", spoiling)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", spoiling)
     told = Told()
     told.play(LocalExecutor(1), {n: Job(config(seed=n), tmp_path / f"seed{n}") for n in range(2)})
     assert told.done.keys() == {1}
@@ -132,7 +132,7 @@ def test_ctrl_c_passes_through(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hatdfed.batches.play", interrupted)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Told().play(LocalExecutor(1), {0: Job(config())})
 

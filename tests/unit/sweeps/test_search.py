@@ -7,8 +7,8 @@ from tests.unit.sweeps.small import SMALL
 
 import hatdfed
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.experiment import play
-from hatdfed.session import summarise
+from hatdfed.runs.play import play
+from hatdfed.runs.recorder import summarise
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.search import Search
 
@@ -68,7 +68,7 @@ def test_a_search_that_is_stopped_goes_on_to_the_same_trials(whole, tmp_path, mo
             raise KeyboardInterrupt
         return play(*arguments, **more)
 
-    monkeypatch.setattr("hatdfed.batches.play", interrupted)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hatdfed.sweep(SEARCH, out=tmp_path / "s", jobs=1)
     again = hatdfed.sweep(SEARCH, out=tmp_path / "s", jobs=1)
@@ -89,7 +89,7 @@ def test_the_test_set_has_no_say(whole, tmp_path, monkeypatch):
     def blind(config, test_accuracy, personal, rounds):
         return summarise(config, 0 * test_accuracy, 0 * personal, rounds)
 
-    monkeypatch.setattr("hatdfed.session.summarise", blind)
+    monkeypatch.setattr("hatdfed.runs.recorder.summarise", blind)
     again = hatdfed.sweep(SEARCH, out=tmp_path / "s", jobs=1)
     assert again.rows == whole[1].rows
     assert again.run("trial=000,seed=1").summary["avg_accuracy"] == 0
@@ -116,7 +116,7 @@ def test_more_trials_go_on_with_the_same_search(whole, tmp_path, monkeypatch):
     first = hatdfed.sweep(few, out=tmp_path / "s", jobs=1)
     played = []
     monkeypatch.setattr(
-        "hatdfed.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
+        "hatdfed.sweeps.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
     )
     more = hatdfed.sweep({**SEARCH, "search": {**SEARCH["search"], "trials": 8}}, out=tmp_path / "s", jobs=1)
     assert tried(more)[:6] == tried(first) == tried(whole[1])[:6]
@@ -129,7 +129,7 @@ def test_a_trial_with_a_failed_run_is_left_out_and_the_search_goes_on(tmp_path, 
             raise ValueError("bad luck")
         return play(jobs, *rest, **more)
 
-    monkeypatch.setattr("hatdfed.batches.play", failing)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", failing)
     few = {**SEARCH, "search": {**SEARCH["search"], "trials": 8}}
     result = hatdfed.sweep(few, out=tmp_path / "s", jobs=1)
     assert result.failed == {"trial=001,seed=1": "ValueError: bad luck"}

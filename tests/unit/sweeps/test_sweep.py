@@ -11,8 +11,8 @@ from tests.unit.sweeps.small import SMALL
 import hatdfed
 from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError
-from hatdfed.experiment import play
-from hatdfed.records.folder import RunFolder
+from hatdfed.runs.play import play
+from hatdfed.runs.records.folder import RunFolder
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import points
 from hatdfed.sweeps.table import pareto, table
@@ -56,7 +56,7 @@ def test_rows_are_means_of_what_is_in_the_run_folders(finished):
 
 
 def test_a_finished_sweep_is_read_and_not_played(finished, copy, monkeypatch):
-    monkeypatch.setattr("hatdfed.batches.play", no_play)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", no_play)
     for name in TABLES:
         (copy / name).unlink()
     seen = []
@@ -74,7 +74,7 @@ def test_what_is_missing_is_played_what_was_begun_goes_on_and_the_table_is_the_s
         (folder / name).unlink()
     played = []
     monkeypatch.setattr(
-        "hatdfed.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
+        "hatdfed.sweeps.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
     )
     again = hatdfed.sweep(SWEEP, out=copy, jobs=1)
     assert {job.out.name: job.resumed for job in played} == {
@@ -92,12 +92,12 @@ def test_a_run_that_fails_is_named_and_tried_again_the_next_time(finished, tmp_p
             raise ValueError("bad luck")
         return play(jobs, *rest, **more)
 
-    monkeypatch.setattr("hatdfed.batches.play", failing)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", failing)
     result = hatdfed.sweep(SWEEP, out=tmp_path / "s", jobs=1)
     assert set(result.failed) == {"method=local,cool_down=0,seed=1", "method=local,cool_down=0.5,seed=1"}
     assert set(result.failed.values()) == {"ValueError: bad luck"}
     assert [row["missing_seeds"] for row in result.rows] == [[], [], [1], [1]]
-    monkeypatch.setattr("hatdfed.batches.play", play)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", play)
     assert hatdfed.sweep(SWEEP, out=tmp_path / "s", jobs=1).rows == finished[1].rows
 
 
@@ -157,7 +157,7 @@ def test_the_command_says_its_plan_and_prints_the_table(file, copy, monkeypatch,
 
 
 def test_a_dry_run_touches_nothing(file, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr("hatdfed.batches.play", no_play)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", no_play)
     assert command(monkeypatch, file, "--out", tmp_path / "new", "--dry-run") == 0
     assert not (tmp_path / "new").exists()
     shown = capfd.readouterr().out
@@ -172,7 +172,7 @@ def test_a_failure_is_one_line_a_reason_and_an_exit_code(file, copy, monkeypatch
     def failing(*_, **__):
         raise ValueError("bad luck")
 
-    monkeypatch.setattr("hatdfed.batches.play", failing)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", failing)
     assert command(monkeypatch, file, "--out", copy, "--jobs", 1, "--retries", 0) == 1
     shown = capfd.readouterr()
     assert shown.err.count("ValueError: bad luck") == 1
@@ -184,7 +184,7 @@ def test_the_command_tells_of_a_sweep_in_which_every_run_failed(file, tmp_path, 
     def failing(*_, **__):
         raise ValueError("bad luck")
 
-    monkeypatch.setattr("hatdfed.batches.play", failing)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", failing)
     assert command(monkeypatch, file, "--out", tmp_path / "new", "--jobs", 1, "--retries", 0) == 1
     shown = capfd.readouterr()
     assert "8 runs failed" in shown.err
@@ -221,7 +221,7 @@ def test_options_that_do_not_go_together_are_one_sentence(file, copy, monkeypatc
     ],
 )
 def test_a_package_that_is_not_installed_is_one_sentence(file, copy, monkeypatch, capfd, package, options, sentence):
-    for module in ("hatdfed.sweeps.executors", "hatdfed.sinks.tensorboard", "hatdfed.sinks.mlflow"):
+    for module in ("hatdfed.sweeps.executors", "hatdfed.report.sinks.tensorboard", "hatdfed.report.sinks.mlflow"):
         __import__(module)
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == package else object())
     assert command(monkeypatch, file, "--out", copy, *options) == 2

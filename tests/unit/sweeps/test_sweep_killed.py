@@ -10,7 +10,7 @@ import time
 from tests.unit.sweeps.small import SMALL
 
 import hatdfed
-from hatdfed.experiment import play
+from hatdfed.runs.play import play
 
 # The short runs end while the long ones, which share batches with them, are in the middle.
 SWEEP = {"base": {**SMALL, "checkpoint_every": 25}, "grid": {"method": ["rnd", "full"], "rounds": [4, 150]}, "seeds": 2}
@@ -39,7 +39,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_table(tmp_path, monkeypatch)
     before, played = finished(tmp_path / "killed"), []
     assert 2 <= len(before) < 8
     monkeypatch.setattr(
-        "hatdfed.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
+        "hatdfed.sweeps.batches.play", lambda jobs, *rest, **more: played.extend(jobs) or play(jobs, *rest, **more)
     )
     hatdfed.sweep(file, out=tmp_path / "killed", jobs=1)
     assert {job.out.name for job in played}.isdisjoint(before)

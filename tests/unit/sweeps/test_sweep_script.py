@@ -73,7 +73,7 @@ def test_a_sweep_of_which_every_run_fails_raises(tmp_path, monkeypatch):
     def failing(*_, **__):
         raise ValueError("bad luck")
 
-    monkeypatch.setattr("hatdfed.batches.play", failing)
+    monkeypatch.setattr("hatdfed.sweeps.batches.play", failing)
     sentence = "All 2 runs failed. The first, seed=0: ValueError: bad luck"
     with pytest.raises(SweepFailedError, match=re.escape(sentence)) as caught:
         hatdfed.sweep({"base": SMALL, "seeds": 2}, out=tmp_path / "s", jobs=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from datasets_website import Website, handler_for
 
-from hatdfed.learning.datasets import download
+from hatdfed.data.datasets import download
 
 
 @pytest.fixture

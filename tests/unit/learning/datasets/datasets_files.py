@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hatdfed.learning.datasets.cifar10 import LAYOUT as CIFAR_LAYOUT
-from hatdfed.learning.datasets.cifar_records import RECORD_BYTES
-from hatdfed.learning.datasets.fashion_mnist import LAYOUT as FASHION_LAYOUT
+from hatdfed.data.datasets.cifar10 import LAYOUT as CIFAR_LAYOUT
+from hatdfed.data.datasets.cifar10 import RECORD_BYTES
+from hatdfed.data.datasets.fashion_mnist import LAYOUT as FASHION_LAYOUT
 
 
 def records(count: int, first: int = 0) -> bytes:

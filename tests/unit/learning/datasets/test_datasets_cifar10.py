@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from datasets_files import numbers_of, records, write_cifar
 
+from hatdfed.data.datasets import load_dataset
+from hatdfed.data.datasets.cifar10 import RECORD_BYTES, TEST_BATCH, TRAIN_BATCHES, read_records
 from hatdfed.errors import DataError
-from hatdfed.learning.datasets import load_dataset
-from hatdfed.learning.datasets.cifar10 import TEST_BATCH, TRAIN_BATCHES
-from hatdfed.learning.datasets.cifar_records import RECORD_BYTES, read_records
 
 
 def refusal(path: Path) -> str:

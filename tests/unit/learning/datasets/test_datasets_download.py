@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from datasets_website import Website
 
+from hatdfed.data.datasets.download import CHUNK_BYTES, RemoteFile, fetch
 from hatdfed.errors import ConfigError, DataError
-from hatdfed.learning.datasets.download import RemoteFile, fetch
-from hatdfed.learning.datasets.transfer import CHUNK_BYTES
 
 BODY = hashlib.shake_128(b"a file of some length").digest(300_000)
 OTHERWISE = "put toys into ./data"

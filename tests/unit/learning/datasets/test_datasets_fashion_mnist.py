@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from datasets_files import images_file, labels_file, write_fashion
 
+from hatdfed.data.datasets import fashion_mnist, load_dataset
+from hatdfed.data.datasets.fashion_mnist import TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 from hatdfed.errors import DataError
-from hatdfed.learning.datasets import fashion_mnist, load_dataset
-from hatdfed.learning.datasets.fashion_mnist import TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 
 
 @pytest.mark.parametrize("packed", [False, True])

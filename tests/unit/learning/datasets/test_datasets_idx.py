@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hatdfed.data.datasets import idx
+from hatdfed.data.datasets.idx import read_idx
 from hatdfed.errors import DataError
-from hatdfed.learning.datasets import idx
-from hatdfed.learning.datasets.idx import read_idx
 
 ARRAY = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
 HEADER = b"\x00\x00\x08\x03" + struct.pack(">3I", 3, 4, 5)

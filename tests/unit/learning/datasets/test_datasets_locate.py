@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hatdfed.data.datasets.locate import Layout, cache_folder, find, whereabouts
 from hatdfed.errors import DataError
-from hatdfed.learning.datasets.locate import Layout, cache_folder, find, whereabouts
 
 LAYOUT = Layout(title="Toys", file_names=("a", "b"), subfolders=("toys", "Toys/raw"), suffixes=("", ".gz"))
 

@@ -14,11 +14,11 @@ import pytest
 from datasets_files import records, write_fashion
 from datasets_website import Website
 
+from hatdfed.data.datasets import cifar10, fashion_mnist, load_dataset
+from hatdfed.data.datasets.base import Dataset
+from hatdfed.data.datasets.cifar10 import RECORD_BYTES
+from hatdfed.data.datasets.download import unpack
 from hatdfed.errors import DataError
-from hatdfed.learning.datasets import cifar10, fashion_mnist, load_dataset
-from hatdfed.learning.datasets.base import Dataset
-from hatdfed.learning.datasets.cifar_records import RECORD_BYTES
-from hatdfed.learning.datasets.unpack import unpack
 
 PER_FILE = 20
 MEMBERS = [f"cifar-10-batches-bin/{name}" for name in cifar10.LAYOUT.file_names]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hatdfed.learning.datasets import DATASETS, Dataset, load_dataset
+from hatdfed.data.datasets import DATASETS, Dataset, load_dataset
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 

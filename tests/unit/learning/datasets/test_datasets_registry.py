@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hatdfed.data.datasets import DATASETS, dataset_kind, load_dataset
+from hatdfed.data.datasets.base import Dataset, Images, channel_statistics, make_dataset
 from hatdfed.errors import ConfigError
-from hatdfed.learning.datasets import DATASETS, dataset_kind, load_dataset
-from hatdfed.learning.datasets.base import Dataset, Images, channel_statistics, make_dataset
 
 
 def test_the_four_data_sets_are_known_by_name() -> None:
@@ -92,7 +92,7 @@ def test_a_channel_of_one_colour_can_still_be_divided_by_its_deviation(colour: i
 
 def test_the_room_needs_neither_torch_nor_scikit_learn_to_be_imported() -> None:
     program = (
-        "import sys; from hatdfed.learning.datasets import load_dataset; load_dataset('synthetic'); "
+        "import sys; from hatdfed.data.datasets import load_dataset; load_dataset('synthetic'); "
         "print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

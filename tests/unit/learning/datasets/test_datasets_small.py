@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hatdfed.data.datasets import Dataset, load_dataset
 from hatdfed.errors import ConfigError, MissingDependencyError
-from hatdfed.learning.datasets import Dataset, load_dataset
 
 CHECKSUMS = {
     "digits": "27536ba0e430d2af",

@@ -1,0 +1,157 @@
+"""Rounds of the loop, the mailboxes and the stacked fleet, timed in turn on one machine in one process.
+
+A machine's speed changes while one looks at it: the three take turns, and each turn measures the yardstick anew.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hatdfed.core.coordinator import CoordinatorState
+from hatdfed.data.datasets.base import Dataset
+from hatdfed.fleets.stacked.memory import predicted_bytes
+from hatdfed.server.networks import paper_cnn
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.program import make_actors
+from hatdfed.setup.build.simulation import Batched, make_batch
+from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed_bench.machine import forget_peak_memory, gemm_gflops, peak_memory_mb, timed
+from hatdfed_bench.plain_loop import PlainLoop
+from hatdfed_bench.workload import Workload
+
+TOPOLOGIES = 4  # that the loop takes turns with
+
+Turn = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table."""
+
+    workload: str
+    servers: int
+    runs: int
+    fleet: str  # loop, mailbox or stacked
+    device: str
+    seconds_per_round: float
+    server_rounds_per_second: float
+    speedup_over_loop: float | None
+    achieved_gflops: float
+    share_of_gemm: float
+    peak_memory_mb: float
+    predicted_memory_mb: (
+        float | None
+    )  # of a stacked fleet, known before it is made; without what else the process holds
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+@dataclass
+class _Timing:
+    fleet: str
+    runs: int
+    turn: Turn
+    seconds: list[float]
+    shares: list[float]  # of the yardstick measured next to it
+    predicted_mb: float | None
+    memory_mb: float = 0.0
+
+
+def measure(
+    workload: Workload, servers: int, device: torch.device, *, fleets: tuple[str, ...], runs: int = 1, turns: int = 3
+) -> Iterator[Result]:
+    """Seconds a round of each fleet, the median of several turns; a first round warms up and is not counted."""
+    dataset = workload.dataset()
+    timings = []
+    for fleet in fleets:
+        count = runs if fleet == "stacked" else 1
+        batch = None if fleet == "loop" else _batch(fleet, workload, servers, dataset, device, count)
+        turn = _loop_turn(workload, servers, dataset, device) if batch is None else _fleet_turn(batch)
+        stack = None if batch is None else batch.stack
+        predicted = None if stack is None else predicted_bytes(stack.rows.members, stack.rows.how) / 1e6
+        timings.append(_Timing(fleet, count, turn, [], [], predicted))
+    for timing in timings:
+        forget_peak_memory(device)
+        timed(timing.turn, device)
+        timing.memory_mb = peak_memory_mb(device)
+    for _ in range(turns):
+        yardstick = gemm_gflops(device)
+        for timing in timings:
+            seconds = timed(timing.turn, device)
+            timing.seconds.append(seconds)
+            timing.shares.append(timing.runs * workload.round_flops(servers) / seconds / 1e9 / yardstick)
+    loop = next((timing for timing in timings if timing.fleet == "loop"), None)
+    for timing in timings:
+        yield _result(workload, servers, device, timing, loop)
+
+
+def _result(workload: Workload, servers: int, device: torch.device, timing: _Timing, loop: _Timing | None) -> Result:
+    seconds = statistics.median(timing.seconds)
+    ratios = None if loop is None else [a * timing.runs / b for a, b in zip(loop.seconds, timing.seconds, strict=True)]
+    return Result(
+        workload=workload.name,
+        servers=servers,
+        runs=timing.runs,
+        fleet=timing.fleet,
+        device=device.type,
+        seconds_per_round=seconds,
+        server_rounds_per_second=timing.runs * servers / seconds,
+        speedup_over_loop=None if ratios is None else statistics.median(ratios),
+        achieved_gflops=timing.runs * workload.round_flops(servers) / seconds / 1e9,
+        share_of_gemm=statistics.median(timing.shares),
+        peak_memory_mb=timing.memory_mb,
+        predicted_memory_mb=timing.predicted_mb,
+    )
+
+
+def one_turn(workload: Workload, servers: int, device: torch.device, runs: int) -> Turn:
+    """What plays one more round of the stacked fleet each time it is called."""
+    return _fleet_turn(_batch("stacked", workload, servers, workload.dataset(), device, runs))
+
+
+def _batch(fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int) -> Batched:
+    configs = [workload.config(servers, rounds=10_000, seed=seed) for seed in range(runs)]
+    placement = Placement(fleet, device.type if fleet == "stacked" else "cpu")
+    return make_batch(configs, dataset, placement, names=[str(config.seed) for config in configs])
+
+
+def _fleet_turn(batch: Batched) -> Turn:
+    """A whole round: plan, fleet, learn."""
+    coordinators = [simulation.coordinator for simulation in batch.simulations]
+    states: list[CoordinatorState] = [
+        simulation.coordinator.start(np.zeros(simulation.fleet.num_servers)) for simulation in batch.simulations
+    ]
+
+    def turn() -> None:
+        plans = {run: coordinator.plan(states[run]) for run, coordinator in enumerate(coordinators)}
+        for run, report in batch.run_rounds(plans).items():
+            states[run], _ = coordinators[run].learn(states[run], plans[run], report)
+
+    return turn
+
+
+def _loop_turn(workload: Workload, servers: int, dataset: Dataset, device: torch.device) -> Turn:
+    """The loop pays for no coordinator: it gets its links for nothing."""
+    config = workload.config(servers, rounds=10_000)
+    coordinator, _ = make_actors(config, dataset)
+    state = coordinator.start(np.zeros(servers))
+    world = make_world(config, dataset, make_pools(dataset))
+    modules = [nn.Sequential(*paper_cnn(workload.image, dataset.num_classes).children()) for _ in range(servers)]
+    loop, rounds = PlainLoop(modules, world.sources, device), count()
+    topologies = [coordinator.plan(state._replace(t=t)).draw.topology for t in range(TOPOLOGIES)]
+
+    def turn() -> None:
+        t = next(rounds)
+        loop.run_round(t, topologies[t % TOPOLOGIES])
+
+    return turn

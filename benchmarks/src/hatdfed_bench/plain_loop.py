@@ -1,0 +1,109 @@
+"""The loop that one would write by hand: modules, `torch.optim.Adam`, averaged state dicts, one server after another.
+
+It is what a fleet's speed is held against, so it has what a careful author would give it: channels-last images and
+modules, ReLU in place, torch's fused optimiser, evaluation in batches of 100 in inference mode with batch norm fused
+into the convolutions by torch's own utility.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from hatdfed.core.links import Topology
+from hatdfed.server.work import Batch, PooledSource
+
+EVALUATION_BATCH = 100
+
+
+class PlainLoop:
+    """N servers as N modules."""
+
+    def __init__(self, modules: Sequence[nn.Sequential], sources: Sequence[PooledSource], device: torch.device) -> None:
+        self._device = device
+        self._sources = sources
+        self._modules = [_placed(module, device) for module in modules]
+        self._optimisers = [torch.optim.Adam(module.parameters(), lr=1e-3, fused=True) for module in self._modules]
+        self._pool = self._placed(sources[0].pool)
+        self._validation = self._placed(sources[0].validation)
+
+    def run_round(self, t: int, topology: Topology) -> list[float]:
+        """Train, exchange, merge by importance, measure; the accuracies."""
+        plans = [source.plan(t) for source in self._sources]
+        for module, optimiser, plan in zip(self._modules, self._optimisers, plans, strict=True):
+            module.train()
+            for indices in plan.batches:
+                x, y = self._take(indices)
+                optimiser.zero_grad()
+                F.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+        samples = [plan.num_samples for plan in plans]
+        merged = [self._merged(i, topology.senders(i), plans[i].probe, samples) for i in range(len(plans))]
+        for module, state in zip(self._modules, merged, strict=True):
+            module.load_state_dict(state)
+        return [self._accuracy(module) for module in self._modules]
+
+    @torch.inference_mode()
+    def _merged(self, i: int, senders: Sequence[int], probe: object, samples: list[int]) -> dict[str, Tensor]:
+        """Server i's model and those it received, weighted by loss on the probe and by data volume (β = 0.4)."""
+        held = [i, *senders]
+        x, y = self._take(probe)
+        losses = torch.stack([F.cross_entropy(self._modules[j].eval()(x), y, reduction="none") for j in held])
+        quality = torch.softmax(-losses.square().mean(dim=1).sqrt(), dim=0)
+        volume = torch.tensor([samples[j] for j in held], device=self._device) / sum(samples[j] for j in held)
+        weights = (0.4 * quality + 0.6 * volume).tolist()
+        states = [self._modules[j].state_dict() for j in held]
+        merged = {}
+        for name, own in states[0].items():
+            if own.is_floating_point():
+                total = own * weights[0]
+                for weight, state in zip(weights[1:], states[1:], strict=True):
+                    total.add_(state[name], alpha=weight)
+                merged[name] = total
+            else:
+                merged[name] = own
+        return merged
+
+    @torch.inference_mode()
+    def _accuracy(self, module: nn.Sequential) -> float:
+        module = _fused(module)
+        x, y = self._validation
+        parts = zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True)
+        return float(sum((module(some).argmax(dim=1) == labels).sum() for some, labels in parts)) / len(y)
+
+    def _take(self, indices: object) -> tuple[Tensor, Tensor]:
+        chosen = torch.as_tensor(indices, device=self._device)
+        return _channels_last(self._pool.x[chosen]), self._pool.y[chosen]
+
+    def _placed(self, batch: Batch) -> Batch:
+        return Batch(_channels_last(batch.x.to(self._device)), batch.y.to(self._device))
+
+
+def _placed(module: nn.Sequential, device: torch.device) -> nn.Sequential:
+    for layer in module:
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = True
+    placed: nn.Sequential = module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return placed
+
+
+def _fused(module: nn.Sequential) -> nn.Sequential:
+    """For evaluation: convolutions that have swallowed their batch norms."""
+    layers = list(module.eval())
+    for place, layer in enumerate(layers):
+        before = layers[place - 1]
+        if isinstance(layer, nn.BatchNorm2d) and isinstance(before, nn.Conv2d):
+            layers[place - 1] = fuse_conv_bn_eval(before, layer)
+            layers[place] = nn.Identity()
+    return nn.Sequential(*layers)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """With one channel both layouts are the same numbers, and torch must be told which one is meant."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = x.shape
+    return x.as_strided(x.shape, (channels * height * width, 1, channels * width, channels))

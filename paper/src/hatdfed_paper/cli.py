@@ -1,0 +1,191 @@
+"""hatdfed paper: the paper's experiments, tables and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from hatdfed.cli.console import interruptible, note, out, require_torch
+from hatdfed.cli.options import DataDir, DeviceName, Json
+from hatdfed.cli.progress import counter, watch_download
+from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed_paper.claims import Claims
+from hatdfed_paper.folders import paper_folder, results_folder
+from hatdfed_paper.markdown import all_markdown
+from hatdfed_paper.plans import EXPERIMENTS, FULL, THE_PAPER, Scale, experiment_named, points, scale_named
+from hatdfed_paper.results import Results, ResultsError, locked, read_all
+from hatdfed_paper.tables import all_tables
+from hatdfed_paper.todo import Todo, todo
+
+if TYPE_CHECKING:
+    from hatdfed.setup.build.placement import Placement
+    from hatdfed.sweeps.batches import OnRounds
+    from hatdfed_paper.play import OnRun, Outcome
+
+_Table = TypeVar("_Table")
+
+app = typer.Typer(help="The paper's experiments: run them, and make its tables and figures.", no_args_is_help=True)
+
+ScaleName = Annotated[str, typer.Option("--scale", help="smoke (digits, minutes on a CPU) or full (a GPU).")]
+ResultsDir = Annotated[
+    Path | None, typer.Option("--results", help="Folder of packed results; paper/results, or runs/paper-smoke.")
+]
+
+
+@app.command("list")
+def list_command(scale: ScaleName = "full", results: ResultsDir = None) -> None:
+    """List the experiments and how much of each is done."""
+    from rich.table import Table
+
+    chosen = scale_named(scale)
+    folder = results_folder(results, chosen)
+    files = read_all(folder, EXPERIMENTS, chosen.name)
+    table = Table("experiment", "question", "points", "runs", "done", box=None)
+    for name, experiment in EXPERIMENTS.items():
+        what = todo([name], chosen, folder, files=files)
+        total = what.known + len(what.missing)
+        table.add_row(name, experiment.question, str(len(points(name, chosen))), str(total), str(what.known))
+    out.print(table)
+    out.print("Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5.")
+
+
+@app.command("run")
+def run_command(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Experiments, or `all` for RQ1 to RQ5.")],
+    scale: ScaleName = "full",
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Only the runs on this data set.")] = None,
+    results: ResultsDir = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", metavar="SECONDS", help="Start nothing that would end later.")
+    ] = None,
+    data_dir: DataDir = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; a few on a GPU.")] = None,
+    device: DeviceName = "auto",
+) -> None:
+    """Play what is missing of an experiment and pack it into one file."""
+    require_torch()
+    from hatdfed.setup.build.placement import Placement
+    from hatdfed.sweeps.batches import PlayOptions, TimeLimit, default_processes
+    from hatdfed_paper.play import play_missing
+
+    if time_limit is not None and not time_limit > 0:
+        raise ConfigError(f"--time-limit is {time_limit:g}, but must be a number of seconds above 0.")
+    chosen, placement = scale_named(scale), Placement("auto", device)
+    wanted, dataset, folder = _experiments(names), _of_scale(dataset, chosen), results_folder(results, chosen)
+    with locked(folder), interruptible(f"What is done is in {folder}; the same command goes on."):
+        what = todo(wanted, chosen, folder, dataset)
+        for name in what.datasets:
+            _fetch(name, data_dir)  # once, before the workers want it
+        processes = jobs or default_processes(placement, sum(run.config.servers for run in what.missing.values()))
+        _say_if_they_take_turns(placement, processes)
+        with _watch() as (on_run, on_rounds):
+            limit = TimeLimit(float("inf") if time_limit is None else time_limit)
+            how = PlayOptions(placement, data_dir, on_rounds, note, limit=limit)
+            outcome = play_missing(what, processes=processes, how=how, on_run=on_run)
+    _tell(what, outcome)
+
+
+def _tell(what: Todo, outcome: Outcome) -> None:
+    if what.stale:
+        note(f"{what.stale} results in {what.folder} were made with other defaults; runs replace them as they end.")
+    if outcome.missing:
+        note(f"The time limit left {outcome.missing} runs undone. The same command goes on with them.")
+    out.print(
+        f"{outcome.played} runs played in {outcome.seconds:.0f} s, {what.known} were known. Results: {what.folder}",
+        soft_wrap=True,
+    )
+
+
+def _experiments(names: list[str]) -> list[str]:
+    wanted = list(dict.fromkeys(name for given in names for name in (THE_PAPER if given == "all" else (given,))))
+    return [experiment_named(name).name for name in wanted]
+
+
+def _of_scale(dataset: str | None, scale: Scale) -> str | None:
+    if dataset is not None and dataset not in scale.datasets:
+        raise ConfigError(f"--dataset is {dataset!r}, but scale {scale.name} has {' and '.join(scale.datasets)}.")
+    return dataset
+
+
+def _say_if_they_take_turns(placement: Placement, processes: int) -> None:
+    from hatdfed.setup.build.placement import device_of
+    from hatdfed.sweeps.workers import multi_process_service
+
+    if device_of(placement) == "cuda" and processes > 1 and not multi_process_service():
+        note("Processes take turns on the GPU. NVIDIA's service lets them share it: nvidia-cuda-mps-control -d")
+
+
+def _fetch(name: str, data_dir: Path | None) -> None:
+    from hatdfed.data.datasets import load_dataset
+
+    with watch_download() as progress:
+        load_dataset(name, data_dir=data_dir, progress=progress)
+
+
+@app.command("tables")
+def tables_command(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[TABLE…]", help="Only these tables.")] = None,
+    scale: ScaleName = "full",
+    results: ResultsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Print the tables that the results make, ours beside the published figures."""
+    chosen = scale_named(scale)
+    found = _read(chosen, results)
+    if as_json:
+        typer.echo(json.dumps(_only(names, all_tables(*found, chosen)), ensure_ascii=False))
+        return
+    for name, text in _only(names, all_markdown(*found, chosen)).items():
+        typer.echo(f"## {name}\n\n{text}\n")
+
+
+@app.command("figures")
+def figures_command(
+    scale: ScaleName = "full",
+    results: ResultsDir = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for the pictures.")] = None,
+) -> None:
+    """Draw the paper's figures from the results."""
+    from hatdfed_paper.figures import write_figures
+
+    chosen = scale_named(scale)
+    place = folder or (paper_folder() / "figures" if chosen == FULL else results_folder(results, chosen) / "figures")
+    for path in write_figures(*_read(chosen, results), chosen, place):
+        out.print(str(path), soft_wrap=True)
+
+
+def _read(scale: Scale, chosen: Path | None) -> tuple[Results, Claims]:
+    folder = results_folder(chosen, scale)
+    results = Results(read_all(folder, EXPERIMENTS, scale.name))
+    if results.is_empty:
+        raise ResultsError(
+            f"There are no results of scale {scale.name} in {folder}. "
+            f"Make them with: hatdfed paper run all --scale {scale.name}"
+        )
+    return results, Claims.read(paper_folder())
+
+
+def _only(names: list[str] | None, tables: Mapping[str, _Table]) -> dict[str, _Table]:
+    for name in names or ():
+        if name not in tables:
+            raise ConfigError(f"There is no table called {name!r} in these results. {did_you_mean(name, tables)}")
+    return {name: tables[name] for name in names or tables}
+
+
+@contextmanager
+def _watch() -> Iterator[tuple[OnRun, OnRounds]]:
+    """The runs of the paper's experiments, which are too many for a line each."""
+    last = "runs begin"
+    with counter("round", lines=20) as show:
+
+        def on_run(settings: Mapping[str, Any], figures: Mapping[str, Any], done: int, total: int) -> None:
+            nonlocal last
+            where = f"{settings['dataset']} seed {settings['seed']}"
+            last = f"run {done} of {total}: {settings['method']} on {where}, accuracy {figures['avg_accuracy']:.1f} %"
+
+        yield on_run, lambda done, total: show(done, total, last)

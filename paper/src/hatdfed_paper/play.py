@@ -1,0 +1,106 @@
+"""Plays what is missing of an experiment, in batches, and packs every batch as it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hatdfed
+from hatdfed.runs.play import Job
+from hatdfed.runs.records.folder import environment
+from hatdfed.setup.build.placement import device_of
+from hatdfed.sweeps.batches import PlayOptions, play_jobs
+from hatdfed.sweeps.workers import multi_process_service
+from hatdfed_paper.packing import packed, with_settings
+from hatdfed_paper.plans import Settings
+from hatdfed_paper.results import Record, ResultFile, keep, read_sessions, write_sessions
+from hatdfed_paper.todo import Todo
+
+OnRun = Callable[[Settings, dict[str, Any], int, int], None]  # settings, figures, how many are done, how many there are
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call brought."""
+
+    played: int
+    missing: int  # for which there was no time
+    seconds: float
+
+
+def play_missing(what: Todo, *, processes: int, how: PlayOptions, on_run: OnRun | None = None) -> Outcome:
+    """Play it, and keep every run as soon as its batch is done; the folder must be ours (`results.locked`)."""
+    runs, earlier = list(what.missing.values()), read_sessions(what.folder)
+    writer, start = _Writer(what.files), time.monotonic()
+
+    def done(index: int, record: Record) -> None:
+        run = runs[index]
+        writer.add(run.experiment, with_settings(record, run.settings))
+        if on_run is not None:
+            on_run(run.settings, record["figures"], writer.count, len(runs))
+
+    try:
+        jobs = {index: Job(run.config) for index, run in enumerate(runs)}
+        play_jobs(jobs, processes, replace(how, keep=packed, on_batch=writer.write), done)
+    finally:
+        writer.write()
+        seconds = time.monotonic() - start
+        if writer.count:
+            session = _session(what, writer, seconds, processes, device_of(how.placement))
+            write_sessions(what.folder, [*earlier, session])
+    return Outcome(writer.count, len(runs) - writer.count, seconds)
+
+
+class _Writer:
+    """Writes the files that have changed."""
+
+    def __init__(self, files: Mapping[str, ResultFile]) -> None:
+        self._files, self._changed = files, set[str]()
+        self.count = self.server_rounds = 0
+
+    def add(self, experiment: str, record: Record) -> None:
+        self._changed |= keep(self._files, experiment, record)
+        self.count += 1
+        self.server_rounds += record["settings"]["servers"] * record["curve"]["round"][-1]
+
+    def write(self) -> None:
+        for name in sorted(self._changed):
+            self._files[name].write(name)
+        self._changed.clear()
+
+
+def _session(what: Todo, writer: _Writer, seconds: float, processes: int, device: str) -> Record:
+    """For the reader of a result: what was computed, where, by which code, and how long it took."""
+    known = environment()
+    return {
+        "experiments": list(what.names),
+        "scale": what.scale.name,
+        "runs": writer.count,
+        "server_rounds": writer.server_rounds,
+        "seconds": round(seconds, 1),
+        "device": torch.cuda.get_device_name() if device == "cuda" else known["processor"],
+        "processes": processes,
+        "mps": device == "cuda" and multi_process_service(),
+        "cores": known["cores"],
+        "python": known["python"],
+        "torch": torch.__version__,
+        "hatdfed": hatdfed.__version__,
+        "source": source_digest(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def source_digest() -> str:
+    """A short name for the code that ran: of every Python and C file in the package."""
+    root = Path(hatdfed.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(each for each in root.rglob("*") if each.suffix in (".py", ".c", ".h")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""Drawing links with exact probabilities: a budget of links, or equal degrees for everybody."""

@@ -1,0 +1,122 @@
+"""The paper's energy model: what an upload, a trained sample and a link cost in this world.
+
+Prices are drawn once for a seed, so every method with that seed meets the same machines and the same links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.energy.ledger import Cause, EnergyRow
+from hatdfed.core.energy.link_efficiency import LinkEfficiencies
+from hatdfed.core.links import FloatMatrix, Indices
+from hatdfed.randomness import stream
+
+
+@dataclass(frozen=True, eq=False)
+class EnergyPrices:
+    """Prices of one world; arrays are read-only."""
+
+    num_devices: int  # under each server
+    device_upload_bits: float  # n_tr · BPS: what one connected device sends in a round
+    device_joules_per_bit: float  # 1 / EE^d
+    compute_joules: NDArray[np.float64]  # [N] τ_i, to train on one sample
+    link_joules_per_bit: FloatMatrix | LinkEfficiencies  # [N, N] 1 / EE^{ij}, row receives
+    model_bits: float  # BPM: a model in float32, as the price list counts it
+
+    def __post_init__(self) -> None:
+        for array in (self.compute_joules, self.link_joules_per_bit):
+            if isinstance(array, np.ndarray):
+                array.setflags(write=False)
+
+    @property
+    def num_servers(self) -> int:
+        """N."""
+        return len(self.compute_joules)
+
+    @cached_property
+    def link_joules(self) -> FloatMatrix:
+        """σ^{ij} of every link, drawn or not, Eq. (6): what a whole float32 model costs.  # [N, N]."""
+        joules = self.model_bits * self._table
+        joules.setflags(write=False)
+        return joules
+
+    def joules_of(self, receiver: Indices, sender: Indices) -> NDArray[np.float64]:
+        """The same for some links; makes no table where there is none."""
+        joules: NDArray[np.float64] = self.model_bits * self.link_joules_per_bit[receiver, sender]
+        return joules
+
+    @property
+    def _table(self) -> FloatMatrix:
+        links = self.link_joules_per_bit
+        return links.table() if isinstance(links, LinkEfficiencies) else links
+
+    def upload(self, t: int, server: int, num_online: int) -> EnergyRow:
+        """E^dt of one server: ψ for each device that connected, Eq. (4)."""
+        bits = num_online * self.device_upload_bits
+        return EnergyRow(t, Cause.UPLOAD, None, server, bits, bits * self.device_joules_per_bit)
+
+    def training(self, t: int, server: int, num_samples: int) -> EnergyRow:
+        """E^cp of one server: τ for each sample, however many passes are made over it, Eq. (5)."""
+        return EnergyRow(t, Cause.TRAINING, server, server, 0.0, num_samples * float(self.compute_joules[server]))
+
+    def link(self, t: int, receiver: int, sender: int, *, compression: float = 1.0) -> EnergyRow:
+        """E^mt of one link, Eq. (6); `compression` is the share of a float32 model that was really sent."""
+        bits, links = self.model_bits * compression, self.link_joules_per_bit
+        per_bit = links.one(receiver, sender) if isinstance(links, LinkEfficiencies) else float(links[receiver, sender])
+        return EnergyRow(t, Cause.LINK, sender, receiver, bits, bits * per_bit)
+
+
+def grow_prices(
+    prices: EnergyPrices,
+    seed: int,
+    num_servers: int,
+    *,
+    weak_joules_per_sample: float,
+    strong_joules_per_sample: float,
+    link_kbit_per_joule: tuple[float, float],
+) -> EnergyPrices:
+    """The same world after servers joined: nobody's price changes, and those of the new ones depend on nothing else."""
+    known = prices.num_servers
+    compute, joules_per_bit = np.zeros(num_servers), np.zeros((num_servers, num_servers))
+    compute[:known], joules_per_bit[:known, :known] = prices.compute_joules, prices._table
+    for new in range(known, num_servers):
+        weak = stream(seed, "machines", new).random() < 0.5
+        compute[new] = weak_joules_per_sample if weak else strong_joules_per_sample
+        efficiency = stream(seed, "link-efficiency", new).uniform(*link_kbit_per_joule, size=(2, new))
+        joules_per_bit[new, :new], joules_per_bit[:new, new] = 1 / (1000 * efficiency)
+    return replace(prices, compute_joules=compute, link_joules_per_bit=joules_per_bit)
+
+
+def draw_prices(
+    seed: int,
+    num_servers: int,
+    *,
+    num_devices: int,
+    samples_per_device: float,
+    bits_per_sample: int,
+    model_bits: float,
+    weak_joules_per_sample: float,
+    strong_joules_per_sample: float,
+    device_kbit_per_joule: float,
+    link_kbit_per_joule: tuple[float, float],
+    with_table: bool = True,
+) -> EnergyPrices:
+    """The prices of world `seed`: machines weak or strong with probability ½, link efficiencies uniform (D6).
+
+    Without a table of all links, those that are asked for are found one by one: the same, for very many servers.
+    """
+    weak = stream(seed, "machines").random(num_servers) < 0.5
+    links = LinkEfficiencies(seed, num_servers, link_kbit_per_joule)
+    return EnergyPrices(
+        num_devices=num_devices,
+        device_upload_bits=samples_per_device * bits_per_sample,
+        device_joules_per_bit=1 / (1000 * device_kbit_per_joule),
+        compute_joules=np.where(weak, weak_joules_per_sample, strong_joules_per_sample),
+        link_joules_per_bit=links.table() if with_table else links,
+        model_bits=model_bits,
+    )

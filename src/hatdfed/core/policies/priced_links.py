@@ -1,0 +1,157 @@
+"""Known prices are treated as known: a bandit learns what links bring, and what they cost is told, not learned.
+
+The weight of a link is what the bandit has learned of it, times e^(−thrift · price), with prices scaled to [0, 1]. With
+`learning_rate: 0` nothing is learned, and links are drawn by price alone; with `thrift: 0` as well, at random.
+
+Feed it the accuracy part of the utility alone (`gain_share: 1`): the rest is prices, which it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hatdfed.core.drawing.budgeted import cap_to_budget, dependent_rounding
+from hatdfed.core.drawing.regular import balance, balanced_rounding
+from hatdfed.core.drawing.regular_sparse import UNITS, balanced_units, halving_rounding
+from hatdfed.core.links import BoolMatrix, FloatMatrix, Indices
+from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, make_draw
+from hatdfed.core.policies.link_bandit import BanditState, LinkBandit
+from hatdfed.core.round import LinkDraw
+from hatdfed.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class PricedLinks(Policy):
+    """As many links as the budget, by learned worth and known price."""
+
+    takes_candidates = True
+
+    thrift: float = 2.0  # how many e-folds the dearest link is behind the cheapest
+    learning_rate: float | None = None  # η; None: the theorem's
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.thrift <= 100:
+            raise ConfigError(f"policy.thrift is {self.thrift}, but must lie between 0 and 100; 0 ignores prices.")
+        self._bandit.__post_init__()  # says what is wrong with a learning rate
+
+    @property
+    def _bandit(self) -> LinkBandit:
+        return LinkBandit(learning_rate=self.learning_rate)
+
+    def init(self, num_servers: int) -> BanditState:
+        """Nothing is known but prices."""
+        return self._bandit.init(num_servers)
+
+    def grow(self, state: BanditState, num_servers: int) -> BanditState:
+        """Links of a new server start at the mean log-weight of those there are."""
+        return self._bandit.grow(state, num_servers)
+
+    def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Draw by learned weight and price."""
+        return free_draw(self.liking(state, context), context, context.budget, rng)
+
+    def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
+        """As the paper's bandit, Eqs. (15)–(16)."""
+        return self._bandit.update(state, draw, feedback, context)
+
+    def init_for(self, candidates: Indices) -> BanditState:
+        """The same, for these links only."""
+        return self._bandit.init_for(candidates)
+
+    def liking(self, state: BanditState, context: PolicyContext) -> FloatMatrix:
+        """The log-weight of every link: what has been learned, less what its price speaks against it."""
+        return state.log_weights - self.thrift * _scaled(context.prices, context.possible)
+
+    def exchange(self, state: BanditState, carry: Callable[[FloatMatrix], FloatMatrix]) -> BanditState:
+        """What is known about those that stay."""
+        return self._bandit.exchange(state, carry)
+
+
+@dataclass(frozen=True)
+class BalancedLinks(PricedLinks):
+    """The same, but nobody is left out: every server receives `degree` models and is heard by `degree` others.
+
+    Where servers or links are missing so that this cannot be, as many links are drawn wherever they fall.
+    """
+
+    uses_budget = False
+
+    degree: int | None = 1  # None: 1 up to eight servers, and one more for every doubling
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.degree is not None and self.degree < 1:
+            raise ConfigError(f"policy.degree is {self.degree}, but must be at least 1.")
+
+    def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Draw by learned weight and price, among choices in which all degrees are equal."""
+        degree = self._degree(context)
+        log_weights, possible = self.liking(state, context), context.possible
+        here = np.flatnonzero(context.active)
+        if context.candidates is not None:
+            units = balanced_units(log_weights, possible, context.candidates, context.active, degree)
+            if units is None:
+                return free_draw(log_weights, context, degree * len(here), rng)
+            links = halving_rounding(units, context.candidates, rng)
+            return make_draw(links, units / UNITS, candidates=context.candidates)
+        inside = np.ix_(here, here)
+        found = _balanced_draw(log_weights[inside], possible[inside], degree, rng)
+        if found is None:
+            return free_draw(log_weights, context, degree * len(here), rng)
+        links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+        links[inside], propensity[inside] = found
+        return make_draw(links, propensity)
+
+    def _degree(self, context: PolicyContext) -> int:
+        """So many for N servers. Where all hear about log2 N others, what one knows is everywhere in a few rounds."""
+        num_servers = len(context.active)
+        others = num_servers - 1 if context.candidates is None else context.candidates.shape[1]
+        if self.degree is None:
+            return min(max(1, math.ceil(math.log2(num_servers)) - 2), others)
+        if self.degree > others:
+            among = f"{num_servers} servers have" if context.candidates is None else "every server considers"
+            raise ConfigError(f"policy.degree is {self.degree}, but {among} {others} others.")
+        return self.degree
+
+
+def _balanced_draw(
+    log_weights: FloatMatrix, possible: BoolMatrix, degree: int, rng: np.random.Generator
+) -> tuple[BoolMatrix, FloatMatrix] | None:  # [N, N] each
+    """Links and their probabilities; None where degrees cannot be equal.
+
+    Weights that are very far apart are not balanced by scaling in any reasonable time. Then whole units are, in which
+    what is missing is made up for exactly.
+    """
+    probability = balance(log_weights, possible, degree)
+    if probability is not None:
+        return balanced_rounding(probability, rng), probability
+    size = len(possible)
+    others = (np.arange(size)[:, None] + np.arange(1, size)) % max(size, 1)  # of every server
+    rows, everybody = np.arange(size)[:, None], np.ones(size, dtype=bool)
+    units = balanced_units(log_weights[rows, others], possible[rows, others], others, everybody, degree)
+    if units is None:
+        return None
+    links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+    links[rows, others], propensity[rows, others] = halving_rounding(units, others, rng), units / UNITS
+    return links, propensity
+
+
+def free_draw(log_weights: FloatMatrix, context: PolicyContext, budget: int, rng: np.random.Generator) -> LinkDraw:
+    """So many of the possible links, wherever they fall, Eqs. (17) and (18)."""
+    possible = context.possible
+    budget = min(budget, int(np.count_nonzero(possible)))
+    links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+    propensity[possible] = cap_to_budget(log_weights[possible], budget)
+    links[possible] = dependent_rounding(propensity[possible], rng)
+    return make_draw(links, propensity, candidates=context.candidates)
+
+
+def _scaled(prices: FloatMatrix, possible: BoolMatrix) -> FloatMatrix:
+    """Prices of the possible links as a share of the way from the cheapest to the dearest."""
+    known = prices[possible]
+    span = float(np.ptp(known)) if known.size else 0.0
+    return (prices - known.min()) / span if span > 0 else np.zeros_like(prices)

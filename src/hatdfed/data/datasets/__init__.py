@@ -1,0 +1,86 @@
+"""Data sets by name: `load_dataset("digits")`.
+
+`digits` and `synthetic` need no download; `fashion-mnist` and `cifar-10` are looked up on this machine first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hatdfed.data.datasets import cifar10, defaults, digits, fashion_mnist, synthetic
+from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress
+from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.registry import Registry
+
+__all__ = ["DATASETS", "Dataset", "DatasetKind", "Images", "Progress", "dataset_kind", "load_dataset"]
+
+_KINDS = (
+    DatasetKind(
+        name="digits",
+        summary="1,797 handwritten digits, 8×8 grey, 10 classes; embedded (scikit-learn)",
+        load=digits.load,
+        defaults=defaults.DIGITS,
+        locate=digits.locate,
+    ),
+    DatasetKind(
+        name="fashion-mnist",
+        summary="70,000 pictures of clothes, 28×28 grey, 10 classes; 31 MB to download",
+        load=fashion_mnist.load,
+        defaults=defaults.FASHION_MNIST,
+        locate=fashion_mnist.locate,
+    ),
+    DatasetKind(
+        name="cifar-10",
+        summary="60,000 photographs, 32×32 colour, 10 classes; 170 MB to download",
+        load=cifar10.load,
+        defaults=defaults.CIFAR_10,
+        locate=cifar10.locate,
+    ),
+    DatasetKind(
+        name="synthetic",
+        summary="generated: a smooth template per class with shifts and noise; all sizes are options",
+        load=synthetic.load,
+        defaults=defaults.SYNTHETIC,
+        locate=synthetic.locate,
+    ),
+)
+
+DATASETS: Registry[DatasetKind] = Registry(
+    "hatdfed.datasets",
+    {kind.name: kind for kind in _KINDS},
+    wanted="a DatasetKind",
+    fits=lambda thing: isinstance(thing, DatasetKind),
+)
+
+
+def dataset_kind(name: str) -> DatasetKind:
+    """The data set called `name`."""
+    if name not in DATASETS:
+        raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}")
+    return DATASETS[name]
+
+
+def load_dataset(
+    name: str,
+    *,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read, generate or, if it is nowhere on this machine, download the data set called `name`."""
+    kind = dataset_kind(name)
+    chosen = dict(options or {})
+    _require_known_options(kind, chosen)
+    return kind.load(data_dir, progress, **chosen)
+
+
+def _require_known_options(kind: DatasetKind, options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(kind.load).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            ending = did_you_mean(str(option), known) if known else "It takes no options."
+            raise ConfigError(f"The data set {kind.name} has no option {option!r}. {ending}")

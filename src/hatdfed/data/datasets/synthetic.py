@@ -1,0 +1,111 @@
+"""Synthetic: generated images, one smooth template per class, for tests and for trying things out.
+
+An image is the template of its class, shifted by a few pixels around the edges, plus noise in every pixel.
+The options determine every pixel, on every machine: only elementary arithmetic is used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.data.datasets.base import Dataset, Images, Progress, make_dataset
+from hatdfed.errors import ConfigError
+from hatdfed.randomness import stream
+
+KNOTS = 4  # a template is drawn from 4×4 random values, so it has no finer detail than that
+DARKEST, BRIGHTEST = 0.2, 0.8  # of a template, so that noise is seldom clipped
+MOST_NOISE = 10  # beyond this an image is black and white grain
+MOST_PIXELS = 2**28  # half as many again as CIFAR-10: more is a slip of the pen
+
+
+def load(
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    classes: int = 10,
+    side: int = 8,
+    channels: int = 1,
+    train: int = 4000,
+    validation: int = 1000,
+    test: int = 1000,
+    noise: float = 0.1,
+    seed: int = 0,
+) -> Dataset:
+    """Generate the data set that these options describe; `noise` is a deviation, where 1 is black to white."""
+    _require_whole("classes", classes, least=2)
+    _require_whole("side", side, least=KNOTS)
+    _require_whole("channels", channels, least=1)
+    _require_whole("seed", seed, least=0)
+    _require_noise(noise)
+    sizes = {"train": train, "validation": validation, "test": test}
+    for split, count in sizes.items():
+        _require_whole(split, count, least=classes)  # or some class would have no image
+    _require_moderate(sum(sizes.values()) * channels * side * side)
+
+    templates = _templates(seed, classes, channels, side)
+    parts = {
+        split: _images(stream(seed, "synthetic", split), templates, count, noise) for split, count in sizes.items()
+    }
+    return make_dataset(
+        "synthetic", train=parts["train"], validation=parts["validation"], test=parts["test"], num_classes=classes
+    )
+
+
+def locate(data_dir: Path | None = None) -> str | None:
+    """Generated data are always at hand."""
+    return "generated"
+
+
+def _templates(seed: int, classes: int, channels: int, side: int) -> NDArray[np.float64]:  # [L, C, H, W]
+    """One smooth random picture per class, each from `DARKEST` to `BRIGHTEST`."""
+    knots = stream(seed, "synthetic", "templates").standard_normal((classes, channels, KNOTS, KNOTS))
+    smooth = _stretch(_stretch(knots, side).swapaxes(2, 3), side).swapaxes(2, 3)
+    lowest = smooth.min(axis=(1, 2, 3), keepdims=True)
+    highest = smooth.max(axis=(1, 2, 3), keepdims=True)
+    templates: NDArray[np.float64] = DARKEST + (BRIGHTEST - DARKEST) * (smooth - lowest) / (highest - lowest)
+    return templates
+
+
+def _stretch(knots: NDArray[np.float64], side: int) -> NDArray[np.float64]:  # [..., KNOTS] -> [..., side]
+    """Interpolate linearly along the last axis. It wraps around, so that a shifted picture has no seam."""
+    place = np.arange(side) * (KNOTS / side)
+    left = place.astype(np.int64)
+    share = place - left
+    return (1 - share) * knots[..., left] + share * knots[..., (left + 1) % KNOTS]
+
+
+def _images(rng: np.random.Generator, templates: NDArray[np.float64], count: int, noise: float) -> Images:
+    classes, channels, side, _ = templates.shape
+    labels = rng.permutation(np.arange(count, dtype=np.int64) % classes)
+    farthest = max(1, side // 8)
+    shift = rng.integers(-farthest, farthest + 1, size=(2, count, 1))
+    rows, columns = (np.arange(side) + shift) % side  # [n, H] and [n, W]
+    clean = templates.astype(np.float32)[
+        labels[:, None, None, None],
+        np.arange(channels)[None, :, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
+    noisy = clean + np.float32(noise) * rng.standard_normal(clean.shape, dtype=np.float32)
+    return Images(np.rint(noisy.clip(0, 1) * 255).astype(np.uint8), labels)
+
+
+def _require_whole(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"synthetic: {name} is {value!r}. Use a whole number of at least {least}.")
+
+
+def _require_noise(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_NOISE:
+        raise ConfigError(f"synthetic: noise is {value!r}. Use a number from 0 to {MOST_NOISE}.")
+
+
+def _require_moderate(pixels: int) -> None:
+    if pixels > MOST_PIXELS:
+        raise ConfigError(
+            f"synthetic: these options ask for {pixels:,} pixels. Use at most {MOST_PIXELS:,}: "
+            "fewer images, or smaller ones."
+        )

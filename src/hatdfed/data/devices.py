@@ -1,0 +1,114 @@
+"""The simulated devices of one server: what they bring in a round, and what the server makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hatdfed.core.availability import is_present
+from hatdfed.randomness import stream, torch_seed
+from hatdfed.server.work import Batch, Gathered, Indices, Work, WorkPlan
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How a server works on a round's data (D4, D15)."""
+
+    num_devices: int = 30
+    samples_per_round: int = 60
+    online_probability: float = 0.5  # ρ
+    local_passes: int = 2
+    batch_size: int = 64
+    probe_size: int = 16  # B
+    probe_top_up: bool = False  # fill the probe with own images that no device sent
+    churn: float = 0.0  # chance of the server to be away; then nobody can connect to it
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedDevices:
+    """One server's data: a shard of the pool, of which the connected devices bring a part each round."""
+
+    pool: Batch  # the training images of all servers
+    shard: Indices  # those that this server owns
+    validation: Batch
+    settings: LocalWork
+    seed: int
+    server: int
+
+    @cached_property
+    def label_counts(self) -> Tensor:
+        """[C] images of each label in the shard."""
+        labels = self.pool.y[torch.from_numpy(self.shard)]
+        return torch.bincount(labels, minlength=int(self.pool.y.max()) + 1)
+
+    @property
+    def largest_batch(self) -> int:
+        """When every device connects."""
+        return min(self.settings.batch_size, self.settings.samples_per_round, len(self.shard))
+
+    def work(self, t: int) -> Work:
+        """The round's data, in batches."""
+        plan = self.plan(t)
+        return Work(
+            batches=Gathered(self._take, plan.batches),
+            num_samples=plan.num_samples,
+            devices_online=plan.devices_online,
+            probe=self._take(plan.probe),
+            validation=self.validation,
+            seed=plan.seed,
+            label_counts=self.label_counts,
+        )
+
+    def plan(self, t: int) -> WorkPlan:
+        """Which images of the pool; every part is a function of (seed, server, t) alone."""
+        collected, devices_online = self._collect(t)
+        return WorkPlan(
+            batches=tuple(self.shard[chosen] for chosen in self._batches(t, collected)),
+            num_samples=len(collected),
+            devices_online=devices_online,
+            probe=self.shard[self._probe(t, collected)],
+            seed=torch_seed(self.seed, "dropout", t, self.server),
+        )
+
+    def _collect(self, t: int) -> tuple[Indices, int]:
+        """Cut the round's samples into one part a device; the devices that connect, A^d ~ Bern(ρ), send theirs."""
+        rng = stream(self.seed, "devices", t, self.server)
+        samples = rng.permutation(len(self.shard))[: self.settings.samples_per_round]
+        online = rng.random(self.settings.num_devices) < self.settings.online_probability
+        online &= is_present(self.seed, t, self.server, self.settings.churn)
+        return samples[online[_device_of(len(samples), self.settings.num_devices)]], int(online.sum())
+
+    def _batches(self, t: int, collected: Indices) -> list[Indices]:
+        rng = stream(self.seed, "batches", t, self.server)
+        size = self.settings.batch_size
+        batches: list[Indices] = []
+        for _ in range(self.settings.local_passes):
+            order = rng.permutation(collected)
+            batches += [order[start : start + size] for start in range(0, len(order), size)]
+        return batches
+
+    def _probe(self, t: int, collected: Indices) -> Indices:
+        """B of the round's samples; of the server's own images when no device came (D15)."""
+        rng = stream(self.seed, "probe", t, self.server)
+        probe = rng.permutation(collected)[: self.settings.probe_size]
+        missing = self.settings.probe_size - len(probe)
+        if len(collected) and not (self.settings.probe_top_up and missing):
+            return probe
+        unsent = np.setdiff1d(np.arange(len(self.shard)), collected)
+        return np.concatenate([probe, rng.permutation(unsent)[:missing]])
+
+    def _take(self, chosen: Indices) -> Batch:
+        index = torch.from_numpy(chosen)
+        return Batch(self.pool.x[index], self.pool.y[index])
+
+
+@lru_cache
+def _device_of(num_samples: int, num_devices: int) -> Indices:
+    """Which device holds each of the round's samples: parts in order, as equal as can be."""
+    return np.repeat(
+        np.arange(num_devices), [len(part) for part in np.array_split(np.arange(num_samples), num_devices)]
+    )

@@ -1,0 +1,196 @@
+"""A folder with one sub-folder for each class, which devices fill while the server runs.
+
+Every look lists the folder again and reads what it has not read before, known by path, time of change and size. A file
+that is still being written waits for the next look. One that is no image of ours is counted and left alone until it
+changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hatdfed.data.own.formats import NO_PILLOW, decode
+from hatdfed.data.own.images import STOCK, UNREADABLE, ImageShape, Notices, OwnImage, UnfitError, mark_of
+from hatdfed.errors import DataError, MissingDependencyError
+
+SETTLED_SECONDS = 1.0  # a file that changed later than this ago may still be written
+PATIENCE_SECONDS = 60.0  # one that cannot be read is not called broken before
+MOST_FILE_BYTES = 1 << 26  # an image of ours is far smaller; a film that got lost is not read
+NO_RIGHTS = "cannot be opened"
+TOO_LARGE = "too large"
+
+
+class _File(NamedTuple):
+    changed_ns: int  # first, so that files sort by age
+    name: str  # path below the folder
+    label: int
+    size: int
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        return self.changed_ns, self.size
+
+
+class ClassFolders:
+    """New images of a folder; only the newest `most_files` files are looked at."""
+
+    def __init__(
+        self,
+        root: Path,
+        image_shape: ImageShape,
+        num_classes: int,
+        *,
+        most_files: int,
+        notices: Notices,
+        clock: Callable[[], float],
+    ) -> None:
+        self.root = root
+        self.classes = read_classes(root, num_classes)
+        self._image_shape = image_shape
+        self._most_files = most_files
+        self._notices = notices
+        self._clock = clock
+        self._done: dict[str, tuple[int, int]] = {}  # stamp of each file that need not be read again
+        self._refused: dict[str, UnfitError] = {}  # files that are no images of ours, and why
+        self.waiting = 0  # files that the last look left for the next one
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """How many files are left out, by reason."""
+        return Counter(error.reason for error in self._refused.values())
+
+    def new(self, t: int) -> list[OwnImage]:
+        """What can be read now and was not read before, oldest first."""
+        files = sorted(heapq.nlargest(self._most_files + 1, self._listed()))
+        if len(files) > self._most_files:
+            files = files[1:]
+            self._notices.say_too_many(self._most_files)
+        names = {file.name for file in files}
+        # Memory is bounded by what is listed; the keeper of images notices one that comes back unchanged.
+        self._done = {name: stamp for name, stamp in self._done.items() if name in names}
+        self._refused = {name: error for name, error in self._refused.items() if name in names}
+        self.waiting = 0
+        images = [image for file in files if (image := self._read(file)) is not None]
+        if t == STOCK and self.skipped[NO_PILLOW]:
+            raise MissingDependencyError(
+                f"{self.root} holds .png or .jpg files, and Pillow, which reads them, is not installed. "
+                "Install it with: pip install pillow"
+            )
+        self._say()
+        return images
+
+    def _listed(self) -> Iterator[_File]:
+        for label, name in enumerate(self.classes):
+            try:
+                with os.scandir(self.root / name) as entries:
+                    yield from (file for entry in entries if (file := _file(entry, name, label)) is not None)
+            except FileNotFoundError:
+                continue  # a class that this server has no image of yet
+            except OSError as error:
+                self._notices.say_once(
+                    f"list {name}",
+                    f"{self.root / name} cannot be listed ({error.strerror}), so its images are left out. "
+                    "Check its rights.",
+                )
+
+    def _read(self, file: _File) -> OwnImage | None:
+        if self._done.get(file.name) == file.stamp:
+            return None
+        # Absolute, because a clock that was set back must not keep a file away for ever.
+        age_seconds = abs(self._clock() - file.changed_ns / 1e9)
+        if age_seconds < SETTLED_SECONDS:
+            self.waiting += 1
+            return None
+        try:
+            image = self._image(file)
+        except FileNotFoundError:
+            return None  # taken away since it was listed
+        except UnfitError as error:
+            self._refuse(file, error, age_seconds)
+            return None
+        self._done[file.name] = file.stamp
+        self._refused.pop(file.name, None)
+        return image
+
+    def _image(self, file: _File) -> OwnImage:
+        if file.size > MOST_FILE_BYTES:
+            raise UnfitError(TOO_LARGE, f"{file.size} bytes were found, at most {MOST_FILE_BYTES} were wanted")
+        try:
+            data = (self.root / file.name).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise UnfitError(NO_RIGHTS, f"{error.strerror}; a file that we may read was wanted") from error
+        pixels = decode(Path(file.name).suffix.lower(), data, self._image_shape)
+        return OwnImage(file.name, pixels, file.label, mark_of(data))
+
+    def _refuse(self, file: _File, error: UnfitError, age_seconds: float) -> None:
+        if error.reason == UNREADABLE and age_seconds < PATIENCE_SECONDS:
+            self.waiting += 1
+            return
+        self._refused[file.name] = error
+        if error.reason != NO_RIGHTS:  # rights are mended without a change of the file
+            self._done[file.name] = file.stamp
+
+    def _say(self) -> None:
+        for reason, count in self.skipped.items():
+            name, error = next((name, error) for name, error in self._refused.items() if error.reason == reason)
+            self._notices.say_once(
+                reason,
+                f"{count} {'file' if count == 1 else 'files'} in {self.root} left out: {reason} "
+                f"(such as {name}: {error}). Mend or remove such files; further ones are only counted.",
+            )
+
+
+def _file(entry: os.DirEntry[str], folder: str, label: int) -> _File | None:
+    """What there is to know of a file before it is read; none for hidden files, folders and what has just gone."""
+    try:
+        if entry.name.startswith(".") or not entry.is_file():
+            return None
+        known = entry.stat()
+    except OSError:
+        return None
+    return _File(known.st_mtime_ns, f"{folder}/{entry.name}", label, known.st_size)
+
+
+CLASS_LIST = "classes.txt"
+
+
+def read_classes(root: Path, num_classes: int) -> tuple[str, ...]:
+    """The sub-folder of each label; a list may name folders that are not there yet."""
+    listed = root / CLASS_LIST
+    try:
+        return _from_list(listed, num_classes) if listed.is_file() else _from_folders(root, num_classes)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{listed} is no text in UTF-8. Write one name of a sub-folder on each line.") from error
+    except OSError as error:
+        raise DataError(f"{root} cannot be read ({error.strerror}). Check the path and its rights.") from error
+
+
+def _from_list(listed: Path, num_classes: int) -> tuple[str, ...]:
+    names = tuple(line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip())
+    if len(names) != num_classes or len(set(names)) != num_classes:
+        raise DataError(
+            f"{listed} names {len(set(names))} different classes on {len(names)} lines, "
+            f"but the model has {num_classes}. Write the name of each class once, in the order that all servers use."
+        )
+    # A name must stay inside the folder.
+    if odd := [name for name in names if name != Path(name).name or name in (".", "..")]:
+        raise DataError(f"{listed} names {odd[0]!r}, which is no name of a sub-folder. Use names without slashes.")
+    return names
+
+
+def _from_folders(root: Path, num_classes: int) -> tuple[str, ...]:
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    # A server that lacks a class would give all later ones the wrong label.
+    if len(names) != num_classes:
+        raise DataError(
+            f"{root} has {len(names)} sub-folders, but the model has {num_classes} classes. Make one for each class, "
+            f"empty if need be, or name all classes in order, one on each line, in {CLASS_LIST}."
+        )
+    return tuple(names)

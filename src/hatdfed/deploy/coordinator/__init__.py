@@ -1,0 +1,1 @@
+"""The coordinator as a process: services, journal, membership. Imports no torch."""

@@ -1,0 +1,115 @@
+"""The figures of `hatdfed status` for Prometheus, collected when it asks.
+
+No labels by pair of servers: those would grow with N². Anybody who reaches the port can ask, so callers and their time
+are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hatdfed.deploy.transport.connection_limit import ConnectionLimit
+from hatdfed.errors import ConfigError
+
+_PLACES = 16  # for callers at a time
+_SECONDS = 5.0  # for question and answer
+_MOST_BYTES = 16 * 1024  # of a question
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"  # the form that every version of Prometheus reads
+
+
+class StatusCollector(Collector):
+    """Asks for the status at every scrape."""
+
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics."""
+        status = self._status()
+        yield GaugeMetricFamily("hatdfed_round", "Rounds that are committed.", value=status["round"])
+        yield GaugeMetricFamily("hatdfed_rounds", "Rounds that the run will have.", value=status["rounds"])
+        active = sum(server["active"] for server in status["servers"])
+        yield GaugeMetricFamily("hatdfed_servers_active", "Servers that take part now.", value=active)
+        yield GaugeMetricFamily("hatdfed_servers_known", "Servers that ever joined.", value=len(status["servers"]))
+        if status["accuracy_percent"] is not None:
+            yield GaugeMetricFamily(
+                "hatdfed_validation_accuracy_percent", "Mean over servers.", value=status["accuracy_percent"]
+            )
+        yield GaugeMetricFamily(
+            "hatdfed_coordinator_seconds", "The coordinator's own work in a round.", value=status["coordinator_seconds"]
+        )
+        yield CounterMetricFamily("hatdfed_links", "Links that were drawn.", value=status["links"])
+        yield CounterMetricFamily("hatdfed_links_undelivered", "Of these, not delivered.", value=status["undelivered"])
+        joules = CounterMetricFamily("hatdfed_joules", "Energy by cause.", labels=["cause"])
+        for cause, spent in status["joules"].items():
+            joules.add_metric([cause], spent)
+        yield joules
+        refused = CounterMetricFamily("hatdfed_refused", "Messages that were refused, by reason.", labels=["reason"])
+        for reason, count in status["refused"].items():
+            refused.add_metric([reason], count)
+        yield refused
+
+
+@asynccontextmanager
+async def serve_metrics(status: Callable[[], dict[str, Any]], host: str, port: int) -> AsyncIterator[int]:
+    """Answer Prometheus at http://host:port/metrics; gives the port."""
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(status))
+    guests = ConnectionLimit(_PLACES, partial(_serve, registry))
+    with _listening(host, port) as listening:
+        accepting = asyncio.ensure_future(guests.accept(listening))
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            await guests.end()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"Metrics cannot be served at {host}:{port} ({error.strerror}). Choose another port."
+        ) from None
+    listening.setblocking(False)
+    return listening
+
+
+async def _serve(registry: CollectorRegistry, connection: socket.socket, _: str) -> None:
+    """One question, one answer; who dawdles is hung up on."""
+    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(_SECONDS):
+            reader, writer = await asyncio.open_connection(sock=connection, limit=_MOST_BYTES)
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_answer(registry, head.decode("latin-1")))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+            finally:
+                writer.transport.abort()
+
+
+def _answer(registry: CollectorRegistry, head: str) -> bytes:
+    method, path = (*head.partition("\r\n")[0].split(" "), "", "")[:2]
+    status, body = "200 OK", b""
+    if method not in ("GET", "HEAD"):
+        status = "405 Method Not Allowed"
+    elif path.partition("?")[0] not in ("/", "/metrics"):
+        status = "404 Not Found"
+    else:
+        body = generate_latest(registry)
+    told = f"HTTP/1.1 {status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return told.encode() + (b"" if method == "HEAD" else body)

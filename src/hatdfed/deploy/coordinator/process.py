@@ -1,0 +1,272 @@
+"""A coordinator from start to end: folder, journal, services, the main loop, results. Numpy is all it computes with."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.loop import run
+from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.deploy.coordinator.durable import DurableCoordinator
+from hatdfed.deploy.coordinator.edge_hub import EdgeHub
+from hatdfed.deploy.coordinator.journal import Journal
+from hatdfed.deploy.coordinator.keeper import Keeper
+from hatdfed.deploy.coordinator.metrics import serve_metrics
+from hatdfed.deploy.coordinator.order_queues import END
+from hatdfed.deploy.coordinator.remote_fleet import RemoteFleet
+from hatdfed.deploy.coordinator.services import CoordinationService, Door, OperationService
+from hatdfed.deploy.coordinator.settings import DeploySettings
+from hatdfed.deploy.coordinator.status import Progress, status_of
+from hatdfed.deploy.coordinator.trouble import named_trouble
+from hatdfed.deploy.failpoints import failpoint
+from hatdfed.deploy.identity.identity_store import IdentityStore
+from hatdfed.deploy.identity.join_server import JoinServer
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_CoordinationServicer_to_server, add_OperationServicer_to_server
+from hatdfed.deploy.transport.endpoints import Endpoints
+from hatdfed.errors import HatdfedError, RunFolderError, TroubleError
+from hatdfed.runs.records.database import RunDatabase
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.summary import summarise
+from hatdfed.setup.config import Config
+
+_log = logging.getLogger("hatdfed.deploy.coordinator")
+_FINAL_SECONDS = 60.0
+T = TypeVar("T")
+
+
+class StopAskedError(Exception):
+    """Somebody wants the coordinator to end; the run can go on later."""
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """Where and as whom the coordinator runs."""
+
+    folder: Path  # run folder and journal
+    listen: str  # host:port
+    ends: Endpoints
+    office: IdentityStore | None = None  # renews certificates and knows who is locked out; None: plain text
+    desk: tuple[str, int] | None = None  # host and port where new edges join; None: nowhere
+    metrics: tuple[str, int] | None = None  # host and port for Prometheus
+
+
+class CoordinatorProcess:
+    """One coordinator; `serve` plays the run."""
+
+    def __init__(self, config: Config, settings: DeploySettings, hosting: Hosting) -> None:
+        self._config = config
+        self._settings = settings
+        self._hosting = hosting
+        self.folder = _run_folder(hosting.folder, config)
+        self._journal = Journal(hosting.folder / "journal.sqlite")
+        try:
+            run_id, epoch = _opened(self._journal, config)
+            self.folder.write_config(config)  # the number of rounds may be another than at the start before
+        except BaseException:
+            self._journal.close()
+            raise
+        self.station = EdgeHub(self._journal, settings, config.servers, epoch, self._journal.next_round())
+        self.progress = Progress(run_id, config.rounds)
+        self.port = self.desk_port = self.metrics_port = 0  # once it listens
+        self._desk: JoinServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def status(self) -> dict[str, Any]:
+        """Where the run stands."""
+        status = status_of(self.station, self.progress)
+        if self._desk is not None:
+            at_desk = Counter({f"desk-{word}": count for word, count in self._desk.refusals.items()})
+            status["refused"] = dict(Counter(status["refused"]) + at_desk)
+        return status
+
+    async def serve(self) -> dict[str, Any] | None:
+        """Take calls and play all rounds; the summary, or None if it was stopped before."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            server = await self._open()
+        except BaseException:
+            self._journal.close()
+            raise
+        try:
+            async with self._around():
+                with named_trouble():
+                    summary = await asyncio.to_thread(self._play)
+            await self.station.dismiss()
+            return summary
+        except StopAskedError:
+            self.progress.state = "stopped"
+            _log.info("stopped before round %d; start the coordinator again to go on", self.station.next_round)
+            await self.station.dismiss()
+            return None
+        finally:  # after an error the edges are not sent home: they wait for the next start
+            self._hang_up()
+            await server.stop(grace=1.0)
+            self._journal.close()
+
+    def _hang_up(self) -> None:
+        """Lines that are still watched end in good order: gRPC writes a traceback for each that it has to cut."""
+        for member in self.station.membership.members:
+            self.station.tell(member.index, END)
+
+    async def _open(self) -> grpc.aio.Server:
+        """Take calls."""
+        server = self._hosting.ends.server()
+        office = self._hosting.office
+        door = Door(self._hosting.ends, None if office is None else office.denied)
+        text = json.dumps(self._config.model_dump(mode="json"))
+        service = CoordinationService(self.station, door, self.progress.run, text, office)
+        add_CoordinationServicer_to_server(service, server)
+        add_OperationServicer_to_server(OperationService(self.station, door, self.status), server)
+        self.port = self._hosting.ends.listen(server, self._hosting.listen)
+        await server.start()
+        _log.info("run %s, start %d, listens at port %d", self.progress.run, self.station.epoch, self.port)
+        return server
+
+    @asynccontextmanager
+    async def _around(self) -> AsyncIterator[None]:
+        """The front desk, the coordinator's own certificate and the metrics, while the run is played."""
+        async with AsyncExitStack() as stack:
+            if self._hosting.office is not None:
+                refreshing = asyncio.ensure_future(_keep_fresh(self._hosting.office))
+                stack.callback(refreshing.cancel)
+                if self._hosting.desk is not None:
+                    host, port = self._hosting.desk
+                    desk = await stack.enter_async_context(JoinServer(self._hosting.office, host=host, port=port))
+                    self._desk, self.desk_port = desk, desk.port
+                    _log.info("new edges join at port %d", desk.port)
+            if self._hosting.metrics is not None:
+                metrics = serve_metrics(self.status, *self._hosting.metrics)
+                self.metrics_port = await stack.enter_async_context(metrics)
+                _log.info("metrics at port %d", self.metrics_port)
+            yield
+
+    def _play(self) -> dict[str, Any]:
+        """The main loop, in a thread of its own: the services go on meanwhile."""
+        database = RunDatabase(self.folder.database)
+        try:
+            database.forget_from(self._journal.next_round())  # records may be ahead of the journal
+            self.progress.take_over(database.records("rounds"), database.records("links"))
+            self._wait_for(self.station.assembled(self._min_servers))
+            manifest = self.station.manifest
+            if manifest is None:
+                raise RuntimeError("servers are ready without having said what their models are")
+            keeper = Keeper(database, self.progress)
+            durable = DurableCoordinator(self._config, manifest, self._journal, self._assembled, keeper.keep)
+            state = durable.restored()
+            self.progress.state = "running"
+            fleet = RemoteFleet(lambda plan: self._played(plan, durable, keeper), self._accuracies)
+            run(durable, fleet, rounds=self._config.rounds, state=state)
+            self.progress.state = "finishing"
+            self._wait_for(self.station.finish(max(_FINAL_SECONDS, self._settings.round_seconds)))
+            return self._results(database)
+        finally:
+            database.close()
+
+    @property
+    def _min_servers(self) -> int:
+        return min(self._settings.min_servers or self._config.servers, self._config.servers)
+
+    def _assembled(self) -> Any:
+        return self._wait_for(self.station.assembled(self._min_servers))
+
+    def _played(self, plan: RoundPlan, durable: DurableCoordinator, keeper: Keeper) -> RoundReport:
+        failpoint("before-announce")
+        keeper.announced()
+        prices = durable.for_servers(plan.draw.topology.num_servers).prices
+        report = self._wait_for(self.station.play(plan, prices))
+        keeper.closed()
+        failpoint("after-reports")
+        return report
+
+    def _accuracies(self) -> NDArray[np.float64]:
+        """[N] of the models that the servers came with; where nobody has come yet, their mean."""
+        members = self.station.membership.members
+        known = {member.index: member.accuracy for member in members if member.accuracy is not None}
+        mean = float(np.mean(list(known.values()))) if known else 0.0
+        places = self.station.membership.num_places
+        if self._config.first_gain_from == "zero":
+            return np.zeros(places)
+        return np.array([known.get(index, mean) for index in range(places)])
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the event loop brings, or `StopAskedError`."""
+        if self._loop is None:
+            raise RuntimeError("the coordinator does not serve")
+        return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self._loop).result()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.station.stop_asked.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            stop.cancel()
+            return task.result()
+        task.cancel()
+        raise StopAskedError
+
+    def _results(self, database: RunDatabase) -> dict[str, Any]:
+        figures = [self.station.final[index] for index in sorted(self.station.final)]
+        if not figures:
+            raise TroubleError("No server told its final figures, so there are no results. Start it again to ask anew.")
+        has_test = all(each.has_test for each in figures)
+        accuracy = np.array([each.accuracy if has_test else each.validation_accuracy for each in figures])
+        personal = np.array([each.personal_accuracy if has_test else each.validation_accuracy for each in figures])
+        summary = summarise(self._config, accuracy, personal, database.records("rounds"))
+        summary["accuracy_from"] = "test" if has_test else "validation"
+        summary["notes"] = (
+            [] if not self.progress.undelivered else [f"{self.progress.undelivered} models did not arrive."]
+        )
+        summary["run_folder"] = str(self.folder.path)
+        self.folder.write_json("results.json", {**summary, "config": self._config.model_dump(mode="json")})
+        self.progress.state = "done"
+        return summary
+
+
+async def _keep_fresh(office: IdentityStore) -> None:
+    """The coordinator signs its own certificate anew, long before it ends."""
+    while True:
+        try:
+            await asyncio.to_thread(office.refresh)
+        except HatdfedError as error:
+            _log.error("the coordinator's certificate could not be renewed yet: %s", error)
+        await asyncio.sleep(min(600.0, office.lifetime.total_seconds() / 10))
+
+
+def _run_folder(path: Path, config: Config) -> RunFolder:
+    """A new folder, or the one that an earlier start has made."""
+    if (path / "journal.sqlite").exists():
+        return RunFolder(path)
+    return RunFolder.create(path, config)
+
+
+def _opened(journal: Journal, config: Config) -> tuple[str, int]:
+    """The run's name and which start of it this is; other settings than those of the first start are refused."""
+    settings = config.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"})
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    known = journal.fact("settings")
+    if known not in (None, digest):
+        raise RunFolderError(
+            f"{journal.path.parent} holds a run with other settings. Give back the old ones, or choose another --state."
+        )
+    if config.rounds < (played := journal.next_round()):
+        raise RunFolderError(
+            f"{journal.path.parent} has {played} rounds already, but rounds is {config.rounds}. Set rounds to {played} "
+            "to end here or to more to go on, or choose another --state."
+        )
+    run_id = journal.fact("run") or secrets.token_hex(8)
+    epoch = (journal.fact("epoch") or 0) + 1
+    for name, value in (("settings", digest), ("run", run_id), ("epoch", epoch)):
+        journal.state_fact(name, value)
+    return run_id, epoch

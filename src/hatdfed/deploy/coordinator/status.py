@@ -1,0 +1,93 @@
+"""Where a deployment stands, for people, scripts and Prometheus: the same figures for all of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from typing import Any
+
+from hatdfed.core.energy.ledger import joules_by_cause
+from hatdfed.core.round import RoundRecord
+from hatdfed.deploy.coordinator.edge_hub import EdgeHub
+
+_MOST_PAIRS = 100  # servers that do not reach each other: more are not worth reading
+
+
+class Progress:
+    """Sums over the rounds that were played; what was played before a restart comes from the records."""
+
+    def __init__(self, run: str, rounds: int) -> None:
+        self.run = run
+        self.rounds = rounds
+        self.played = 0
+        self.links = 0
+        self.undelivered = 0
+        self.accuracy: float | None = None  # mean over servers in the last round, validation, percent
+        self.joules = {"upload": 0.0, "training": 0.0, "link": 0.0}
+        self.state = "starting"
+        self.coordinator_seconds = 0.0  # own work in the last round: drawing, learning, committing
+
+    def take_over(self, rounds: list[dict[str, Any]], links: list[dict[str, Any]]) -> None:
+        """What earlier starts have played."""
+        self.undelivered = sum(not link["delivered"] for link in links)
+        for row in rounds:
+            self._add(row["links"], row["avg_accuracy"], {cause: row[f"{cause}_joules"] for cause in self.joules})
+
+    def count(self, record: RoundRecord) -> None:
+        """One more round."""
+        known = [report.accuracy for report in record.report.servers if report is not None]
+        lost = int((record.draw.topology.links & ~record.report.delivered).sum())
+        self.undelivered += lost
+        spent = {str(cause): joules for cause, joules in joules_by_cause(record.report.energy).items()}
+        self._add(record.draw.topology.num_links, 100 * math.fsum(known) / len(known) if known else None, spent)
+
+    def _add(self, links: int, accuracy: float | None, spent: dict[str, float]) -> None:
+        self.played += 1
+        self.links += links
+        self.accuracy = self.accuracy if accuracy is None else accuracy
+        for cause in self.joules:
+            self.joules[cause] += spent[cause]
+
+
+def status_of(station: EdgeHub, progress: Progress) -> dict[str, Any]:
+    """Everything that `hatdfed status` shows."""
+    now = time.monotonic()
+    members = station.membership.members
+    apart = station.membership.apart(now)
+    return {
+        "run": progress.run,
+        "state": progress.state,
+        "round": progress.played,
+        "rounds": progress.rounds,
+        "epoch": station.epoch,
+        "accuracy_percent": progress.accuracy,
+        "links": progress.links,
+        "undelivered": progress.undelivered,
+        "joules": progress.joules,
+        "coordinator_seconds": progress.coordinator_seconds,
+        "waits_for": station.waits_for,
+        "waits_seconds": None if station.closes_at is None else round(max(0.0, station.closes_at - now), 1),
+        "refused": dict(Counter(dict(station.hall.refused)) + Counter(dict(station.refused))),
+        "apart": [list(pair) for pair in apart[:_MOST_PAIRS]],
+        "servers": [
+            {
+                "index": member.index,
+                "name": member.name,
+                "address": member.address,
+                "active": station.membership.is_active(member, now),
+                "drained": member.is_drained,
+                "doing": member.doing + _not_reached(member.name, apart),
+                "round": member.round,
+                "seen_seconds_ago": None if math.isinf(member.last_seen) else round(now - member.last_seen, 1),
+            }
+            for member in members
+        ],
+    }
+
+
+def _not_reached(name: str, apart: list[tuple[str, str]]) -> str:
+    """With whom a server can have no link, as it follows on what it does."""
+    names = [other for pair in apart if name in pair for other in pair if other != name]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"; does not reach {', '.join(names[:3])}{more}" if names else ""

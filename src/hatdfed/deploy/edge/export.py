@@ -1,0 +1,198 @@
+"""A model out of an edge's store or a simulation's checkpoint, as a file that other programs read.
+
+.safetensors   tensors under the names of the module, with what a reader must know about them as metadata
+.pt            TorchScript, which runs without this package
+.onnx          ONNX, where the packages for it are installed
+
+Every file is read back and must give the same answers as the model it was made from; one that does not is removed.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from hatdfed.data.datasets import load_dataset
+from hatdfed.deploy.edge.store import EdgeStore
+from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError, require_one_of
+from hatdfed.runs.records.checkpoint import write_atomically
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.server.learner import Learner
+from hatdfed.setup.build.program import make_program
+from hatdfed.setup.build.world import make_pools
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import read_config
+
+_IMAGES = 64  # of the validation data, on which a file is held against its model
+_TOLERANCE = 1e-4  # other runtimes add in another order
+
+
+class StoredModel(NamedTuple):
+    """A flat vector [P], and where it is from."""
+
+    params: Tensor
+    source: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """Writes models of one architecture; `images` are standardised as in training."""
+
+    learner: Learner
+    images: Tensor  # [n, C, H, W]
+    about: dict[str, str]
+
+    @classmethod
+    def of(cls, config: Config, *, data_dir: Path | None = None) -> Exporter:
+        """For the models of a run with these settings; its data set says what images look like."""
+        dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
+        images = make_pools(dataset).validation.x[:_IMAGES]
+        about = {
+            "network": config.network,
+            "dataset": config.dataset,
+            "classes": str(dataset.num_classes),
+            "image_shape": json.dumps(list(images.shape[1:])),
+            "mean": json.dumps(list(dataset.mean)),  # of pixels / 255: what is to be subtracted
+            "std": json.dumps(list(dataset.std)),  # and divided by
+        }
+        return cls(make_program(config, dataset).learner, images, about)
+
+    def write(self, model: StoredModel, path: Path) -> float:
+        """Write the file that `path` ends in; the largest difference of its answers to the model's own."""
+        if len(model.params) != self.learner.num_params:
+            raise ConfigError(
+                f"The model has {len(model.params)} numbers, but the settings describe one of "
+                f"{self.learner.num_params}. Give the config.yaml of the run that it belongs to."
+            )
+        require_one_of("The ending of --out", path.suffix, _KINDS)
+        answers = _KINDS[path.suffix](self, model, path)
+        wanted = self.learner.logits(model.params, self.images)
+        difference = float((answers - wanted).abs().max())
+        if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
+            path.unlink()
+            raise HatdfedError(
+                f"The file that was written answers otherwise than the model, by {difference:.3g}. It was removed; "
+                "choose another format."
+            )
+        return difference
+
+    def _safetensors(self, model: StoredModel, path: Path) -> Tensor:
+        tensors = self.learner.state_dict(model.params)
+        write_atomically(path, save(tensors, metadata={**self.about, **model.source}))
+        return self._answers(self._module(load_file(path)))
+
+    def _torchscript(self, model: StoredModel, path: Path) -> Tensor:
+        module, buffer = self._module(self.learner.state_dict(model.params)), io.BytesIO()
+        extra = {"hatdfed.json": json.dumps({**self.about, **model.source})}
+        with torch.no_grad(), warnings.catch_warnings():
+            # TorchScript grows no more, but it is what runs without Python today.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            torch.jit.save(torch.jit.trace(module, self.images), buffer, _extra_files=extra)  # type: ignore[no-untyped-call]
+            write_atomically(path, buffer.getvalue())
+            return self._answers(torch.jit.load(str(path)))  # type: ignore[no-untyped-call]
+
+    def _onnx(self, model: StoredModel, path: Path) -> Tensor:
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            if importlib.util.find_spec(package) is None:
+                raise MissingDependencyError(
+                    f"ONNX files are made and checked with the package {package}: pip install onnx onnxscript "
+                    "onnxruntime. Or export to .safetensors or .pt, which need nothing more."
+                )
+        return _through_onnx(self._module(self.learner.state_dict(model.params)), self.images, path)
+
+    def _module(self, tensors: dict[str, Tensor]) -> nn.Module:
+        """The architecture with these tensors; only counters of steps may be missing among them."""
+        module = copy.deepcopy(self.learner.module).eval()
+        missing, unexpected = module.load_state_dict(tensors, strict=False)
+        counters = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
+        if unexpected or not set(missing) <= counters:
+            raise HatdfedError(f"The module has no tensors {unexpected}, or misses {missing}.")
+        return module
+
+    @torch.no_grad()
+    def _answers(self, module: Callable[[Tensor], Tensor]) -> Tensor:
+        return module(self.images)
+
+
+def _through_onnx(module: nn.Module, images: Tensor, path: Path) -> Tensor:
+    """Written for any number of images, and answered by another runtime than torch."""
+    import onnxruntime  # type: ignore[import-not-found]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that are not ours
+        torch.onnx.export(
+            module,
+            (images,),
+            str(path),
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            external_data=False,
+            verbose=False,
+        )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (answers,) = session.run(None, {"images": images.numpy()})
+    return torch.from_numpy(answers)
+
+
+_KINDS: dict[str, Callable[[Exporter, StoredModel, Path], Tensor]] = {
+    ".safetensors": Exporter._safetensors,
+    ".pt": Exporter._torchscript,
+    ".onnx": Exporter._onnx,
+}
+
+
+def stored_model(source: Path, server: int | None = None) -> StoredModel:
+    """The newest model in an edge's store folder, or of one server in a simulation's run folder."""
+    checkpoint = RunFolder(source).checkpoint
+    if checkpoint.is_file():
+        return _from_checkpoint(checkpoint, server)
+    if server is not None:
+        raise ConfigError(
+            f"--server chooses one of a simulation's servers, but {source} is no simulation's run folder."
+        )
+    kept = EdgeStore(source).load()
+    if kept is None:
+        raise RunFolderError(
+            f"{source} holds no model: neither an edge's states (round-*.safetensors) nor a simulation's "
+            "checkpoint.safetensors. Check the path."
+        )
+    return StoredModel(kept.server.params, {"run": kept.run, "rounds": str(kept.round)})
+
+
+def _from_checkpoint(path: Path, server: int | None) -> StoredModel:
+    try:
+        with safe_open(path, framework="pt") as file:
+            names: list[str] = [name for name in file.keys() if name.endswith(".params")]  # noqa: SIM118
+            if server is None or f"{server}.params" not in names:
+                raise ConfigError(
+                    f"{path.parent} holds the models of {len(names)} servers. Choose one by --server, 0 to "
+                    f"{len(names) - 1}."
+                )
+            return StoredModel(file.get_tensor(f"{server}.params"), {"server": str(server)})
+    except (SafetensorError, OSError) as error:
+        raise RunFolderError(f"The checkpoint {path} cannot be read ({error}). Check the path.") from None
+
+
+def settings_of(source: Path, config: Path | None) -> Config:
+    """The settings of the run: a config.yaml, a run folder that has one, or the source itself."""
+    place = source if config is None else config
+    path = place / "config.yaml" if place.is_dir() else place
+    if not path.is_file():
+        raise ConfigError(
+            f"There is no config.yaml in {place}, so it is not known what the model's tensors are. Give the "
+            "coordinator's run folder, or a copy of its config.yaml, by --config."
+        )
+    return read_config(path)

@@ -1,0 +1,149 @@
+"""What an edge keeps on its disk: its state after every round, replaced in one step, and the models before it.
+
+A file that cannot be read is never taken for a fresh start: the one before it is tried, and then somebody is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from hatdfed.errors import RunFolderError
+from hatdfed.runs.records.checkpoint import write_atomically
+from hatdfed.server.message import tensor_parts
+from hatdfed.server.program import ServerState, server_arrays, server_from
+
+_log = logging.getLogger("hatdfed.deploy.edge")
+_PATTERN = "round-*.safetensors"
+_LOCK = "edge.lock"
+
+
+class Kept(NamedTuple):
+    """A state that was committed."""
+
+    run: str
+    round: int  # the next one to play
+    server: ServerState
+    outcome: bytes  # the report of the round before, to be said again if asked
+
+
+@dataclass(frozen=True)
+class EdgeStore:
+    """One edge's folder."""
+
+    folder: Path
+    most_files: int = 2
+    most_bytes: int = 1 << 33
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second edge off this folder, until it is left or the process dies."""
+        try:
+            self._make()
+            file = (self.folder / _LOCK).open("a+", encoding="utf-8")
+        except (OSError, RunFolderError) as error:  # as for a disk that is full: rounds can be played all the same
+            _log.error("%s cannot be locked (%s)", self.folder, error)
+            yield
+            return
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise RunFolderError(
+                    f"An edge already runs on {self.folder} ({file.read().strip() or 'another process'}). Stop it "
+                    "first, or choose another --store, with an identity of its own."
+                ) from None
+            except OSError as error:  # not every file system has locks
+                _log.warning("%s cannot be locked (%s)", self.folder, error.strerror)
+            with contextlib.suppress(OSError):
+                file.truncate(0)
+                file.write(f"process {os.getpid()}")
+                file.flush()
+            yield
+
+    def save(self, kept: Kept) -> None:
+        """Commit a state, then let go of what is more than enough; the newest always stays."""
+        self._make()
+        arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(kept.server).items()}
+        about = {"run": kept.run, "round": str(kept.round), "outcome": kept.outcome.hex(), "digest": _digest(arrays)}
+        write_atomically(self._path(kept.round), tensor_parts(arrays, about))
+        self._prune()
+
+    def load(self, run: str | None = None) -> Kept | None:
+        """The newest state (of `run`) that can be read; None if there is none at all."""
+        files = self._files()
+        for path in files:
+            try:
+                kept = _read(path)
+            except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+                _log.error("%s cannot be read (%s); the state before it is tried", path, error)
+                continue
+            if run in (None, kept.run):
+                return kept
+            return None  # of another run
+        if files:
+            raise RunFolderError(
+                f"None of the {len(files)} states in {self.folder} can be read. Put a good one back, or move them away "
+                "to begin with a fresh model."
+            )
+        return None
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob(_PATTERN), reverse=True)
+
+    def _path(self, next_round: int) -> Path:
+        return self.folder / f"round-{next_round:08d}.safetensors"
+
+    def _make(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"The folder {self.folder} cannot be made ({error.strerror}). Choose another."
+            ) from None
+
+    def _prune(self) -> None:
+        total = 0
+        for number, path in enumerate(self._files()):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+                if number and (number >= self.most_files or total > self.most_bytes):
+                    path.unlink()
+
+
+def _read(path: Path) -> Kept:
+    with safe_open(path, framework="numpy") as file:
+        about: dict[str, Any] = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if about["digest"] != _digest(arrays):
+        raise ValueError("its digest does not match its content")
+    return Kept(about["run"], int(about["round"]), server_from(arrays), bytes.fromhex(about["outcome"]))
+
+
+def _digest(arrays: dict[str, NDArray[Any]]) -> str:
+    """Disks flip bits: what was written is recognised by this."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(arrays[name]).data)
+    return found.hexdigest()
+
+
+def clear_other_runs(store: EdgeStore, run: str) -> None:
+    """States of another run are in the way of this one's numbering."""
+    for path in store.folder.glob(_PATTERN):
+        with contextlib.suppress(SafetensorError, OSError, KeyError, TypeError, ValueError):
+            if _read(path).run != run:
+                path.unlink()

@@ -1,0 +1,1 @@
+"""Connections between machines: endpoints, their limits, frames of a transfer."""

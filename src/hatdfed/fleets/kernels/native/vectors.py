@@ -1,0 +1,86 @@
+"""Adam and the merge in C, for rows of a matrix; see vectors.c."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import c_double, c_int64, c_void_p
+
+from torch import Tensor
+
+from hatdfed.fleets.kernels.native.build import vector_library
+from hatdfed.fleets.kernels.native.jobs import Job, Work, share
+from hatdfed.fleets.kernels.optimiser_step import Step
+from hatdfed.server.optimisers import Adam
+
+_BLOCK = 1 << 14  # vectors.c
+
+
+class _Segment(ctypes.Structure):
+    _fields_ = (("start", c_int64), ("length", c_int64), ("gradient", c_void_p), ("apart", c_int64))
+
+
+class _AdamStep(Job):
+    _fields_ = (
+        ("work", Work),
+        ("segments", c_int64),
+        ("segment", c_void_p),
+        *((name, c_void_p) for name in ("params", "first", "second")),
+        *((name, c_int64) for name in ("params_apart", "first_apart", "second_apart")),
+        *((name, c_void_p) for name in ("step", "unbias", "active")),
+        *((name, c_double) for name in ("share_1", "share_2", "epsilon")),
+    )
+
+
+class _Merge(Job):
+    _fields_ = (
+        ("work", Work),
+        ("length", c_int64),
+        ("slots", c_int64),
+        *((name, c_void_p) for name in ("weights", "sender", "own", "sent", "out")),
+        *((name, c_int64) for name in ("own_apart", "sent_apart", "out_apart")),
+    )
+
+
+class NativeVectors:
+    """What `native_vectors` returns; float32 on the CPU only."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._adam_step, self._merge = library.adam_step, library.merge
+        for function, job in ((self._adam_step, _AdamStep), (self._merge, _Merge)):
+            function.argtypes, function.restype = (ctypes.POINTER(job),), None
+
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
+        """See `optimiser.step_in_place`."""
+        parts = {start: gradient.flatten(1) for start, gradient in step.gradients.items()}
+        segments = (_Segment * len(parts))(
+            *(_Segment(start, part.shape[1], part.data_ptr(), part.stride(0)) for start, part in parts.items())
+        )
+        job = _AdamStep(
+            segments=len(segments), segment=ctypes.addressof(segments),
+            params=step.params.data_ptr(), first=step.first.data_ptr(), second=step.second.data_ptr(),
+            params_apart=step.params.stride(0), first_apart=step.first.stride(0), second_apart=step.second.stride(0),
+            step=step.rates.step.data_ptr(), unbias=step.rates.second.data_ptr(), active=step.active.data_ptr(),
+            share_1=1 - adam.beta_1, share_2=1 - adam.beta_2, epsilon=adam.epsilon,
+        )  # fmt: skip
+        job.memory = (segments, parts, step)
+        blocks = sum(-(-part.shape[1] // _BLOCK) for part in parts.values())
+        share(self._adam_step, job, len(step.params), (blocks,))
+
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+        """See `vectors.Vectors`."""
+        weights, sender = weights.contiguous(), sender.contiguous()
+        job = _Merge(
+            length=own.shape[1], slots=weights.shape[1], weights=weights.data_ptr(), sender=sender.data_ptr(),
+            own=own.data_ptr(), sent=sent.data_ptr(), out=out.data_ptr(),
+            own_apart=own.stride(0), sent_apart=sent.stride(0), out_apart=out.stride(0),
+        )  # fmt: skip
+        job.memory = (weights, sender, own, sent, out)
+        share(self._merge, job, len(own), (-(-own.shape[1] // _BLOCK),))
+
+
+@functools.cache
+def native_vectors() -> NativeVectors | None:
+    """Compiled, or None where that cannot be done."""
+    library = vector_library()
+    return None if library is None else NativeVectors(library)

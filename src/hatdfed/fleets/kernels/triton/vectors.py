@@ -1,0 +1,85 @@
+"""Adam and the merge on an NVIDIA GPU: every number is read and written once."""
+
+# mypy: ignore-errors
+# ruff: noqa: N803
+# (mypy: this is Triton's language, not Python's. ruff: capitals are compile-time constants, as everywhere in Triton.)
+
+import torch
+from torch import Tensor
+
+from hatdfed.fleets.kernels.optimiser_step import Step
+from hatdfed.fleets.kernels.triton.parts import jit, tl
+from hatdfed.fleets.kernels.triton.stage import triton_available
+from hatdfed.server.optimisers import Adam
+
+BLOCK = 1024
+
+
+class TritonVectors:
+    """See `vectors.Vectors`."""
+
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
+        """One launch for each parameter tensor."""
+        for start, gradient in step.gradients.items():
+            g = gradient.flatten(1)
+            servers, size = g.shape
+            m, v, p = (rows[:, start : start + size] for rows in (step.first, step.second, step.params))
+            _adam[(-(-size // BLOCK), servers)](
+                p, g, m, v, step.rates.step, step.rates.second, step.active, size,
+                p.stride(0), g.stride(0), m.stride(0), v.stride(0),
+                1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon, BLOCK=BLOCK,
+            )  # fmt: skip
+
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+        """A model without weight is not even read."""
+        servers, size = own.shape
+        _merge[(-(-size // BLOCK), servers)](
+            weights.contiguous(), own, sent, sender.contiguous(), out, size, weights.shape[1],
+            own.stride(0), sent.stride(0), out.stride(0), BLOCK=BLOCK,
+        )  # fmt: skip
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether these kernels can work on it."""
+    return tensor.is_cuda and triton_available() and tensor.dtype == torch.float32
+
+
+@jit
+def _adam(
+    model, gradient, first, second, step_rate, second_rate, active, size,
+    model_apart, gradient_apart, first_apart, second_apart, share_1, share_2, epsilon, BLOCK: tl.constexpr,
+):  # fmt: skip
+    server = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    moves = place < tl.where(tl.load(active + server) > 0, size, 0)
+    here = model + server * model_apart + place
+    first_here = first + server * first_apart + place
+    second_here = second + server * second_apart + place
+    g = tl.load(gradient + server * gradient_apart + place, mask=moves, other=0.0)
+    m = tl.load(first_here, mask=moves, other=0.0)
+    v = tl.load(second_here, mask=moves, other=0.0)
+    m += (g - m) * share_1
+    v += (g * g - v) * share_2
+    step = tl.load(step_rate + server) * m / (tl.sqrt(v * tl.load(second_rate + server)) + epsilon)
+    tl.store(here, tl.load(here, mask=moves, other=0.0) - step, mask=moves)
+    tl.store(first_here, m, mask=moves)
+    tl.store(second_here, v, mask=moves)
+
+
+@jit
+def _merge(
+    weights, own, sent, sender, out, size, slots, own_apart, sent_apart, out_apart, BLOCK: tl.constexpr
+):  # fmt: skip
+    server = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    share = tl.load(weights + server * slots)
+    counts = place < tl.where(share != 0, size, 0)  # a model without weight may hold anything
+    total = tl.load(own + server * own_apart + place, mask=counts, other=0.0) * share
+    for slot in range(1, slots):
+        weight = tl.load(weights + server * slots + slot)
+        row = tl.load(sender + server * slots + slot).to(tl.int64)
+        total += (
+            tl.load(sent + row * sent_apart + place, mask=place < tl.where(weight != 0, size, 0), other=0.0) * weight
+        )
+    tl.store(out + server * out_apart + place, total, mask=inside)

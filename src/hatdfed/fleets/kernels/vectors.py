@@ -1,0 +1,55 @@
+"""Who moves long rows of numbers: C on a CPU, Triton on a GPU, plain torch where neither can be had."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hatdfed.fleets.kernels.native.vectors import native_vectors
+from hatdfed.fleets.kernels.optimiser_step import Step
+from hatdfed.fleets.kernels.triton import vectors as triton_vectors
+from hatdfed.server.optimisers import Adam
+
+
+class Vectors(Protocol):
+    """In place, for S rows that may lie apart."""
+
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
+        """One step of Adam for the servers that are active."""
+
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+        """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]]; a model without weight counts for nothing."""
+
+
+class TorchVectors:
+    """Torch operations, on any device."""
+
+    def adam_in_place(self, adam: Adam, step: Step) -> None:
+        """Bias-corrected moments."""
+        share_1, share_2 = ((1 - beta) * step.active[:, None] for beta in (adam.beta_1, adam.beta_2))
+        length = (step.rates.step * step.active)[:, None]
+        for start, gradient in step.gradients.items():
+            g = gradient.flatten(1)
+            m, v, p = (rows[:, start : start + g.shape[1]] for rows in (step.first, step.second, step.params))
+            m.lerp_(g, share_1)
+            v.lerp_(g.square(), share_2)
+            scale = (v * step.rates.second[:, None]).sqrt_().add_(adam.epsilon)
+            p.sub_((m / scale).mul_(length))
+
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+        """Slot by slot."""
+        out.zero_()
+        for slot in range(weights.shape[1]):
+            share, models = weights[:, slot, None], sent.index_select(0, sender[:, slot]) if slot else own
+            out.add_(torch.where(share != 0, models * share, 0.0))  # 0 times what it may hold need not be 0
+
+
+def vectors_for(tensor: Tensor) -> Vectors:
+    """The fastest that can work on `tensor`."""
+    if triton_vectors.on_gpu(tensor):
+        return triton_vectors.TritonVectors()
+    if tensor.device.type == "cpu" and tensor.dtype == torch.float32 and (native := native_vectors()) is not None:
+        return native
+    return TorchVectors()

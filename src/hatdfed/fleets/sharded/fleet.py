@@ -1,0 +1,156 @@
+"""A fleet cut into shards, wherever they run: plans go down in parts, reports come up and are put together.
+
+Models do not pass through here: `Shards` carries letters from shard to shard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.fleet import Snapshot
+from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.fleets.sharded.orders import ShardOrder, cut
+from hatdfed.fleets.sharded.shard import Shard, ShardReport
+from hatdfed.fleets.stacked.reports import Measured, round_report
+from hatdfed.server.work import Batch
+
+
+class Shards(Protocol):
+    """Shards and the post between them."""
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        """The first server of each shard, and N at the end."""
+
+    def play(self, orders: Sequence[ShardOrder]) -> list[ShardReport]:
+        """A round: every shard trains, letters are delivered, every shard merges."""
+
+    def each(self, verb: str, *arguments: Sequence[Any]) -> list[Any]:
+        """Call a method of every shard; each argument is a list with a value for each of them."""
+
+    def close(self) -> None:
+        """Give back what they occupy."""
+
+
+class LocalShards:
+    """Plain objects in this process: what the others are measured by."""
+
+    def __init__(self, shards: Sequence[Shard], bounds: Sequence[int]) -> None:
+        self.bounds = tuple(bounds)
+        self._shards = tuple(shards)
+
+    def play(self, orders: Sequence[ShardOrder]) -> list[ShardReport]:
+        """One after another."""
+        post = [shard.train(order) for shard, order in zip(self._shards, orders, strict=True)]
+        return [
+            shard.merge([letters[number] for letters in post if number in letters])
+            for number, shard in enumerate(self._shards)
+        ]
+
+    def each(self, verb: str, *arguments: Sequence[Any]) -> list[Any]:
+        """One after another."""
+        return [getattr(shard, verb)(*(those[n] for those in arguments)) for n, shard in enumerate(self._shards)]
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class _Done(NamedTuple):
+    """What the ledger wants to know of a server's work."""
+
+    num_samples: int
+    devices_online: int
+
+
+class ShardedFleet:
+    """N servers in several shards, as one fleet."""
+
+    def __init__(self, shards: Shards, prices: EnergyPrices) -> None:
+        self._shards = shards
+        self._prices = prices
+        self.num_params, self.kernels = shards.each("describe")[0]
+        self.refused: Counter[str] = Counter()
+        self.posted_bytes = 0  # between shards, in the last round
+        self._last: tuple[RoundPlan, RoundReport] | None = None
+
+    @property
+    def num_servers(self) -> int:
+        """N."""
+        return self._shards.bounds[-1]
+
+    def validation_accuracy(self) -> NDArray[np.float64]:
+        """[N] of the models as they are now, on validation data."""
+        return np.concatenate(self._shards.each("validation_accuracy"))
+
+    def correct(self, data: Batch) -> NDArray[np.bool_]:
+        """[N, n] which samples each server answers rightly: of the test set, once, after the last round."""
+        copies = [[part.numpy()] * self._count for part in data]
+        return np.concatenate(self._shards.each("correct", *copies))
+
+    def run_round(self, plan: RoundPlan) -> RoundReport:
+        """Train, exchange, merge, measure; the same plan once more gives what it gave."""
+        if self._last is None or self._last[0] is not plan:
+            self._last = (plan, self._report(plan, self._shards.play(cut(plan, self._shards.bounds))))
+        return self._last[1]
+
+    def _report(self, plan: RoundPlan, reports: Sequence[ShardReport]) -> RoundReport:
+        refused = sum(report.refused for report in reports)
+        if refused:
+            self.refused["not-finite"] += refused
+        self.posted_bytes = sum(report.posted_bytes for report in reports)
+        works = [
+            _Done(int(samples), int(devices))
+            for report in reports
+            for samples, devices in zip(report.num_samples, report.devices_online, strict=True)
+        ]
+        senders = _joined([report.senders for report in reports])
+        return round_report(plan, works, self._prices, senders, _all_measured([report.measured for report in reports]))
+
+    def snapshot(self) -> Snapshot:
+        """Everything the servers remember, under the names that every fleet uses."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for first, part in zip(self._shards.bounds, self._shards.each("snapshot"), strict=False):
+            for name, array in part.items():
+                server, _, what = name.partition(".")
+                arrays[f"{first + int(server)}.{what}"] = array
+        return arrays
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to what `snapshot` remembers."""
+        self._last = None
+        parts: list[dict[str, NDArray[Any]]] = [{} for _ in range(self._count)]
+        for name, array in snapshot.items():
+            server, _, what = name.partition(".")
+            shard = int(np.searchsorted(self._shards.bounds, int(server), side="right")) - 1
+            parts[shard][f"{int(server) - self._shards.bounds[shard]}.{what}"] = array
+        self._shards.each("restore", parts)
+
+    def close(self) -> None:
+        """Give back what the shards occupy."""
+        self._shards.close()
+
+    @property
+    def _count(self) -> int:
+        return len(self._shards.bounds) - 1
+
+
+def _all_measured(parts: Sequence[Measured]) -> Measured:
+    return Measured(
+        accuracy=np.concatenate([part.accuracy for part in parts]),
+        weights=_joined([part.weights for part in parts]),
+        present=_joined([part.present for part in parts]),
+        scores={name: _joined([part.scores[name] for part in parts]) for name in parts[0].scores},
+        compression=np.concatenate([part.compression for part in parts]),
+    )
+
+
+def _joined(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Tables of inboxes, one below another; narrow ones are padded with slots in which there is nothing."""
+    width = max(table.shape[1] for table in tables)
+    return np.concatenate([np.pad(table, ((0, 0), (0, width - table.shape[1]))) for table in tables])

@@ -1,0 +1,204 @@
+"""One shard: a block of servers as a stacked fleet, and guests, whose models come from other shards as letters.
+
+Its round has two halves, with the post in between: `train` ends with letters for other shards, `merge` begins with
+theirs. Nothing here knows how letters travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.core.fleet import Snapshot
+from hatdfed.errors import ConfigError
+from hatdfed.fleets.sharded.orders import Indices, ShardOrder
+from hatdfed.fleets.stacked.fleet import StackedFleet, is_finite
+from hatdfed.fleets.stacked.inboxes import InboxTable, inboxes_of
+from hatdfed.fleets.stacked.merging import StackedInbox, holdings, is_verbatim
+from hatdfed.fleets.stacked.reports import Measured, reported_scores
+from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
+from hatdfed.fleets.stacked.run_view import RunView
+from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits
+from hatdfed.server.work import Batch, WorkPlan
+
+
+class Letter(NamedTuple):
+    """Models that one shard sends another, as the codec writes them."""
+
+    sender: Indices  # [k] counted through the whole fleet, ascending
+    payload: Mapping[str, NDArray[Any]]  # [k, …] each
+    num_samples: Indices  # [k] that each was trained on in this round
+    share: NDArray[np.float64]  # [k] of its push-sum mass that every receiver gets
+
+    @property
+    def num_bytes(self) -> int:
+        """Of what the letter holds."""
+        return sum(array.nbytes for array in (self.sender, self.num_samples, self.share, *self.payload.values()))
+
+
+class ShardReport(NamedTuple):
+    """What came of a round, for the servers of one shard."""
+
+    senders: Indices  # [n, D] whose model lay in each slot, counted through the whole fleet
+    measured: Measured
+    num_samples: Indices  # [n]
+    devices_online: Indices  # [n]
+    refused: int  # models that were not finite
+    posted_bytes: int  # of letters to other shards
+
+
+class _Open(NamedTuple):
+    """A round between its two halves."""
+
+    order: ShardOrder
+    works: dict[int, WorkPlan]
+    sent: Tensor  # [n, P] as receivers see them
+    compression: NDArray[np.float64]  # [n]
+    share: NDArray[np.float64]  # [n]
+    posted_bytes: int
+
+
+class Shard:
+    """Servers from number `first` on; several make a fleet (`fleets.sharded`)."""
+
+    def __init__(self, member: RunServers, execution: Execution, first: int) -> None:
+        if not isinstance(member.program.codec, ManyAtOnce):
+            raise ConfigError("This codec writes a letter for every receiver, so the run cannot be cut into shards.")
+        self._stack = StackedFleet([member], execution)
+        self._run = RunView(self._stack, 0)
+        self._first = first
+        self._open: _Open | None = None
+
+    @property
+    def _codec(self) -> ManyAtOnce:
+        codec = self._stack.rows.members[0].program.codec
+        assert isinstance(codec, ManyAtOnce)  # noqa: S101 (as __init__ has seen)
+        return codec
+
+    @torch.no_grad()
+    def train(self, order: ShardOrder) -> dict[int, Letter]:
+        """Local training, and what other shards want of the new models."""
+        rows, times = self._stack.rows, {0: order.t}
+        with matrix_products(rows.how):
+            works = self._stack.plan_work(times)
+            self._stack.train(times, works)
+        senders, payload, sent, compression = self._encode(order)
+        splits_mass = rows.members[0].program.aggregator.splits_mass
+        share = rows.mass / (order.num_receivers + 1) if splits_mass else rows.mass.copy()
+        samples = np.array([works[row].num_samples for row in range(rows.count)])
+        letters = {}
+        for shard, wanted in order.post.items():
+            place = rows.tensor(np.searchsorted(senders, wanted))
+            written = {name: tensor[place].cpu().numpy() for name, tensor in payload.items()}
+            letters[shard] = Letter(wanted + self._first, written, samples[wanted], share[wanted])
+        posted = sum(letter.num_bytes for letter in letters.values())
+        self._open = _Open(order, works, sent, compression, share, posted)
+        return letters
+
+    def _encode(self, order: ShardOrder) -> tuple[Indices, Payload, Tensor, NDArray[np.float64]]:
+        """Who sends, what they send [k, …], what receivers see [n, P], and how much of a model that takes [n]."""
+        rows, codec = self._stack.rows, self._codec
+        senders = np.flatnonzero(order.num_receivers)
+        compression = np.ones(rows.count)
+        if is_verbatim(codec) or not len(senders):
+            return np.arange(rows.count), {"model": rows.params}, rows.params, compression
+        chosen = rows.tensor(senders)
+        payload, memories = codec.encode(rows.params[chosen], torch.stack([rows.memories[row] for row in senders]))
+        sent = rows.params.clone()
+        sent[chosen] = codec.restore(payload, rows.params.shape[1])
+        compression[senders] = payload_bits(payload) / (32 * len(senders) * rows.params.shape[1])
+        for row, memory in zip(senders, memories, strict=True):
+            rows.memories[row] = memory
+        return senders, payload, sent, compression
+
+    @torch.no_grad()
+    def merge(self, letters: Sequence[Letter]) -> ShardReport:
+        """Merge what the shard's servers hold now, and measure what came of it."""
+        if self._open is None:
+            raise ValueError("a shard merges after it has trained")
+        here, self._open = self._open, None
+        rows, order = self._stack.rows, here.order
+        sent = torch.cat([here.sent, self._restored(letters, order.guests)]) if len(order.guests) else here.sent
+        slots, ids = self._slots(order)
+        with matrix_products(rows.how):
+            held = self._hold(here, letters, slots, is_finite(sent))
+            merged = self._stack.merge({0: order.t}, here.works, slots, held, sent)
+            correct = self._stack.measure({0: order.t})
+        rows.mass[:] = merged.mass.cpu().numpy()
+        own = slice(0, rows.count)
+        present = held.present[own].cpu().numpy()
+        program = rows.members[0].program
+        return ShardReport(
+            senders=ids[slots.sender[own]],
+            measured=Measured(
+                accuracy=correct.cpu().numpy() / len(rows.validation[0].y),
+                weights=merged.weights[own].double().cpu().numpy(),
+                present=present,
+                scores={name: merged.scores[name][own].double().cpu().numpy() for name in reported_scores(program)},
+                compression=here.compression,
+            ),
+            num_samples=np.array([here.works[row].num_samples for row in range(rows.count)]),
+            devices_online=np.array([here.works[row].devices_online for row in range(rows.count)]),
+            refused=int(np.count_nonzero(slots.drawn[own] & ~present)),
+            posted_bytes=here.posted_bytes,
+        )
+
+    def _restored(self, letters: Sequence[Letter], guests: Indices) -> Tensor:  # -> [g, P]
+        """The models of the guests, each in its place."""
+        rows = self._stack.rows
+        models = torch.full((len(guests), rows.params.shape[1]), torch.nan, device=rows.how.device)
+        for letter in letters:
+            # A copy: what came through shared memory is not ours to write to.
+            payload = {name: torch.tensor(array, device=rows.how.device) for name, array in letter.payload.items()}
+            models[rows.tensor(np.searchsorted(guests, letter.sender))] = self._codec.restore(payload, models.shape[1])
+        return models
+
+    def _slots(self, order: ShardOrder) -> tuple[InboxTable, Indices]:
+        """The inboxes, guests behind the shard's own servers; and everybody's number in the whole fleet."""
+        count = self._stack.rows.count
+        is_guest = (order.sender < self._first) | (order.sender >= self._first + count)
+        sender = np.where(is_guest, count + np.searchsorted(order.guests, order.sender), order.sender - self._first)
+        ids = np.concatenate([np.arange(self._first, self._first + count), order.guests])
+        return inboxes_of(len(ids), order.receiver, sender), ids
+
+    def _hold(self, here: _Open, letters: Sequence[Letter], slots: InboxTable, finite: Tensor) -> StackedInbox:
+        order, count = here.order, self._stack.rows.count
+        total = count + len(order.guests)
+        samples, share, receivers = np.zeros(total, dtype=np.int64), np.zeros(total), np.zeros(total, dtype=np.int64)
+        samples[:count] = [here.works[row].num_samples for row in range(count)]
+        share[:count], receivers[:count] = here.share, order.num_receivers
+        for letter in letters:
+            place = count + np.searchsorted(order.guests, letter.sender)
+            samples[place], share[place] = letter.num_samples, letter.share
+        mixing = np.full(slots.sender.shape, np.nan)
+        if order.mixing is not None:
+            own, received = order.mixing
+            mixing[:count] = own[:, None]
+            mixing[slots.link_receiver, slots.link_slot] = received
+        return holdings(self._stack.rows.tensor, slots, samples, mixing, share, receivers, finite)
+
+    def describe(self) -> tuple[int, str]:
+        """P, and who computes."""
+        return self._run.num_params, self._run.kernels
+
+    def validation_accuracy(self) -> NDArray[np.float64]:
+        """[n] of the models as they are now."""
+        return self._run.validation_accuracy()
+
+    def correct(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n, images] which images each server answers rightly."""
+        return self._run.correct(Batch(torch.tensor(x), torch.tensor(y)))
+
+    def snapshot(self) -> Snapshot:
+        """Everything the shard's servers remember, counted from its first."""
+        return self._run.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to what `snapshot` remembers."""
+        self._open = None
+        self._run.restore(snapshot)

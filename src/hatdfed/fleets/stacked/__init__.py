@@ -1,0 +1,1 @@
+"""All servers of many runs as rows of tensors: the fast fleet."""

@@ -1,0 +1,271 @@
+"""All servers of many runs as stacked tensors: the fast fleet, on a CPU or a GPU.
+
+It gives `EdgeProgram` the same meaning as the mailboxes do, without bytes: models are rows of one tensor, an inbox is a
+row of indices, a merge is a weighted sum of rows. Runs in one fleet share the network and the pool of images; methods,
+worlds and prices may differ. One run is the case of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.fleets.kernels.vectors import vectors_for
+from hatdfed.fleets.stacked.inboxes import InboxTable, ProbeTable, make_inboxes, probe_table
+from hatdfed.fleets.stacked.merging import Merge, StackedInbox, decide, holdings, is_verbatim, sent_models
+from hatdfed.fleets.stacked.network import Folded
+from hatdfed.fleets.stacked.reports import PendingRound
+from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
+from hatdfed.server.aggregation import Aggregator, Probe
+from hatdfed.server.work import WorkPlan
+
+Plans = Mapping[int, RoundPlan]  # by the number of the run
+Times = Mapping[int, int]  # the round that each run is in
+Runs = Collection[int]
+Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
+
+
+class StackedFleet:
+    """Plays rounds of many runs at once: trains, sends, judges, merges, measures.
+
+    Tables of inboxes and of sent models may have more rows than there are servers: guests, whose models come from
+    elsewhere (`fleets.shard`).
+    """
+
+    def __init__(self, members: Sequence[RunServers], execution: Execution) -> None:
+        self.rows = Rows(members, execution)
+        self._ahead: dict[tuple[int, int], WorkPlan] = {}  # of the next round, made while a GPU is busy with this one
+
+    def run_rounds(self, plans: Plans) -> dict[int, RoundReport]:
+        """One round of the runs that have a plan."""
+        return self.begin(plans).reports()
+
+    @torch.no_grad()
+    def begin(self, plans: Plans) -> PendingRound:
+        """Put the whole round on its way; a GPU works on it while the host does something else."""
+        with matrix_products(self.rows.how):
+            pending = self._begin(plans)
+        if self.rows.how.device.type == "cuda":
+            self._ahead = self._sources_at({run: plan.t + 1 for run, plan in plans.items()})
+        return pending
+
+    def _begin(self, plans: Plans) -> PendingRound:
+        rows, times = self.rows, {run: plan.t for run, plan in plans.items()}
+        works = self.plan_work(times)
+        self.train(times, works)
+        slots = make_inboxes(rows.count, [(rows.first[run], plan.draw.topology.pairs) for run, plan in plans.items()])
+        sent, compression = self._send(plans, slots)
+        held = self._hold(plans, works, slots, is_finite(sent))
+        merged = self.merge(times, works, slots, held, sent)
+        correct = self.measure(times)
+        return PendingRound(
+            rows,
+            plans,
+            works,
+            slots,
+            compression,
+            present=held.present,
+            weights=merged.weights,
+            mass=merged.mass,
+            scores=merged.scores,
+            correct=correct,
+        )
+
+    def plan_work(self, times: Times) -> dict[int, WorkPlan]:
+        """Every server's work; runs that share a world share it."""
+        made = self._sources_at(times)
+        return {
+            self.rows.first[run] + place: made[id(source), t]
+            for run, t in times.items()
+            for place, source in enumerate(self.rows.members[run].sources)
+        }
+
+    def _sources_at(self, times: Times) -> dict[tuple[int, int], WorkPlan]:
+        """What the sources of each run bring at its time, by source and time."""
+        made: dict[tuple[int, int], WorkPlan] = {}
+        for run, t in times.items():
+            for source in self.rows.members[run].sources:
+                key = (id(source), t)
+                if key not in made:
+                    made[key] = self._ahead[key] if key in self._ahead else source.plan(t)
+        return made
+
+    def train(self, times: Times, works: Works) -> None:
+        """Local training on what the devices brought, Eq. (2)."""
+        scale = np.ones(self.rows.count)
+        for run, t in times.items():
+            program, servers = self.rows.members[run].program, self.rows.of_run(run)
+            scale[servers] = [program.step_scale(mass, t) for mass in self.rows.mass[servers]]
+        for part in self.rows.parts(times, self.rows.how.rows_at_once):
+            todo = [works[server] for server in range(part.start, part.stop)]
+            with torch.enable_grad():
+                self.rows.learner.fit(
+                    self.rows.models(part), self.rows.pool, todo, scale[part], self.rows.offsets[part]
+                )
+
+    def _send(self, plans: Plans, slots: InboxTable) -> tuple[Tensor, NDArray[np.float64]]:
+        """What receivers see of every model, and how much of a float32 model that takes on the wire."""
+        rows = self.rows
+        sent, compression = rows.params, np.ones(rows.count)
+        for run in plans:
+            codec, servers = rows.members[run].program.codec, rows.of_run(run)
+            senders = servers.start + np.flatnonzero(slots.num_receivers[servers])
+            if is_verbatim(codec) or not len(senders):
+                continue
+            if sent is rows.params:
+                sent = rows.params.clone()
+            chosen = rows.tensor(senders)
+            coded = sent_models(codec, rows.params[chosen], [rows.memories[sender] for sender in senders])
+            sent[chosen], compression[senders] = coded.models, coded.compression
+            for sender, memory in zip(senders, coded.memories, strict=True):
+                rows.memories[sender] = memory
+        return sent, compression
+
+    def _hold(self, plans: Plans, works: Works, slots: InboxTable, finite: Tensor) -> StackedInbox:
+        """The inboxes; a model that is not finite is refused, and push-sum mass that nobody took stays at home."""
+        rows = self.rows
+        samples = np.array([works[s].num_samples if s in works else 0 for s in range(rows.count)])
+        mixing = np.full(slots.sender.shape, np.nan)
+        shares, receivers = rows.mass.copy(), slots.num_receivers
+        for run, plan in plans.items():
+            servers = rows.of_run(run)
+            if plan.draw.mixing is not None:
+                local = slots.sender[servers] - servers.start
+                mixing[servers] = np.take_along_axis(plan.draw.mixing, local, axis=1)
+            if self._aggregator(run).splits_mass:
+                shares[servers] /= receivers[servers] + 1
+        return holdings(rows.tensor, slots, samples, mixing, shares, receivers, finite)
+
+    def merge(self, runs: Runs, works: Works, slots: InboxTable, held: StackedInbox, sent: Tensor) -> Merge:
+        """Judge what lies in the inboxes, weigh it, and make the merged models those of the servers."""
+        probe = self._judge(runs, works, slots, sent)
+        weights, mass = self._merge(runs, held, probe, sent)
+        scores = {} if probe is None else {"loss": torch.vmap(lambda one: one.mean)(probe)}
+        if any("similarity" in self.rows.members[run].program.scores for run in runs):
+            scores["similarity"] = self._similarity(runs, slots, sent)
+        self.rows.turn_over(runs)
+        return Merge(weights, mass, scores)
+
+    def _judge(self, runs: Runs, works: Works, slots: InboxTable, sent: Tensor) -> Probe | None:
+        """Losses of every model on the probe of everyone who holds it, Eq. (19), where a method wants to know."""
+        rows = self.rows
+        judged = np.zeros(len(slots.sender), dtype=bool)
+        for run in runs:
+            judged[rows.of_run(run)] = self._aggregator(run).needs_probe or "loss" in rows.members[run].program.scores
+        if not judged.any():
+            return None
+        index, sizes = _probe_table(works, judged)
+        probes = rows.tensor(index)
+        losses = torch.zeros((slots.sender.size, index.shape[1]), device=rows.how.device)
+        asked: list[tuple[dict[str, Any], Tensor]] = [({}, sent)]
+        if not all(is_verbatim(rows.members[run].program.codec) for run in runs):
+            # Receivers see another model than its owner.
+            asked = [({"by_receivers": False}, rows.params), ({"by_owner": False}, sent)]
+        for part in (*rows.parts(runs), *rows.guests(len(sent))):
+            for which, models in asked:
+                questions = probe_table(part, slots, judged, **which)
+                if len(questions.model):
+                    whole = len(questions.model) == part.stop - part.start
+                    folded = rows.learner.fold(models[part if whole else rows.tensor(questions.model)])
+                    self._ask(folded, questions, probes, losses)
+        valid = torch.arange(index.shape[1], device=losses.device) < rows.tensor(sizes)[:, None]
+        return Probe(losses.view(*slots.sender.shape, -1), valid)
+
+    def _ask(self, folded: Folded, questions: ProbeTable, probes: Tensor, losses: Tensor) -> None:
+        """Put the answers where they belong; no more images at once than when accuracies are measured."""
+        rows, images = self.rows, questions.receiver.shape[1] * probes.shape[1]
+        step = max(1, rows.how.judged_at_once * rows.validation.most_images // images)
+        for start in range(0, len(questions.asked), step):
+            some = questions.rows(slice(start, start + step))
+            alone = len(some.asked) == len(questions.model) == len(questions.asked)  # a row for each model, in order
+            asked = folded if alone else folded.rows(rows.tensor(some.asked))
+            answers = self._probe_losses(asked, probes[rows.tensor(some.receiver)])
+            losses[rows.tensor(some.answer)] = answers[rows.tensor(some.place)]
+
+    def _probe_losses(self, folded: Folded, probes: Tensor) -> Tensor:  # [G, T, Q] indices -> [G·T, Q]
+        images, labels = self.rows.pool.x[probes.flatten(1)], self.rows.pool.y[probes]
+        logits = self.rows.learner.logits(folded, images)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(-1, probes.shape[2])
+
+    def _merge(self, runs: Runs, held: StackedInbox, probe: Probe | None, sent: Tensor) -> tuple[Tensor, Tensor]:
+        """Weigh and merge, Eqs. (20) and (21); returns weights [S, D] and masses [S]."""
+        rows = self.rows
+        weights = torch.zeros(held.sender.shape, device=sent.device)
+        mass = torch.ones(rows.count, dtype=torch.float64, device=sent.device)
+        for aggregator, alike in self._by_aggregator(runs):
+            servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in alike]))
+            judged = Probe(probe.losses[servers], probe.valid[servers]) if probe and aggregator.needs_probe else None
+            decision = decide(aggregator, judged, held.rows(servers), rows.params, sent, servers)
+            weights[servers], mass[servers] = decision.weights, decision.mass
+            if decision.models is not None:
+                rows.merged[servers] = decision.models
+                continue
+            for part in map(rows.of_run, alike):
+                mine = (weights[part], rows.params[part], sent, held.sender[part])
+                vectors_for(sent).weighted_rows(*mine, out=rows.merged[part])
+        return weights, mass
+
+    def _similarity(self, runs: Runs, slots: InboxTable, sent: Tensor) -> Tensor:  # -> [S, D]
+        """Of each model in an inbox to the server's own, for the runs that want to know."""
+        rows, step = self.rows, self.rows.how.judged_at_once
+        table = torch.zeros(slots.sender.shape, device=sent.device)
+        for run in runs:
+            if "similarity" not in rows.members[run].program.scores:
+                continue
+            servers = rows.of_run(run)
+            table[servers, 0] = rows.learner.similarity(rows.params[servers], rows.params[servers])
+            links = np.flatnonzero((slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop))
+            for some in np.split(links, range(step, len(links), step)):
+                columns = (slots.link_receiver, slots.link_sender, slots.link_slot)
+                receiver, sender, slot = (rows.tensor(column[some]) for column in columns)
+                table[receiver, slot] = rows.learner.similarity(rows.params[receiver], sent[sender])
+        return table
+
+    def measure(self, runs: Runs) -> Tensor:  # -> [S]
+        """How many validation images every server of these runs answers rightly."""
+        rows = self.rows
+        correct = torch.zeros(rows.count, dtype=torch.int64, device=rows.how.device)
+        for alike in rows.validation.alike(runs):
+            for part in rows.parts(alike):
+                x, y = rows.validation.stacked(rows.runs_of(part))
+                correct[part] = rows.correct(part, x, y, exact=rows.how.exact).sum(dim=1)
+        return correct
+
+    def _aggregator(self, run: int) -> Aggregator:
+        return self.rows.members[run].program.aggregator
+
+    def _by_aggregator(self, runs: Runs) -> list[tuple[Aggregator, list[int]]]:
+        """Runs that merge by the same rule."""
+        groups: list[tuple[Aggregator, list[int]]] = []
+        for run in runs:
+            for aggregator, alike in groups:
+                if aggregator == self._aggregator(run):
+                    alike.append(run)
+                    break
+            else:
+                groups.append((self._aggregator(run), [run]))
+        return groups
+
+
+def is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
+    """Which models a receiver accepts."""
+    if models.device.type == "cpu" and bool(torch.isfinite(models.sum(dim=1)).all()):
+        return torch.ones(len(models), dtype=torch.bool)  # a quick look that is nearly always enough
+    low, high = torch.aminmax(models, dim=1)
+    return torch.isfinite(low) & torch.isfinite(high)
+
+
+def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[S, Q] images of every probe, padded, and [S] how many there are."""
+    sizes = np.array([len(works[server].probe) if is_judged else 0 for server, is_judged in enumerate(judged)])
+    index = np.zeros((len(judged), int(sizes.max())), dtype=np.int64)
+    for server in np.flatnonzero(judged):
+        index[server, : sizes[server]] = works[int(server)].probe
+    return index, sizes

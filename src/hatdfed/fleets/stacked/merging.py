@@ -1,0 +1,131 @@
+"""The exchange and the merge of a stacked fleet: what is sent, what each model weighs, the weighted sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.fleets.stacked.inboxes import InboxTable
+from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe
+from hatdfed.server.codecs.base import Codec, ManyAtOnce, Memory, Plain, payload_bits
+
+_CODED_AT_ONCE = 16  # models; meanwhile a codec takes several times their memory
+
+
+class Sent(NamedTuple):
+    """What receivers get to see of some servers' models."""
+
+    models: Tensor  # [n, P]
+    memories: list[Memory]
+    compression: list[float]  # [n] share of a float32 model that each takes on the wire
+
+
+def is_verbatim(codec: Codec) -> bool:
+    """Whether receivers see the very numbers of the sender."""
+    return codec == Plain(torch.float32)
+
+
+def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sent:  # [n, P]
+    """Every model through its codec and back, without the wire."""
+    if isinstance(codec, ManyAtOnce):
+        starts = range(0, len(models), _CODED_AT_ONCE)
+        parts = [_coded(codec, models[at : at + _CODED_AT_ONCE], memories[at : at + _CODED_AT_ONCE]) for at in starts]
+        return parts[0] if len(parts) == 1 else Sent(torch.cat([part.models for part in parts]), *_joined(parts))
+    encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
+    decoded = [codec.decode(payload, models.shape[1]).to(models.device) for payload, _ in encoded]
+    compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]
+    return Sent(torch.stack(decoded), [memory for _, memory in encoded], compression)
+
+
+def _coded(codec: ManyAtOnce, models: Tensor, memories: Sequence[Memory]) -> Sent:
+    payload, remembered = codec.encode(models, torch.stack(list(memories)))
+    share = payload_bits(payload) / (32 * models.numel())
+    return Sent(codec.restore(payload, models.shape[1]), list(remembered), [share] * len(models))
+
+
+def _joined(parts: Sequence[Sent]) -> tuple[list[Memory], list[float]]:
+    return [each for part in parts for each in part.memories], [each for part in parts for each in part.compression]
+
+
+class StackedInbox(NamedTuple):
+    """The inboxes of n servers, models by their place."""
+
+    sender: Tensor  # [n, D] whose model lies in each slot
+    num_samples: Tensor  # [n, D]
+    mixing: Tensor  # [n, D] float64
+    mass: Tensor  # [n, D] float64
+    present: Tensor  # [n, D]
+
+    def rows(self, servers: Tensor) -> StackedInbox:
+        """Those of some servers."""
+        return StackedInbox(*(table[servers] for table in self))
+
+    def inbox(self, models: Tensor) -> Inbox:
+        """As an aggregator wants it."""
+        return Inbox(models, self.num_samples, self.mixing, self.mass, self.present)
+
+
+def holdings(
+    on_device: Callable[[NDArray[Any]], Tensor],
+    slots: InboxTable,
+    samples: NDArray[np.int64],  # [S] that each model was trained on
+    mixing: NDArray[np.float64],  # [S, D] by plan, or nan
+    shares: NDArray[np.float64],  # [S] of push-sum mass, one for each receiver and one that stays
+    receivers: NDArray[np.int64],  # [S] how many there are
+    finite: Tensor,  # [S]
+) -> StackedInbox:
+    """The inboxes; a model that is not finite is refused, and push-sum mass that nobody took stays at home."""
+    sender, share = on_device(slots.sender), on_device(shares)
+    mass = share[sender]
+    mass[:, 0] = share + torch.where(finite, 0.0, share * on_device(receivers))
+    present = on_device(slots.drawn) & finite[sender]
+    present[:, 0] = True
+    return StackedInbox(sender, on_device(samples)[sender], on_device(mixing), mass, present)
+
+
+class Merge(NamedTuple):
+    """What the merges of a round came to; the models themselves are with the servers."""
+
+    weights: Tensor  # [S, D]
+    mass: Tensor  # [S]
+    scores: dict[str, Tensor]  # [S, D] each
+
+
+class Decision(NamedTuple):
+    """What the aggregators made of the inboxes."""
+
+    weights: Tensor  # [n, D]
+    mass: Tensor  # [n]
+    models: Tensor | None  # [n, P] where the rule is no average
+
+
+def decide(
+    aggregator: Aggregator, probe: Probe | None, held: StackedInbox, own: Tensor, sent: Tensor, servers: Tensor
+) -> Decision:  # inboxes [n, D] of `servers` [n], models [S, P]
+    """Weights of every model in every inbox; an averaging rule need not see the models for that."""
+    if aggregator.averages:
+        weightless = torch.zeros((*held.sender.shape, 1), device=own.device)
+        merged = _for_each_server(aggregator, probe, held.inbox(weightless))
+        return Decision(merged.importance, merged.mass, None)
+    results = []
+    for row in range(len(held.sender)):
+        alone = None if probe is None else Probe(probe.losses[row], probe.valid[row])
+        here = StackedInbox(*(table[row] for table in held))
+        models = torch.cat([own[servers[row]][None], sent[here.sender[1:]]])
+        results.append(aggregator(alone, here.inbox(models)))
+    weights, masses = (torch.stack([getattr(r, name) for r in results]) for name in ("importance", "mass"))
+    return Decision(weights, masses, torch.stack([result.model for result in results]))
+
+
+def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) -> Merged:
+    """The rule for one server, lifted to all of them."""
+    if probe is None:
+        lifted: Merged = torch.vmap(lambda one: aggregator(None, one))(inbox)
+    else:
+        lifted = torch.vmap(aggregator)(probe, inbox)
+    return lifted

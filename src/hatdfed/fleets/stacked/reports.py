@@ -1,0 +1,138 @@
+"""A round that is on its way: what the coordinators need is fetched from the device when they ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.spending import Worked, energy_spent
+from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
+from hatdfed.fleets.stacked.inboxes import InboxTable
+from hatdfed.fleets.stacked.rows import Rows
+from hatdfed.server.program import EdgeProgram
+from hatdfed.server.work import WorkPlan
+
+
+@dataclass
+class PendingRound:
+    """Everything on the device is what will be known when the device is done."""
+
+    rows: Rows
+    plans: Mapping[int, RoundPlan]
+    works: Mapping[int, WorkPlan]
+    slots: InboxTable
+    compression: NDArray[np.float64]  # [S]
+    present: Tensor  # [S, D]
+    weights: Tensor  # [S, D]
+    mass: Tensor  # [S]
+    scores: Mapping[str, Tensor]  # [S, D] each
+    correct: Tensor  # [S]
+
+    def reports(self) -> dict[int, RoundReport]:
+        """Wait for the round and tell what came of it."""
+        correct, weights, present = (t.cpu().numpy() for t in (self.correct, self.weights, self.present))
+        scores = {name: table.double().cpu().numpy() for name, table in self.scores.items()}
+        mass = self.mass.cpu().numpy()
+        reports = {}
+        for run, plan in self.plans.items():
+            servers, member = self.rows.of_run(run), self.rows.members[run]
+            self.rows.mass[servers] = mass[servers]
+            measured = Measured(
+                accuracy=correct[servers] / len(self.rows.validation[run].y),
+                weights=weights[servers].astype(np.float64),
+                present=present[servers],
+                scores={name: scores[name][servers] for name in reported_scores(member.program)},
+                compression=self.compression[servers],
+            )
+            if member.prices is None:
+                raise ValueError("a run without prices cannot keep its ledger")
+            works = [self.works[server] for server in range(servers.start, servers.stop)]
+            senders = self.slots.sender[servers] - servers.start
+            reports[run] = round_report(plan, works, member.prices, senders, measured)
+            not_finite = int(np.count_nonzero(self.slots.drawn[servers] & ~present[servers]))
+            if not_finite:
+                self.rows.refused[run]["not-finite"] += not_finite
+        return reports
+
+
+def reported_scores(program: EdgeProgram) -> list[str]:
+    """What a mailbox's servers would report: the loss wherever a probe was measured."""
+    names = ["loss"] if program.aggregator.needs_probe or "loss" in program.scores else []
+    return names + (["similarity"] if "similarity" in program.scores else [])
+
+
+Table = NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """What came out of a round, for the servers of one run; on the host."""
+
+    accuracy: Table  # [N]
+    weights: Table  # [N, D]
+    present: NDArray[np.bool_]  # [N, D]
+    scores: Mapping[str, Table]  # [N, D] each
+    compression: Table  # [N] of what each server sent
+
+
+def round_report(
+    plan: RoundPlan, works: Sequence[Worked], prices: EnergyPrices, senders: NDArray[np.int64], measured: Measured
+) -> RoundReport:
+    """The reports of one run; `senders` [N, D] are numbered from 0 in this run."""
+    rows = _short_rows if plan.draw.candidates is not None else _whole_rows
+    return RoundReport(
+        tuple(
+            ServerReport(
+                accuracy=float(measured.accuracy[i]),
+                num_samples=work.num_samples,
+                importance=row.importance,
+                delivered=row.delivered,
+                energy=energy_spent(prices, plan, work, server=i, compression=float(measured.compression[i])),
+                scores=row.scores,
+                senders=row.senders,
+            )
+            for i, (work, row) in enumerate(zip(works, rows(senders, measured), strict=True))
+        )
+    )
+
+
+class _Row(NamedTuple):
+    """What one server says of the others."""
+
+    importance: Table
+    delivered: NDArray[np.bool_]
+    scores: Mapping[str, Table]
+    senders: NDArray[np.int64] | None = None
+
+
+def _whole_rows(senders: NDArray[np.int64], measured: Measured) -> Iterator[_Row]:
+    """A place for every server."""
+    num_servers = len(senders)
+    filled = np.nonzero(measured.present)
+    places = (filled[0], senders[filled])
+    delivered = np.zeros((num_servers, num_servers), dtype=bool)
+    delivered[places] = True
+    np.fill_diagonal(delivered, False)
+    importance = _spread(measured.weights[filled], places, num_servers)
+    scores = {name: _spread(table[filled], places, num_servers) for name, table in measured.scores.items()}
+    for i in range(num_servers):
+        yield _Row(importance[i], delivered[i], {name: table[i] for name, table in scores.items()})
+
+
+def _short_rows(senders: NDArray[np.int64], measured: Measured) -> Iterator[_Row]:
+    """Places for those that were heard only."""
+    for i, here in enumerate(measured.present):
+        heard = senders[i, here]
+        scores = {name: table[i, here] for name, table in measured.scores.items()}
+        yield _Row(measured.weights[i, here], heard != i, scores, heard)
+
+
+def _spread(values: Table, places: tuple[NDArray[np.intp], NDArray[np.int64]], num_servers: int) -> Table:
+    table = np.full((num_servers, num_servers), np.nan)
+    table[places] = values
+    return table

@@ -1,0 +1,203 @@
+"""The servers of many runs as rows of tensors: what a stacked fleet remembers from round to round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.fleets.kernels.stages import StageKernels
+from hatdfed.fleets.stacked.learner import Images, Models, StackedLearner
+from hatdfed.server.codecs import LinkCodec
+from hatdfed.server.codecs.base import Memory
+from hatdfed.server.program import EdgeProgram
+from hatdfed.server.work import Batch, PooledSource
+
+ROW_ALIGNMENT = 64  # numbers; rows that start on a boundary are read faster
+
+
+class RunServers(NamedTuple):
+    """One run's servers."""
+
+    program: EdgeProgram
+    sources: Sequence[PooledSource]
+    prices: EnergyPrices | None  # None of a shard, whose ledger is kept elsewhere
+    initial_seeds: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the work is done; nothing here changes what is computed, but for round-off."""
+
+    device: torch.device
+    rows_at_once: int  # servers in one tensor program while training
+    judged_at_once: int = 512  # and while models are judged, which takes less memory
+    exact: bool = True  # float32 everywhere; else a GPU uses TF32, and measures accuracies in half precision
+    kernels: StageKernels | None = None  # None: the fastest there are
+
+
+@contextmanager
+def matrix_products(how: Execution) -> Iterator[None]:
+    """Torch's own products on a GPU in TF32, unless all must be exact."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if how.device.type == "cuda" and not how.exact else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Rows:
+    """Models, optimisers, push-sum masses and codec memories, numbered through all runs."""
+
+    def __init__(self, members: Sequence[RunServers], execution: Execution) -> None:
+        self.members = tuple(members)
+        self.how = execution
+        self.first: list[int] = np.cumsum([0, *(len(member.sources) for member in members)]).tolist()
+        pool, learner = members[0].sources[0].pool, members[0].program.learner
+        if any(source.pool is not pool for member in members for source in member.sources):
+            raise ValueError("all runs of a stacked fleet must share one pool of images")
+        if any(isinstance(member.program.codec, LinkCodec) for member in members):
+            raise ValueError("a codec that sends something else to every receiver needs mailboxes")
+        channels, height, width = pool.x.shape[1:]
+        self.learner = StackedLearner(learner, (channels, height, width), execution.device, execution.kernels)
+        self.pool = self.images(pool)
+        self.validation = ValidationSets([member.sources[0].validation for member in members], self.images)
+        blank = learner.optimiser.init(learner.num_trainable)
+        self.params = self._initial_models()
+        self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
+        self.steps = np.zeros(self.count, dtype=np.int64)
+        self.offsets = torch.stack(
+            [member.program.loss.offset(source.label_counts) for member in members for source in member.sources]
+        ).to(execution.device)  # [S, C] what each server's loss adds to its logits
+        self.mass = np.ones(self.count)
+        self.memories: list[Memory] = [
+            m.program.codec.init(learner.num_params).to(execution.device) for m in members for _ in m.sources
+        ]
+        self.refused: list[Counter[str]] = [Counter() for _ in members]
+        self._spare = self._blank(learner.num_params)  # where merges go; it and `params` change places every round
+
+    @property
+    def count(self) -> int:
+        """S, of all runs together."""
+        return self.first[-1]
+
+    @property
+    def merged(self) -> Tensor:
+        """[S, P] to be filled with the next models."""
+        return self._spare
+
+    def of_run(self, run: int) -> slice:
+        """The rows of one run."""
+        return slice(self.first[run], self.first[run + 1])
+
+    def runs_of(self, servers: slice) -> list[int]:
+        """Which run each of these rows belongs to."""
+        places = np.arange(servers.start, servers.stop)
+        return [int(run) for run in np.searchsorted(self.first, places, side="right") - 1]
+
+    def models(self, servers: slice) -> Models:
+        """Rows as they are now; views, not copies."""
+        moments = (self.first_moment[servers], self.second_moment[servers])
+        return Models(self.params[servers], *moments, self.steps[servers])
+
+    def turn_over(self, runs: Iterable[int]) -> None:
+        """What was merged becomes the models of these runs; the others keep theirs."""
+        for run in set(range(len(self.members))) - set(runs):
+            self._spare[self.of_run(run)] = self.params[self.of_run(run)]
+        self.params, self._spare = self._spare, self.params
+
+    def parts(self, runs: Iterable[int], at_once: int | None = None) -> Iterator[slice]:
+        """The servers of these runs, in ranges that are computed at once: as many as are judged, if not said."""
+        at_once = at_once or self.how.judged_at_once
+        joined: list[slice] = []
+        for run in sorted(runs):
+            servers = self.of_run(run)
+            if joined and joined[-1].stop == servers.start:
+                servers = slice(joined.pop().start, servers.stop)
+            joined.append(servers)
+        for servers in joined:
+            for start in range(servers.start, servers.stop, at_once):
+                yield slice(start, min(start + at_once, servers.stop))
+
+    def guests(self, count: int) -> Iterator[slice]:
+        """The same for rows behind all servers, up to `count`."""
+        for start in range(self.count, count, self.how.judged_at_once):
+            yield slice(start, min(start + self.how.judged_at_once, count))
+
+    def images(self, batch: Batch) -> Images:
+        """A batch on the device, channels last."""
+        x = batch.x.permute(0, 2, 3, 1).contiguous().to(self.how.device)
+        return Images(x, batch.y.to(self.how.device))
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """On the device, without waiting for it."""
+        return torch.from_numpy(array).to(self.how.device, non_blocking=True)
+
+    @torch.no_grad()
+    def correct(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> Tensor:
+        """Which images each of these servers answers rightly; every server its own, or all the same.
+
+        [n or 1, images, H, W, C], [n or 1, images] -> [n, images]
+        """
+        folded = self.learner.fold(self.params[servers])
+        return self.learner.logits(folded, x, exact=exact).argmax(dim=2) == y
+
+    def _initial_models(self) -> Tensor:
+        """Each drawn once, however many runs start from it."""
+        learner = self.members[0].program.learner
+        seeds = [seed for member in self.members for seed in member.initial_seeds]
+        params = self._blank(learner.num_params)
+        place: dict[int, int] = {}
+        for row, seed in enumerate(seeds):
+            params[row] = params[place[seed]] if seed in place else learner.init(seed).to(params.device)
+            place.setdefault(seed, row)
+        return params
+
+    def _blank(self, width: int) -> Tensor:
+        aligned = -(-width // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        return torch.zeros(self.count, aligned, device=self.how.device)[:, :width]
+
+
+class ValidationSets:
+    """Every run's validation images; runs with one seed share theirs."""
+
+    def __init__(self, batches: Sequence[Batch], make: Callable[[Batch], Images]) -> None:
+        made: dict[int, Images] = {}
+        for batch in batches:
+            if id(batch.x) not in made:
+                made[id(batch.x)] = make(batch)
+        self._of_run = [made[id(batch.x)] for batch in batches]
+        self._stacks: dict[tuple[int, ...], Images] = {}  # the same few parts come again in every round
+
+    def __getitem__(self, run: int) -> Images:
+        return self._of_run[run]
+
+    @property
+    def most_images(self) -> int:
+        """In the largest set."""
+        return max(len(images.y) for images in self._of_run)
+
+    def alike(self, runs: Iterable[int]) -> list[list[int]]:
+        """Runs that are measured together: those with equally many images."""
+        groups: dict[int, list[int]] = {}
+        for run in sorted(runs):
+            groups.setdefault(len(self[run].y), []).append(run)
+        return list(groups.values())
+
+    def stacked(self, runs: Sequence[int]) -> Images:
+        """[runs or 1, images, …]: one set where all of them share it."""
+        key = tuple(runs)
+        if key not in self._stacks:
+            sets = [self[run] for run in runs]
+            distinct = sets[:1] if all(images is sets[0] for images in sets) else sets
+            self._stacks[key] = Images(*(torch.stack(parts) for parts in zip(*distinct, strict=True)))
+        return self._stacks[key]

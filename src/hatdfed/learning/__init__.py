@@ -1,1 +1,0 @@
-"""Learning: data sets, networks and local training."""

@@ -1,0 +1,1 @@
+"""One run: played, recorded, summed up."""

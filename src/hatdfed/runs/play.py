@@ -1,0 +1,204 @@
+"""One run from settings to results, or several at once: what `hatdfed.run` and `hatdfed.compare` do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hatdfed.core.loop import run_many
+from hatdfed.data.datasets import load_dataset
+from hatdfed.data.datasets.base import Dataset, Progress
+from hatdfed.errors import RunFolderError
+from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
+from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.recorder import OnRound, RunResult, Session, config_digest
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.lock import locked_folder
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.build.simulation import Batched, make_batch, settled_placement
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import merge_layers, overlay, resolve
+
+
+class Job(NamedTuple):
+    """One run of a batch."""
+
+    config: Config
+    out: Path | None = None
+    resumed: bool = False  # go on with what is in `out`
+
+
+def run(
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    out: Path | str | None = None,
+    data_dir: Path | str | None = None,
+    on_round: OnRound | None = None,
+    progress: Progress | None = None,
+    fleet: str = "auto",
+    device: str = "auto",
+    shards: int | None = None,
+    address: str | None = None,
+    **settings: Any,
+) -> RunResult:
+    """Play one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
+
+    `fleet` (stacked, mailbox, sharded) and `device` (cpu, cuda) say how it is computed: on CPUs the same but for
+    round-off, on a GPU with training in TF32 and accuracies measured in half precision. A sharded fleet is one large
+    run in so many `shards`, processes of the Ray cluster at `address` or of one on this machine.
+
+    >>> result = run(method="rnd", rounds=1, servers=2)
+    >>> result.summary["rounds"]
+    1
+    """
+    job = Job(_complete(config, settings), None if out is None else Path(out))
+    placement = Placement(fleet, device, shards, address)
+    return play([job], placement, data_dir=data_dir, on_round=on_round, progress=progress)[0]
+
+
+def resume(
+    path: Path | str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    data_dir: Path | str | None = None,
+    on_round: OnRound | None = None,
+    progress: Progress | None = None,
+    fleet: str = "auto",
+    device: str = "auto",
+    shards: int | None = None,
+    address: str | None = None,
+) -> RunResult:
+    """Go on with the run in a folder, to the same result as if it had never stopped; `rounds` may grow.
+
+    To the very same bits on the same fleet and device; elsewhere it goes on with their round-off.
+    """
+    folder = RunFolder.open(Path(path))
+    job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
+    placement = Placement(fleet, device, shards, address)
+    return play([job], placement, data_dir=data_dir, on_round=on_round, progress=progress)[0]
+
+
+def play(
+    jobs: Sequence[Job],
+    placement: Placement,
+    *,
+    data_dir: Path | str | None = None,
+    dataset: Dataset | None = None,
+    on_round: OnRound | None = None,
+    progress: Progress | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> list[RunResult]:
+    """Play runs of one data set and one network together; each has its own folder and its own records.
+
+    The data set is read from `data_dir` unless it is given. Runs that do not fit into memory together are played in
+    parts, which `on_note` is told.
+    """
+    keep_freed_memory()
+    if dataset is None:
+        first, where = jobs[0].config, None if data_dir is None else Path(data_dir)
+        dataset = load_dataset(first.dataset, data_dir=where, progress=progress, options=first.dataset_options)
+    return _play_what_fits(jobs, dataset, placement, on_round, on_note)
+
+
+def _play_what_fits(
+    jobs: Sequence[Job],
+    dataset: Dataset,
+    placement: Placement,
+    on_round: OnRound | None,
+    on_note: Callable[[str], None] | None,
+) -> list[RunResult]:
+    if len(jobs) > 1 and settled_placement(jobs[0].config, dataset, placement).fleet != "stacked":
+        # They gain nothing from being together, and one after another takes the memory of one.
+        return [_play_what_fits([job], dataset, placement, on_round, on_note)[0] for job in jobs]
+    configs = [job.config for job in jobs]
+    reason = ""
+    try:
+        batch = make_batch(configs, dataset, placement, names=[config_digest(config) for config in configs])
+    except DoesNotFitError as error:
+        if len(jobs) == 1:
+            raise
+        reason = str(error)
+    if not reason:
+        return _play_batch(jobs, batch, on_round)
+    half = (len(jobs) + 1) // 2
+    if on_note is not None:
+        on_note(f"{len(jobs)} runs do not fit at once, so they are played in two parts. {reason}")
+    parts = (jobs[:half], jobs[half:])
+    return [result for part in parts for result in _play_what_fits(part, dataset, placement, on_round, on_note)]
+
+
+def _play_batch(jobs: Sequence[Job], batch: Batched, on_round: OnRound | None) -> list[RunResult]:
+    with ExitStack() as stack, _suitable_threads(batch.simulations[0].fleet.num_params):
+        stack.callback(batch.close)
+        for job in jobs:  # all of them before the first is touched: any may be refused
+            stack.enter_context(_claimed(job))
+        sessions = []
+        for job, simulation in zip(jobs, batch.simulations, strict=True):
+            folder = _folder(job)
+            session = Session(job.config, simulation, batch.placement, folder, resumed=job.resumed, on_round=on_round)
+            stack.callback(session.close)
+            sessions.append(session)
+        run_many([session.player() for session in sessions], batch)
+        return [session.result() for session in sessions]
+
+
+def _claimed(job: Job) -> AbstractContextManager[None]:
+    """The run's folder for oneself: two that play the same run would take away each other's rounds."""
+    if job.out is None:
+        return nullcontext()
+    if job.resumed:
+        RunFolder.open(job.out)  # what holds no run is left as it is
+    return locked_folder(job.out, "--out")
+
+
+def _folder(job: Job) -> RunFolder | None:
+    if job.out is None:
+        return None
+    return RunFolder.open(job.out) if job.resumed else RunFolder.create(job.out, job.config)
+
+
+def _complete(config: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Config:
+    if isinstance(config, Config):
+        return config if not settings else resolve(merge_layers(config.model_dump(), settings))
+    return resolve(merge_layers(config or {}, settings))
+
+
+def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
+    """The folder's own settings; others may be named only if they say the same, but for more rounds."""
+    old = folder.config()
+    before = old.model_dump()
+    new = resolve(overlay(before, settings))
+    if new.rounds < old.rounds:
+        raise RunFolderError(
+            f"The run in {folder.path} was started for {old.rounds} rounds, but {new.rounds} were asked for. "
+            f"Ask for {old.rounds} or more."
+        )
+    if new.rounds > old.rounds and new.horizon is None:
+        new = new.model_copy(update={"horizon": old.rounds})
+    if (new.horizon or new.rounds) != (old.horizon or old.rounds):
+        raise RunFolderError(
+            f"The run in {folder.path} has horizon {old.horizon or old.rounds}, but {new.horizon} was asked for. "
+            "Resume it with its own settings, or start a new run."
+        )
+    for key, value in new.model_dump(exclude={"rounds", "horizon", "checkpoint_every"}).items():
+        if value != before[key]:
+            raise RunFolderError(
+                f"The run in {folder.path} has {key} {before[key]!r}, but {value!r} was asked for. "
+                "Resume it with its own settings, or start a new run."
+            )
+    return new
+
+
+@contextmanager
+def _suitable_threads(num_params: int) -> Iterator[None]:
+    """One thread for a small network: it has too little to share out, and idle threads that wait cost much."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if num_params < SMALL_NETWORK else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

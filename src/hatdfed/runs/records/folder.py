@@ -1,0 +1,177 @@
+"""A run's folder on disk.
+
+config.yaml              the complete settings
+environment.json         machine and versions
+run.sqlite               rounds, servers, links, ledger
+checkpoint.safetensors   where a resumed run goes on
+results.json             the summary, once the run is finished
+*.png                    pictures
+.lock                    held by the command that plays the run
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hatdfed.errors import RunFolderError
+from hatdfed.runs.records.checkpoint import write_atomically
+from hatdfed.runs.records.cleaning import whole
+from hatdfed.runs.records.database import Records, RunDatabase
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import read_config
+
+_PACKAGES = ("hatdfed", "numpy", "pydantic", "safetensors", "scikit-learn", "torch")
+_FILES = ("config.yaml", "environment.json", "checkpoint.safetensors", "results.json", ".lock")
+_DATABASES = ("run.sqlite", "journal.sqlite")  # with the files that SQLite keeps beside them
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths inside one run's folder."""
+
+    path: Path
+
+    @property
+    def database(self) -> Path:
+        """Rounds and ledger."""
+        return self.path / "run.sqlite"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where a resumed run goes on."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def results(self) -> Path:
+        """The summary of a finished run."""
+        return self.path / "results.json"
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """A new folder; one that already holds a run is refused."""
+        folder = cls(path)
+        try:
+            is_taken = folder.database.exists()
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"The folder {path} cannot be made ({error.strerror}). Choose another one with --out."
+            ) from None
+        if is_taken:
+            raise RunFolderError(
+                f"{path} already holds a run. Go on with it by --resume {path}, or choose another --out."
+            )
+        folder.write_config(config)
+        folder.write_json("environment.json", environment())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A folder that holds a run."""
+        folder = cls(path)
+        try:
+            is_run = (path / "config.yaml").is_file() and folder.database.is_file()
+        except OSError as error:
+            raise RunFolderError(f"The folder {path} cannot be read ({error.strerror}). Check the path.") from None
+        if not is_run:
+            raise RunFolderError(f"{path} is not a run folder: it has no config.yaml and run.sqlite. Check the path.")
+        return folder
+
+    def config(self) -> Config:
+        """The settings of the run."""
+        return read_config(self.path / "config.yaml")
+
+    def write_config(self, config: Config) -> None:
+        """Keep the complete settings."""
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        write_atomically(self.path / "config.yaml", text.encode())
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Keep a small document."""
+        write_atomically(self.path / name, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def read_results(self) -> dict[str, Any] | None:
+        """The summary, or None while the run is not finished."""
+        try:
+            content: dict[str, Any] = json.loads(self.results.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunFolderError(
+                f"{self.results} cannot be read ({error}). Finish the run again by --resume."
+            ) from None
+        if not isinstance(content, dict) or "avg_accuracy" not in content:
+            raise RunFolderError(f"{self.results} holds no results. Finish the run again by --resume {self.path}.")
+        return content
+
+    def read_final(self, rounds: int) -> dict[str, Any] | None:
+        """The summary of all `rounds`; None also where the run was given more since."""
+        results = self.read_results()
+        return None if results is None or (whole(results.get("rounds")) or 0) < rounds else results
+
+    def read_rounds(self) -> Records:
+        """All rounds so far, in order; none where nothing was written yet."""
+        if not self.database.is_file():
+            return []
+        database = self.read()
+        try:
+            return database.records("rounds")
+        finally:
+            database.close()
+
+    def read(self) -> RunDatabase:
+        """The records, for reading."""
+        return RunDatabase(self.database, read_only=True)
+
+
+def named_path(text: str) -> Path:
+    """A path as a user types it; an empty one would be read as the current folder, which nobody meant."""
+    if not text.strip():
+        raise RunFolderError(
+            "A path is empty, maybe a shell variable that is not set. Name a file or folder; . is the current folder."
+        )
+    return Path(text)
+
+
+def refuse_file_of_run(path: Path) -> None:
+    """What belongs to a run is not a place to write something else."""
+    real = path.resolve()
+    is_one = real.name in _FILES or real.name.startswith(_DATABASES)
+    if is_one and os.path.isfile(real.parent / "config.yaml"):  # noqa: PTH113 (pathlib fails on names that are too long)
+        raise RunFolderError(f"{path} belongs to the run in {real.parent}. Choose another file with --out.")
+
+
+def environment() -> dict[str, Any]:
+    """Machine and versions, for the reader of a result."""
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "python": sys.version.split()[0],
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "packages": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

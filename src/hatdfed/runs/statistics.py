@@ -1,0 +1,237 @@
+"""What seeds say about methods: means, paired differences with their interval, and the price of a given accuracy.
+
+A seed is a world that every method meets, so two methods are compared world by world (D20). Worlds differ by much more
+than methods do; in the difference that part cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hatdfed.runs.summary import METRICS, mean_and_deviation
+
+if TYPE_CHECKING:
+    from hatdfed.runs.recorder import RunResult
+
+CONFIDENCE = 0.95
+TARGET_SHARE = 0.9  # of the best accuracy, where no target is named
+_TINY = 1e-300  # stands for a zero that would be divided by
+
+# What makes the world of a seed; runs are paired only where all of it is the same (D20).
+WORLD = (
+    *("dataset", "dataset_options", "servers", "rounds", "label_concentration", "device_online_probability", "churn"),
+    *("devices", "images_per_server", "samples_per_round", "split", "label_groups", "disjoint", "validation_images"),
+)
+
+
+class PairedDifference(NamedTuple):
+    """Mean difference over the seeds that both have, and its 95 % interval; None where one seed shows no spread."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int  # pairs
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of each method, by seed, and the table that they make."""
+
+    runs: dict[str, list[RunResult]]
+    summary: list[dict[str, Any]]
+    reference: str  # the method that differences are taken to
+    target_accuracy: float | None  # percent of validation accuracy that joules are counted to
+
+
+def same_world(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a seed is the same world under these settings, so that runs can be paired."""
+    return all(mine.get(key) == theirs.get(key) for key in WORLD)
+
+
+def paired_difference(mine: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference:
+    """`mine` − `reference`, seed by seed, with Student's interval; both map seeds to figures.
+
+    >>> paired_difference({0: 51.0, 1: 82.0}, {1: 80.0, 0: 50.0}).mean
+    1.5
+    """
+    seeds = sorted(mine.keys() & reference.keys())
+    if not seeds:
+        raise ValueError(f"no seed in common: {sorted(mine)} and {sorted(reference)}")
+    differences = np.array([mine[seed] - reference[seed] for seed in seeds])
+    mean, n = float(differences.mean()), len(seeds)
+    if n == 1:
+        return PairedDifference(mean, None, None, n)
+    half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
+    return PairedDifference(mean, mean - half, mean + half, n)
+
+
+def paired_or_none(mine: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference | None:
+    """`paired_difference`, or None where there is no seed in common."""
+    return paired_difference(mine, reference) if mine.keys() & reference.keys() else None
+
+
+def joules_to_reach(rounds: Iterable[Mapping[str, Any]], accuracy: float) -> float | None:
+    """Joules spent up to the first round whose average validation accuracy is `accuracy` percent; None if none is."""
+    spent: list[float] = []
+    for row in rounds:
+        spent += [row["upload_joules"], row["training_joules"], row["link_joules"]]
+        if row["avg_accuracy"] is not None and row["avg_accuracy"] >= accuracy:
+            return math.fsum(spent)
+    return None
+
+
+def price_of(result: RunResult, target_accuracy: float | None) -> float | None:
+    """`joules_to_reach` for a run; None also where there is no target or accuracy was measured on the test set."""
+    if target_accuracy is None or result.config.leaks_test:
+        return None
+    return joules_to_reach(result.rounds, target_accuracy)
+
+
+def leaks(runs: Iterable[RunResult]) -> bool:
+    """Whether any of these runs saw the test set; such a method is shown, but neither ranked nor drawn (D3)."""
+    return any(result.config.leaks_test for result in runs)
+
+
+def default_reference(runs: Mapping[str, Sequence[RunResult]]) -> str:
+    """The first method, of those that did not see the test set if there are any."""
+    return next((name for name in runs if not leaks(runs[name])), next(iter(runs)))
+
+
+def default_target(runs: Mapping[str, Sequence[RunResult]]) -> float | None:
+    """90 % of the best mean validation accuracy at the end; None where every method saw the test set."""
+    final = [_mean_and_sd(_last_accuracy(seeds))[0] for seeds in runs.values() if not leaks(seeds)]
+    known = [accuracy for accuracy in final if accuracy is not None]
+    return TARGET_SHARE * max(known) if known else None
+
+
+def method_row(
+    method: str, runs: Sequence[RunResult], *, reference: Sequence[RunResult], target_accuracy: float | None
+) -> dict[str, Any]:
+    """One method over its seeds: flat, JSON-safe; `_sd` is a standard deviation, `_low` and `_high` an interval."""
+    row: dict[str, Any] = {"method": method, "seeds": [result.config.seed for result in runs]}
+    for metric in (*METRICS, "links_per_round", "seconds"):
+        row[metric], row[f"{metric}_sd"] = mean_and_deviation([result.summary[metric] for result in runs])
+    regrets = [result.summary["regret_best_fixed"] for result in runs]  # None where the number of links has changed
+    row["regret_best_fixed"], row["regret_best_fixed_sd"] = _mean_and_sd(regrets)
+    for cause in ("upload", "training"):  # that of links is one of the metrics
+        spent = [result.summary["energy_by_cause_mj"][cause] for result in runs]
+        row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = mean_and_deviation(spent)
+    row["leaks_test"] = leaks(runs)
+    row["validation_accuracy"], row["validation_accuracy_sd"] = _mean_and_sd(_last_accuracy(runs))
+    return {**row, **_differences(runs, reference), **_prices(runs, target_accuracy)}
+
+
+def summarise_runs(
+    runs: Mapping[str, Sequence[RunResult]], reference: str | None = None, target_accuracy: float | None = None
+) -> Comparison:
+    """The table of these runs; `default_reference` and `default_target` say what is taken where none is named."""
+    against = default_reference(runs) if reference is None else reference
+    target = default_target(runs) if target_accuracy is None else target_accuracy
+    rows = [_comparison_row(name, runs[name], runs[against], target) for name in runs]
+    return Comparison({name: list(runs[name]) for name in runs}, rows, against, target)
+
+
+def _comparison_row(
+    name: str, runs: Sequence[RunResult], reference: Sequence[RunResult], target: float | None
+) -> dict[str, Any]:
+    """A method's row; without differences where its settings make another world of the same seed."""
+    row = method_row(name, runs, reference=reference, target_accuracy=target)
+    mine, theirs = (one[0].config.model_dump(mode="json") for one in (runs, reference))
+    is_same = same_world(mine, theirs)
+    unknown = {} if is_same else {key: None for key in row if "_difference" in key}
+    return {**row, **unknown, "same_world": is_same}
+
+
+def _differences(runs: Sequence[RunResult], reference: Sequence[RunResult]) -> dict[str, float | None]:
+    accuracy, energy = (_by_seed(runs, metric) for metric in ("avg_accuracy", "total_energy_mj"))
+    before = _by_seed(reference, "total_energy_mj")
+    percent = {seed: 100 * (energy[seed] / before[seed] - 1) for seed in energy if before.get(seed)}
+    found = {
+        "avg_accuracy_difference": paired_difference(accuracy, _by_seed(reference, "avg_accuracy")),
+        "total_energy_mj_difference": paired_difference(energy, before),
+        "total_energy_percent_difference": paired_difference(percent, dict.fromkeys(percent, 0.0)) if percent else None,
+    }
+    flat: dict[str, float | None] = {}
+    for name, difference in found.items():
+        mean, low, high = difference[:3] if difference is not None else (None, None, None)
+        flat |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+    return flat
+
+
+def _prices(runs: Sequence[RunResult], target_accuracy: float | None) -> dict[str, Any]:
+    """Joules to the target, over the seeds that reached it."""
+    prices = [price_of(result, target_accuracy) for result in runs]
+    mean, deviation = _mean_and_sd(prices)
+    is_open = target_accuracy is None or leaks(runs)
+    reached = None if is_open else sum(price is not None for price in prices)
+    return {"joules_to_target": mean, "joules_to_target_sd": deviation, "seeds_reached": reached}
+
+
+def _by_seed(runs: Iterable[RunResult], metric: str) -> dict[int, float]:
+    return {result.config.seed: result.summary[metric] for result in runs}
+
+
+def _last_accuracy(runs: Iterable[RunResult]) -> list[float | None]:
+    return [result.rounds[-1]["avg_accuracy"] for result in runs]
+
+
+def _mean_and_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Over the seeds that have a value; one value shows no deviation."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None, None
+    mean, deviation = mean_and_deviation(known)
+    return mean, deviation if len(known) > 1 else None
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """Where Student's t with so many degrees of freedom has `probability` to its left.
+
+    >>> round(t_quantile(0.975, 4), 5)
+    2.77645
+    """
+    if not 0 < probability < 1 or degrees < 1:
+        raise ValueError(f"probability {probability}, {degrees} degrees: need 0 < probability < 1 and degrees ≥ 1")
+    if probability < 0.5:
+        return -t_quantile(1 - probability, degrees)
+    # P(|T| > t) = I_x(d/2, ½) at x = d/(d + t²), which grows with x: halve until no float is left between.
+    outside, low, high = 2 * (1 - probability), 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        if incomplete_beta(degrees / 2, 0.5, middle) < outside:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(degrees * (1 - high) / high)
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """I_x(a, b), the regularised incomplete beta function: the chance that a beta variable is at most x."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
+        return 1 - incomplete_beta(b, a, 1 - x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / (a * _beta_fraction(a, b, x))
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction 1 + d₁/(1 + d₂/(1 + …)) of I_x(a, b), by Lentz's method."""
+    value = ratio = 1.0
+    inverse = 0.0
+    for step in range(1, 1000):
+        half = step // 2
+        if step % 2:
+            term = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
+        else:
+            term = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
+        inverse = 1 / ((1 + term * inverse) or _TINY)
+        ratio = (1 + term / ratio) or _TINY
+        value *= ratio * inverse
+        if abs(ratio * inverse - 1) < 1e-15:
+            break
+    return value

@@ -1,0 +1,168 @@
+"""The edge server: the whole of phase II for one server (DCMU, Algorithm 3).
+
+Three pure steps, cut where the network is: `train`, `offer`, then the exchange that somebody else carries out, then
+`merge`. No socket, clock, disk or global random state, no number of servers and no server number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.core.fleet import Snapshot
+from hatdfed.server.aggregation import Aggregator, Inbox, Probe
+from hatdfed.server.codecs import LinkCodec
+from hatdfed.server.codecs.base import Codec, Memory, Payload
+from hatdfed.server.learner import Learner
+from hatdfed.server.losses import CrossEntropy, LocalLoss
+from hatdfed.server.optimisers import OptimiserState
+from hatdfed.server.step_schedule import StepSchedule
+from hatdfed.server.work import Batch, Work
+
+
+class ServerState(NamedTuple):
+    """What a server keeps from round to round. The optimiser's part stays at home, it is never merged."""
+
+    params: Tensor  # [P]
+    optimiser: OptimiserState
+    codec_memory: Memory
+    mass: float = 1.0  # push-sum
+    known_by: Mapping[int, Tensor] = {}  # [P] what each receiver has of this server's model, for codecs by link
+    known_of: Mapping[int, Tensor] = {}  # [P] what this server has of each sender's
+
+
+class Offer(NamedTuple):
+    """What a server sends to each of its receivers."""
+
+    payload: Payload
+    num_samples: int
+    mass: float
+
+
+class Verdict(NamedTuple):
+    """What a merge showed."""
+
+    accuracy: float  # of the merged model on validation data
+    importance: Tensor  # [D]
+    scores: Mapping[str, Tensor]  # [D] each
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeProgram:
+    """One server's part of the algorithm."""
+
+    learner: Learner
+    aggregator: Aggregator
+    codec: Codec
+    scores: frozenset[str] = frozenset()  # what the policy wants to know about received models
+    loss: LocalLoss = field(default_factory=CrossEntropy)
+    pace: StepSchedule = field(default_factory=StepSchedule)
+
+    def start(self, seed: int) -> ServerState:
+        """A fresh server with its own initial model."""
+        params = self.learner.init(seed)
+        optimiser = self.learner.optimiser.init(self.learner.num_trainable)
+        return ServerState(params, optimiser, self.codec.init(len(params)))
+
+    def train(self, server: ServerState, work: Work, t: int, *, spend: bool = False) -> ServerState:
+        """Local training in round t on what the devices brought, Eq. (2); nothing if none came.
+
+        With `spend` the optimiser's part of `server` is overwritten, for whoever needs it no more.
+        """
+        if not work.batches:
+            return server
+        params, optimiser = self.learner.fit(
+            server.params,
+            server.optimiser,
+            work.batches,
+            seed=work.seed,
+            step_scale=self.step_scale(server.mass, t),
+            offset=None if work.label_counts is None else self.loss.offset(work.label_counts),
+            spend=spend,
+        )
+        return server._replace(params=params, optimiser=optimiser)
+
+    def step_scale(self, mass: float, t: int) -> float:
+        """How long steps are in round t."""
+        # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
+        return self.pace.at(t) / mass if self.aggregator.splits_mass else self.pace.at(t)
+
+    def offer(self, server: ServerState, work: Work, num_receivers: int) -> tuple[ServerState, Offer]:
+        """Encode the model for those who hear it; under push-sum, split the mass evenly between them and oneself."""
+        payload: Payload = {}
+        memory = server.codec_memory
+        if num_receivers and not isinstance(self.codec, LinkCodec):  # those are encoded for each receiver, in `address`
+            payload, memory = self.codec.encode(server.params, memory)
+        share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
+        return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
+
+    def address(self, server: ServerState, offer: Offer, receiver: int) -> tuple[Offer, Tensor | None]:
+        """The offer as one receiver gets it; with a codec by link, also what that receiver then has of us."""
+        if not isinstance(self.codec, LinkCodec):
+            return offer, None
+        payload, known = self.codec.encode_for(server.params, server.known_by.get(receiver))
+        return offer._replace(payload=payload), known
+
+    def take_back(self, server: ServerState, offer: Offer, failed_sends: int) -> ServerState:
+        """Under push-sum, what nobody received stays with its sender: mass is never lost."""
+        return server._replace(mass=server.mass + failed_sends * offer.mass) if self.aggregator.splits_mass else server
+
+    def merge(self, server: ServerState, inbox: Inbox, work: Work) -> tuple[ServerState, Verdict]:
+        """Judge the models on the probe, merge them, measure the result (Algorithm 3, lines 6–9)."""
+        needs_probe = self.aggregator.needs_probe or "loss" in self.scores
+        probe = self._judge(inbox, work.probe) if needs_probe else None
+        merged = self.aggregator(probe, inbox)
+        scores = {} if probe is None else {"loss": probe.mean}
+        if "similarity" in self.scores:
+            scores["similarity"] = self.learner.similarity(inbox.models)
+        accuracy = self.learner.accuracy(merged.model, work.validation)
+        return server._replace(params=merged.model, mass=float(merged.mass)), Verdict(
+            accuracy, merged.importance, scores
+        )
+
+    def _judge(self, inbox: Inbox, probe: Batch) -> Probe:
+        """Losses of every present model on the server's own sample, Eq. (19)."""
+        absent = torch.zeros(len(probe.y))
+        losses = [
+            self.learner.losses(model, probe) if present else absent
+            for model, present in zip(inbox.models, inbox.present.tolist(), strict=True)
+        ]
+        return Probe(torch.stack(losses), torch.ones(len(probe.y), dtype=torch.bool))
+
+
+def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:
+    """Model, optimiser, codec memory and mass."""
+    arrays = {
+        "params": server.params.numpy(),
+        "first": server.optimiser.first.numpy(),
+        "second": server.optimiser.second.numpy(),
+        "codec_memory": server.codec_memory.numpy(),
+        "scalars": np.array([server.optimiser.step, server.mass]),
+    }
+    for what, known in (("known_by", server.known_by), ("known_of", server.known_of)):
+        arrays |= {f"{what}.{peer}": model.numpy() for peer, model in known.items()}
+    return arrays
+
+
+def server_from(arrays: Snapshot) -> ServerState:
+    """The server behind the arrays."""
+    step, mass = arrays["scalars"]
+    first, second = torch.tensor(arrays["first"]), torch.tensor(arrays["second"])
+    return ServerState(
+        params=torch.tensor(arrays["params"]),
+        optimiser=OptimiserState(int(step), first, second),
+        codec_memory=torch.tensor(arrays["codec_memory"]),
+        mass=float(mass),
+        known_by=_known(arrays, "known_by."),
+        known_of=_known(arrays, "known_of."),
+    )
+
+
+def _known(arrays: Snapshot, prefix: str) -> dict[int, Tensor]:
+    return {int(name[len(prefix) :]): torch.tensor(a) for name, a in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,102 @@
+"""The coordinator's side: numpy only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from hatdfed.core.candidates import CandidateRule
+from hatdfed.core.coordinator import Coordinator
+from hatdfed.core.energy.prices import EnergyPrices, draw_prices
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import AnyPolicy
+from hatdfed.core.policies.scheduled import Scheduled
+from hatdfed.core.utility import LinkUtility
+from hatdfed.errors import ConfigError, did_you_mean, require_one_of
+from hatdfed.setup.config import Component, Config, ScheduleConfig
+from hatdfed.setup.layers import config_budget, considered_links, finish_rounds
+
+
+def make_coordinator(
+    config: Config, prices: EnergyPrices, *, message_share: float = 1.0, attempts: int = 1
+) -> Coordinator:
+    """The coordinator that `config` describes.
+
+    A message takes `message_share` of a float32 model, and may be sent `attempts` times along a link in a round.
+    """
+    policy = _policy(config, message_share, attempts)
+    return Coordinator(
+        policy=policy,
+        utility=LinkUtility(gain_share=config.gain_share, **config.utility.model_dump()),
+        prices=prices,
+        seed=config.seed,
+        horizon=config.horizon or config.rounds,
+        budget=config_budget(config),
+        churn=config.churn,
+        candidates=_candidates(config, policy),
+    )
+
+
+def _candidates(config: Config, policy: AnyPolicy) -> CandidateRule | None:
+    considered = considered_links(config)
+    if considered is None:
+        return None
+    if not getattr(policy, "takes_candidates", False):
+        able = ", ".join(name for name, kind in POLICIES.built_in.items() if getattr(kind, "takes_candidates", False))
+        raise ConfigError(
+            f"candidates is {config.candidates}, but policy {config.policy.name!r} always looks at all links. "
+            f"Use one of {able}, or leave candidates out."
+        )
+    return CandidateRule(considered, config.refresh_every)
+
+
+def _policy(config: Config, message_share: float, attempts: int) -> AnyPolicy:
+    policy: AnyPolicy = build_component("policy", config.policy, POLICIES)
+    if config.schedule == ScheduleConfig():
+        return policy
+    schedule = config.schedule.model_dump() | {"finish_rounds": finish_rounds(config)}
+    # Class variables of other policies are properties of this one, which is all the same to whoever reads them.
+    return cast("AnyPolicy", Scheduled(policy, **schedule, message_share=message_share, attempts=attempts))
+
+
+def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> EnergyPrices:
+    """The prices of the world `config.seed`."""
+    energy = config.energy
+    return draw_prices(
+        config.seed,
+        config.servers,
+        num_devices=config.devices,
+        samples_per_device=min(config.samples_per_round, config.images_per_server) / config.devices,
+        bits_per_sample=bits_per_sample,
+        model_bits=32.0 * num_params if energy.model_bits == "actual" else energy.model_bits,
+        weak_joules_per_sample=energy.weak_joules_per_sample,
+        strong_joules_per_sample=energy.strong_joules_per_sample,
+        device_kbit_per_joule=energy.device_kbit_per_joule,
+        link_kbit_per_joule=energy.link_kbit_per_joule,
+        with_table=considered_links(config) is None,
+    )
+
+
+T = TypeVar("T")
+
+
+def build_component(key: str, component: Component, known: Mapping[str, type[T]], **given: Any) -> T:
+    """The component called for, with the user's settings and those of `given` that it has a field for."""
+    require_one_of(f"{key}.name", component.name, known)
+    maker = known[component.name]
+    fields = {field.name for field in dataclasses.fields(maker)}  # type: ignore[arg-type]
+    for name in component.settings:
+        if name not in fields - set(given):
+            hint = did_you_mean(name, fields - set(given)) if fields - set(given) else "It has none."
+            raise ConfigError(f"{key} {component.name!r} has no setting {name!r}. {hint}")
+    settings = {**{name: value for name, value in given.items() if name in fields}, **component.settings}
+    try:
+        built: T = TypeAdapter(maker).validate_python(settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join([key, *(str(part) for part in first["loc"][:1])])
+        raise ConfigError(f"{place} is {first['input']!r}: {first['msg'].lower()}.") from None
+    return built

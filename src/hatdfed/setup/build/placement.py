@@ -1,0 +1,71 @@
+"""Where a run is computed: which fleet, on which device. On CPUs that changes round-off alone (GPUs: decision 0008)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.fleets.kernels.blueprint import ImageShape, NotStackableError, read_blueprint
+from hatdfed.server.codecs import LinkCodec
+from hatdfed.server.program import EdgeProgram
+
+FLEETS = ("auto", "stacked", "mailbox", "sharded")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What the user asked for, or what became of it."""
+
+    fleet: str = "auto"
+    device: str = "auto"
+    shards: int | None = None  # of a sharded fleet
+    address: str | None = None  # of the Ray cluster that they are on; None: one of our own
+
+    def __post_init__(self) -> None:
+        require_one_of("--fleet", self.fleet, FLEETS)
+        require_one_of("--device", self.device, DEVICES)
+        if self.fleet == "sharded" and self.shards is None:
+            raise ConfigError(
+                "--fleet sharded needs --shards, the processes that share a run's servers, as `run` has it."
+            )
+        if self.fleet != "sharded" and (self.shards is not None or self.address is not None):
+            raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
+
+    @property
+    def described(self) -> dict[str, str | int]:
+        """For the reader of a result."""
+        known: dict[str, str | int] = {"fleet": self.fleet, "device": self.device}
+        return known if self.shards is None else {**known, "shards": self.shards}
+
+
+def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) -> Placement:
+    """Without `auto`: the stacked fleet where network and codec allow it, the GPU where there is one."""
+    device = "cpu" if asked.fleet == "sharded" and asked.device == "auto" else device_of(asked)
+    if asked.fleet == "mailbox":
+        if device == "cuda":
+            raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
+        return Placement("mailbox", "cpu")
+    try:
+        if isinstance(program.codec, LinkCodec):
+            raise NotStackableError("its codec sends something else to every receiver")
+        read_blueprint(program.learner.module, image)
+    except NotStackableError as reason:
+        if asked.fleet == "auto" and asked.device != "cuda":
+            return Placement("mailbox", "cpu")
+        raise ConfigError(f"This run cannot be stacked: {reason}. Use --fleet mailbox with --device cpu.") from None
+    return replace(asked, device=device) if asked.fleet == "sharded" else Placement("stacked", device)
+
+
+def device_of(asked: Placement) -> str:
+    """cpu or cuda: the GPU where there is one and nothing speaks against it."""
+    has_cuda = torch.cuda.is_available()
+    if asked.fleet == "sharded" and asked.device != "auto":
+        return asked.device  # on other machines, perhaps
+    if asked.device == "cuda" and not has_cuda:
+        raise ConfigError("--device is cuda, but torch finds no CUDA device here. Use --device cpu.")
+    if asked.device != "auto":
+        return asked.device
+    return "cuda" if has_cuda and asked.fleet != "mailbox" else "cpu"

@@ -1,0 +1,90 @@
+"""The two actors of a run, refused with a sentence where they cannot work together."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+
+from hatdfed.core.availability import Presence
+from hatdfed.core.coordinator import Coordinator
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import AnyPolicy
+from hatdfed.data.datasets.base import Dataset
+from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.randomness import torch_seed
+from hatdfed.server.aggregation import AGGREGATORS
+from hatdfed.server.codecs import CODECS, codec_for
+from hatdfed.server.codecs.base import message_share
+from hatdfed.server.learner import Learner
+from hatdfed.server.losses import LOSSES
+from hatdfed.server.networks import network_maker
+from hatdfed.server.optimisers import OPTIMISERS
+from hatdfed.server.program import EdgeProgram
+from hatdfed.server.step_schedule import StepSchedule
+from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
+from hatdfed.setup.config import Config
+
+
+def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProgram]:
+    """Coordinator and server, refused with a sentence if they cannot work together or with so many servers."""
+    program = make_program(config, dataset)
+    _refuse_missing_plan(config, program)
+    num_params = program.learner.num_params
+    prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
+    is_limited = config.schedule.budget_joules is not None  # finding out takes a message, which nobody else wants
+    share = message_share(program.codec, num_params) if is_limited else 1.0
+    coordinator = make_coordinator(config, prices, message_share=share)
+    _refuse_impossible_draw(coordinator, config.servers)
+    return coordinator, program
+
+
+def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
+    """A policy that cannot draw for N servers says so now, whoever is there in the first round."""
+    start = coordinator.start(np.zeros(servers))
+    shape = (servers, servers) if start.candidates is None else start.candidates.shape
+    coordinator.plan(start, Presence(np.ones(servers, dtype=bool), np.ones(shape, dtype=bool)))
+
+
+def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
+    """One server's program."""
+    require_one_of("codec", config.codec, CODECS)
+    learner = _learner(config, dataset)
+    return EdgeProgram(
+        learner=learner,
+        aggregator=build_component("aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share),
+        codec=codec_for(config.codec, [shape.numel() for _, shape in learner.layout.values()]),
+        scores=_policy_class(config).needs_scores,
+        loss=build_component("loss", config.loss, LOSSES),
+        pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
+    )
+
+
+def _policy_class(config: Config) -> type[AnyPolicy]:
+    require_one_of("policy.name", config.policy.name, POLICIES)
+    return POLICIES[config.policy.name]
+
+
+def _refuse_missing_plan(config: Config, program: EdgeProgram) -> None:
+    if program.aggregator.needs_plan and not _policy_class(config).plans_mixing:
+        able = ", ".join(name for name, policy in POLICIES.built_in.items() if policy.plans_mixing)
+        raise ConfigError(
+            f"aggregator {config.aggregator.name!r} merges by the weights of a plan, but policy "
+            f"{config.policy.name!r} makes none. Use one of {able}, or another aggregator."
+        )
+
+
+def initial_seed(config: Config, server: int) -> int:
+    """What server `server` initialises its model from: its own draw, or everybody's."""
+    return torch_seed(config.seed, "initial-model", 0 if config.common_init else server)
+
+
+def _learner(config: Config, dataset: Dataset) -> Learner:
+    _, channels, height, width = dataset.train.pixels.shape
+    maker = partial(network_maker(config.network), (channels, height, width), dataset.num_classes)
+    settings = config.learner
+    optimiser = OPTIMISERS[settings.optimiser]
+    known = {field.name for field in dataclasses.fields(optimiser)}
+    chosen = {name: value for name, value in settings.model_dump().items() if name in known}
+    return Learner(maker, optimiser(**chosen), xavier=settings.initialisation == "xavier")

@@ -1,0 +1,263 @@
+"""Many runs: those that can share a fleet are played together, and batches of them in several processes.
+
+On a CPU each process has a share of the cores. On a GPU processes take turns: while the coordinators of one batch
+think, the GPU works on another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from hatdfed.data.datasets import Dataset, load_dataset
+from hatdfed.errors import HatdfedError
+from hatdfed.runs.play import Job, play
+from hatdfed.runs.recorder import RunResult
+from hatdfed.setup.build.placement import Placement, device_of
+from hatdfed.setup.build.simulation import network_key
+from hatdfed.sweeps.resume_state import prepare_to_resume, read_if_finished
+from hatdfed.sweeps.retries import Attempts
+from hatdfed.sweeps.workers import Workers
+
+# Servers in one batch; a CPU gains little from more, and a stop loses the runs in play.
+SERVERS_AT_ONCE = {"cpu": 20, "cuda": 110}
+GPU_PROCESSES = 6
+
+OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
+OnDone = Callable[[int, Any], None]  # the number of a job, and what is kept of it
+OnFailed = Callable[[int, str], None]  # the number of a job that was given up, and why, in one line
+Batch = Mapping[int, Job]
+
+
+class TimeLimit:
+    """Starts no batch that would not end in time, as far as those before it can tell, and stops what does not."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._pace: dict[str, float] = {}  # seconds for a round of a server in a batch of a kind, among others
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self._end
+
+    def allows(self, batch: Batch) -> bool:
+        """Whether there is time for it."""
+        known = list(self._pace.values()) or [0.0]
+        pace = self._pace.get(_kind_of(batch), sum(known) / len(known))
+        return time.monotonic() + pace * server_rounds(batch) < self._end
+
+    def learn(self, batch: Batch, seconds: float) -> None:
+        """How long a batch took; the last one of its kind tells most."""
+        self._pace[_kind_of(batch)] = seconds / server_rounds(batch)
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """What all runs have in common, and who is told about them."""
+
+    placement: Placement
+    data_dir: Path | str | None = None
+    on_rounds: OnRounds | None = None
+    on_note: Callable[[str], None] | None = None
+    keep: Callable[[RunResult], Any] | None = None  # what of a run is worth keeping; all of it by default
+    on_batch: Callable[[], None] | None = None  # after the runs of a batch have been told to be done
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit(float("inf")))
+
+
+class BatchScheduler:
+    """Batches that are being played, here or elsewhere: which comes next, and who is told what about those that end."""
+
+    def __init__(
+        self, batches: Sequence[Batch], how: PlayOptions, done: OnDone, failed: OnFailed | None, retries: int = 0
+    ) -> None:
+        self.how, self._done, self._failed = how, done, failed
+        self._attempts = Attempts(batches, retries)
+        self._rounds_ended = self._rounds_told = 0
+        self._rounds_in_all = sum(job.config.rounds for batch in batches for job in batch.values())
+
+    def take(self) -> Batch | None:
+        """The next batch for which there is time; None: what is in play may still come back."""
+        return self._attempts.take(self.how.limit.allows)
+
+    def rounds(self, in_play: int) -> None:
+        """How many rounds the batches in play have played; what is tried again does not count twice."""
+        self._rounds_told = max(self._rounds_told, min(self._rounds_ended + in_play, self._rounds_in_all))
+        if self.how.on_rounds is not None and self._rounds_in_all:
+            self.how.on_rounds(self._rounds_told, self._rounds_in_all)
+
+    def ended(self, batch: Batch, kept: Sequence[Any], seconds: float) -> None:
+        """A batch was played to its end."""
+        self.how.limit.learn(batch, seconds)
+        for index, result in zip(batch, kept, strict=True):
+            self._tell(index, batch[index], result)
+        if self.how.on_batch is not None:
+            self.how.on_batch()
+
+    def died(self, batch: Batch, error: Exception) -> None:
+        """A batch was not: runs that had ended are kept, the others come again, or are given up."""
+        if self._failed is None:
+            raise error
+        left: dict[int, Job] = {}
+        for index, job in batch.items():
+            try:
+                result = read_if_finished(job)
+                if result is None:
+                    left[index] = prepare_to_resume(job)
+                else:
+                    self._tell(index, job, result if self.how.keep is None else self.how.keep(result))
+            except (HatdfedError, OSError) as trouble:  # its folder has become unusable
+                self._give_up(index, job, trouble, self._failed)
+        for index in self._attempts.died(left):
+            self._give_up(index, batch[index], error, self._failed)
+
+    def _tell(self, index: int, job: Job, kept: Any) -> None:
+        self._rounds_ended += job.config.rounds
+        self._done(index, kept)
+
+    def _give_up(self, index: int, job: Job, error: Exception, failed: OnFailed) -> None:
+        self._rounds_ended += job.config.rounds
+        failed(index, one_line(error))
+
+
+def one_line(error: BaseException) -> str:
+    """Why something did not work, for a list of such things."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, HatdfedError) and text else f"{type(error).__name__}: {text or 'no reason given'}"
+
+
+class _TimeIsUpError(Exception):
+    """Thrown out of a batch that has to be given up."""
+
+
+def default_processes(placement: Placement, servers: int) -> int:
+    """One for each core; on a GPU as many as keep it busy, and no more than there are whole batches of `servers`."""
+    cores = os.cpu_count() or 1
+    if device_of(placement) == "cpu":
+        return cores
+    return max(1, min(GPU_PROCESSES, cores // 2, servers // SERVERS_AT_ONCE["cuda"]))
+
+
+def play_jobs(
+    jobs: Batch, processes: int, how: PlayOptions, done: OnDone, failed: OnFailed | None = None, *, retries: int = 0
+) -> None:
+    """Play all jobs, or those that the time limit leaves room for, as many processes at a time.
+
+    Where somebody wants to be told what `failed`, a batch that dies is tried again so many times (`attempts`) and the
+    others go on; otherwise its error ends everything.
+    """
+    batches = make_batches(jobs, processes, SERVERS_AT_ONCE[device_of(how.placement)])
+    game = BatchScheduler(batches, how, done, failed, retries)
+    if min(processes, len(batches)) > 1:
+        _play_in_processes(game, min(processes, len(batches)))
+    else:
+        _play_in_this_process(game)
+
+
+def server_rounds(batch: Batch) -> int:
+    """The size of a batch."""
+    return sum(job.config.servers * job.config.rounds for job in batch.values())
+
+
+def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:
+    """Jobs that can be played together, in their order; small enough for every process to get some, where it can be."""
+    most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
+    kinds: dict[str, list[dict[int, Job]]] = {}
+    for index, job in jobs.items():
+        alike = kinds.setdefault(_kind(job), [{}])
+        if alike[-1] and sum(other.config.servers for other in alike[-1].values()) + job.config.servers > most:
+            alike.append({})
+        alike[-1][index] = job
+    # Kinds take turns: what one leaves of a GPU, another may have use for.
+    return [batch for turn in zip_longest(*kinds.values()) for batch in turn if batch is not None]
+
+
+def _kind_of(batch: Batch) -> str:
+    return _kind(next(iter(batch.values())))
+
+
+def _kind(job: Job) -> str:
+    """Runs that agree in this can share a fleet, and need not wait for each other's steps there."""
+    config = job.config
+    return network_key(config) + repr([config.local_passes, config.samples_per_round, config.batch_size])
+
+
+def _play_in_this_process(game: BatchScheduler) -> None:
+    played = 0  # rounds of the batch in play
+
+    def one_more() -> None:
+        nonlocal played
+        played += 1
+        game.rounds(played)
+        if game.how.limit.is_over:
+            raise _TimeIsUpError
+
+    datasets = _Datasets()
+    while batch := game.take():
+        start, played = time.monotonic(), 0
+        try:
+            kept = _play(list(batch.values()), game.how, datasets, one_more)
+        except _TimeIsUpError:
+            return
+        except Exception as error:  # noqa: BLE001 (whatever it is, other runs may do without it)
+            game.died(batch, error)
+        else:
+            game.ended(batch, kept, time.monotonic() - start)
+
+
+def _play_in_processes(game: BatchScheduler, processes: int) -> None:
+    how = game.how
+    plain = PlayOptions(
+        how.placement, how.data_dir, keep=how.keep
+    )  # a function of this process means nothing in another
+    with Workers(processes, device_of(how.placement)) as workers:
+        while True:
+            while workers.busy < processes and (batch := game.take()):
+                workers.start(batch, play_there, list(batch.values()), plain)
+            if not workers.busy:
+                return  # all done, or no time for what is left
+            for end in workers.finished():
+                if end.error is None:
+                    game.ended(end.task, end.result, end.seconds)
+                else:
+                    game.died(end.task, end.error)
+            game.rounds(workers.count)
+            if how.limit.is_over:
+                return  # runs that are done are kept
+
+
+_datasets_here: list[_Datasets] = []  # of a worker process
+
+
+def play_there(one_more: Callable[[], None], jobs: Sequence[Job], how: PlayOptions) -> list[Any]:
+    """In another process, which keeps the data sets that it has read."""
+    if not _datasets_here:
+        _datasets_here.append(_Datasets())
+    return _play(jobs, how, _datasets_here[0], one_more)
+
+
+def _play(jobs: Sequence[Job], how: PlayOptions, datasets: _Datasets, one_more: Callable[[], None]) -> list[Any]:
+    """Play runs together."""
+    dataset = datasets.of(jobs[0], how.data_dir)
+    results = play(jobs, how.placement, dataset=dataset, on_round=lambda *_: one_more(), on_note=how.on_note)
+    return results if how.keep is None else [how.keep(result) for result in results]
+
+
+class _Datasets:
+    """Keeps the data sets that were read: another batch is likely to want them, too."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Dataset] = {}
+
+    def of(self, job: Job, data_dir: Path | str | None) -> Dataset:
+        name, options = job.config.dataset, job.config.dataset_options
+        key = repr([name, options, data_dir])
+        if key not in self._known:
+            where = None if data_dir is None else Path(data_dir)
+            self._known[key] = load_dataset(name, data_dir=where, options=options)
+        return self._known[key]
