@@ -50,7 +50,7 @@ dashboard: $(READY)  ## Runs in a browser, at http://127.0.0.1:8050/
 
 test-browser: $(READY)  ## The dashboard in headless Chromium (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt selenium
-	$(BIN)/pytest -m browser tests/web
+	$(BIN)/pytest -m browser tests/dashboard
 
 paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at a small scale on digits
 	$(BIN)/hatdfed paper run all calibration readings released --scale smoke

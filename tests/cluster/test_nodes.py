@@ -4,8 +4,8 @@ import pytest
 from tests.small_runs import Told, config
 
 from hatdfed.errors import ClusterError, ConfigError, MissingDependencyError
-from hatdfed.fleets.sharded.fleet import ray_connection as connection
-from hatdfed.fleets.sharded.fleet import ray_connection as knock
+from hatdfed.fleets.sharded import ray_connection as connection
+from hatdfed.fleets.sharded import ray_connection as knock
 from hatdfed.fleets.sharded.ray_nodes import Need, Node, compare_versions, places
 from hatdfed.runs.play import Job
 from hatdfed.setup.build.placement import Placement

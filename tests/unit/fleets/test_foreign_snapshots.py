@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from small_runs import SMALL
+from tests.small_runs import SMALL
 
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.play import resume, run

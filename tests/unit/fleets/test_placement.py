@@ -9,7 +9,7 @@ from torch import nn
 import hatdfed
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, HatdfedError
-from hatdfed.fleets.stacked.fleet import memory
+from hatdfed.fleets.stacked import memory
 from hatdfed.fleets.stacked.memory import Footprint, Sizes, footprint, predicted_bytes
 from hatdfed.fleets.stacked.rows import Execution
 from hatdfed.runs.malloc import keep_freed_memory

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import hatdfed.report.run_data as rp
+from hatdfed.report import findings as fd
 from hatdfed.report.drawn_methods import drawn_methods
 from hatdfed.report.link_use_figure import link_use_figure
-from hatdfed.report.run_data import findings as fd
 
 
 def test_use_counts_the_rounds_of_each_link_row_receives(make_run) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hatdfed.report.run_data as rp
-from hatdfed.report.run_data import findings as fd
+from hatdfed.report import findings as fd
 
 
 def test_cumulative_joules_begin_at_nothing_and_end_at_the_total(make_run) -> None:

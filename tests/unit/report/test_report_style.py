@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Annotation
 
-from hatdfed.report.run_data import labels as lb
-from hatdfed.report.run_data import style as st
+from hatdfed.report import labels as lb
+from hatdfed.report import style as st
 
 
 def test_labels_that_are_wanted_at_one_place_are_spread_around_it() -> None:

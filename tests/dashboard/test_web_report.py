@@ -1,0 +1,194 @@
+import json
+import re
+import shutil
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from tests.dashboard.site_on_disk import change, elsewhere, unfinish
+from typer.testing import CliRunner
+
+from hatdfed.cli.app import app
+from hatdfed.errors import HatdfedError, RunFolderError
+from hatdfed.report.document import gather
+from hatdfed.report.document_text import html_text, markdown_text
+from hatdfed.report.pdf import print_pdf
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+@pytest.fixture(scope="module")
+def page(played, tmp_path_factory):
+    """A report of two runs."""
+    runs = [played / "hat-dfed-seed0", played / "rnd-seed0"]
+    return html_text(gather(runs, tmp_path_factory.mktemp("pictures")))
+
+
+def test_a_report_needs_nothing_but_itself(page):
+    found = Elements(page).found
+    tags = {tag for tag, _ in found}
+    assert not tags & {"script", "link", "iframe", "object", "base"}
+    assert all(attributes["src"].startswith("data:image/png;base64,") for tag, attributes in found if tag == "img")
+    assert all(attributes["href"].startswith("#") for tag, attributes in found if tag == "a")
+    assert "url(" not in page
+    assert "@import" not in page
+    assert sum(tag == "img" for tag, _ in found) == 5 + 2 * 5  # the comparison, and each run
+    assert all(attributes.get("alt") for tag, attributes in found if tag == "img")
+
+
+def test_the_numbers_of_a_report_are_those_of_results_json(page, played):
+    values = [float(attributes["value"]) for tag, attributes in Elements(page).found if tag == "data"]
+    for folder in (played / "hat-dfed-seed0", played / "rnd-seed0"):
+        results = json.loads((folder / "results.json").read_text())
+        for name in ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "links_per_round"):
+            assert results[name] in values
+        assert 1e6 * results["total_energy_mj"] in values
+        assert all(1e6 * spent in values for spent in results["energy_by_cause_mj"].values())
+        assert set(results["accuracy_by_server"]) <= set(values)
+
+
+def test_a_report_has_settings_machine_and_version(page):
+    text = unescape(page)
+    for words in ("link_share", "packages.hatdfed", "packages.torch", "hatdfed 0.", "seed 0"):
+        assert words in text
+
+
+def test_a_report_says_that_the_front_is_of_test_accuracy(page, played, tmp_path):
+    assert 'title="On the front of test accuracy and energy' in page
+    assert "◆: on the Pareto front of test accuracy and energy" in page
+    words = markdown_text(gather([played], tmp_path / "p"), tmp_path / "p")
+    assert "On the Pareto front of test accuracy and energy: " in words
+
+
+def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
+    elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
+    document = gather([runs / "both"], tmp_path / "p")
+    for words in (html_text(document), markdown_text(document, tmp_path / "p")):
+        assert words.count("another world: not paired") == 2  # accuracy and energy
+        assert "no shared seed" not in words
+
+
+def test_a_run_that_is_not_finished_says_so(runs, tmp_path):
+    unfinish(runs / "both" / "rnd-seed0", 3)
+    page = html_text(gather([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
+    assert "Not finished: 3 of 5 rounds." in page
+    assert "Validation accuracy so far" in page
+
+
+def test_a_run_without_rounds_has_no_pictures(runs, tmp_path):
+    unfinish(runs / "both" / "rnd-seed0", 0)
+    page = html_text(gather([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
+    assert "No round was played yet." in page
+
+
+def test_names_are_text_in_both_forms(runs, tmp_path):
+    name = "<script>alert(1)<|`*"
+    (runs / "both" / "rnd-seed0").rename(runs / name)
+    config = yaml.safe_load((runs / name / "config.yaml").read_text())
+    (runs / name / "config.yaml").write_text(yaml.safe_dump({**config, "method": "<img src=x>"}))
+    (runs / name / "environment.json").write_text(json.dumps({"processor": "<script>x</script>"}))
+    document = gather([runs / name], tmp_path / "pictures")
+    page, words = html_text(document), markdown_text(document, tmp_path / "pictures")
+    assert "<script>" not in page
+    assert "<img src=x>" not in page
+    assert not re.search(r"(?<!\\)<", words)
+
+
+def test_the_command_writes_one_file_or_markdown_with_pictures(runs, tmp_path):
+    run = str(runs / "both" / "hat-dfed-seed0")
+    done = CliRunner().invoke(app, ["report", run, "-o", str(tmp_path / "one.html")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "one.html").read_text().startswith("<!doctype html>")
+    done = CliRunner().invoke(app, ["report", run, "--format", "md", "-o", str(tmp_path / "two.md")])
+    assert done.exit_code == 0, done.output
+    pictures = re.findall(r"\]\(([^)]+)\)", (tmp_path / "two.md").read_text())
+    assert len(pictures) == 5
+    assert all((tmp_path / picture).is_file() for picture in pictures)
+
+
+def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "x.html")])
+    assert done.exit_code != 0
+    assert "There is no run in" in str(done.exception)
+
+
+def test_a_run_that_cannot_be_read_is_named_and_the_others_are_reported(runs, tmp_path):
+    (runs / "both" / "rnd-seed0" / "run.sqlite").write_bytes(b"not a database at all")
+    folders = [runs / "both" / name for name in ("rnd-seed0", "rnd-seed1")]
+    document = gather(folders, tmp_path / "pictures")
+    assert len(document.runs) == 1
+    assert document.left_out[0].startswith("rnd-seed0 is left out: The records in")
+    assert "rnd-seed0 is left out" in html_text(document)
+    assert "rnd-seed0 is left out" in markdown_text(document, tmp_path / "pictures").replace("\\", "")
+    with pytest.raises(RunFolderError, match="rnd-seed0 is left out"):
+        gather(folders[:1], tmp_path / "pictures")
+
+
+def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
+    file = runs / "both" / "rnd-seed0" / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**config, "method": "mine", "policy": {"name": "mine"}}))
+    document = gather([runs / "both"], tmp_path / "pictures")
+    assert (len(document.runs), document.left_out) == (4, [])
+    mine = next(run for run in document.runs if run.title.startswith("mine on"))
+    assert {picture.path.stem for picture in mine.pictures} == {"accuracy", "energy", "accuracy_vs_energy", "topology"}
+
+
+def test_rows_that_differ_inside_a_section_are_all_named_and_drawn(runs, tmp_path):
+    change(runs / "both" / "rnd-seed1", "learner", "cool_down", 0.5)
+    document = gather([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
+    labels = ["rnd (cool_down 0.0)", "rnd (cool_down 0.5)"]
+    assert [row.label for row in document.rows] == labels
+    assert all(", ".join(labels) in picture.words for picture in document.comparison_pictures)
+
+
+def test_more_runs_than_a_report_holds_are_cut_with_a_word(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("hatdfed.report.document.MOST_RUNS", 1)
+    document = gather([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
+    assert len(document.runs) == 1
+    assert document.left_out == ["Only the first 1 runs are in this report."]
+
+
+def test_results_of_other_kinds_break_no_report(runs, tmp_path):
+    file = runs / "both" / "rnd-seed0" / "results.json"
+    odd = {"notes": 5, "accuracy_by_server": None, "energy_by_cause_mj": [1], "rounds": 5}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **odd}))
+    assert "Finished after 5 rounds" in html_text(gather([file.parent], tmp_path / "pictures"))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rounds": "many"}))
+    assert "Not finished" in html_text(gather([file.parent], tmp_path / "pictures"))
+
+
+def test_a_report_without_chromium_says_what_to_install(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("hatdfed.report.pdf.shutil.which", lambda name: None)
+    target = tmp_path / "one.pdf"
+    done = CliRunner().invoke(app, ["report", str(runs / "both"), "--format", "pdf", "-o", str(target)])
+    assert done.exit_code != 0
+    assert "apt-get install chromium" in str(done.exception)
+    assert not target.exists()
+
+
+def test_a_browser_that_prints_nothing_is_said_in_a_sentence():
+    with pytest.raises(HatdfedError, match="printed no PDF"):
+        print_pdf("<p>x", shutil.which("true"))
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium: apt-get install chromium")
+def test_chromium_prints_a_report(runs, tmp_path):
+    target = tmp_path / "one.pdf"
+    run = str(runs / "both" / "rnd-seed0")
+    done = CliRunner().invoke(app, ["report", run, "--format", "pdf", "-o", str(target)])
+    assert done.exit_code == 0, done.output
+    printed = target.read_bytes()
+    assert printed.startswith(b"%PDF-")
+    assert len(printed) > 50_000  # with its pictures

@@ -1,0 +1,139 @@
+"""`hatdfed export`: what is in the file is the model, whoever reads it."""
+
+import importlib.util
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from tests.deploy.deployment import settings
+from typer.testing import CliRunner
+
+import hatdfed
+from hatdfed.cli.app import app
+from hatdfed.data.datasets import load_dataset
+from hatdfed.deploy.edge.export import Exporter, StoredModel, settings_of, stored_model
+from hatdfed.deploy.edge.store import EdgeStore, Kept
+from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
+from hatdfed.runs.records.folder import RunFolder
+from hatdfed.server.networks import network_maker
+from hatdfed.setup.build.program import make_program
+from hatdfed.setup.build.world import make_pools
+
+
+@pytest.fixture(scope="module")
+def config():
+    return settings()
+
+
+@pytest.fixture(scope="module")
+def dataset(config):
+    return load_dataset(config.dataset, options=config.dataset_options)
+
+
+@pytest.fixture
+def edge(tmp_path, config, dataset):
+    """A coordinator's run folder and an edge's store, as a deployment leaves them."""
+    program = make_program(config, dataset)
+    RunFolder.create(tmp_path / "run", config)
+    server = program.start(7)
+    EdgeStore(tmp_path / "store").save(Kept("run-1", 4, server, b""))
+    return tmp_path, program.learner, server.params
+
+
+def answered_alone(path, config, dataset, images):
+    """By the plain module of the network, with nothing of the learner in between."""
+    _, *shape = dataset.train.pixels.shape
+    module = network_maker(config.network)(tuple(shape), dataset.num_classes)
+    with safe_open(path, framework="pt") as file:
+        module.load_state_dict({name: file.get_tensor(name) for name in file.keys()}, strict=False)  # noqa: SIM118
+    with torch.no_grad():
+        return module.eval()(images)
+
+
+def test_safetensors_have_the_names_of_the_module_and_give_the_same_answers(edge, config, dataset):
+    folder, learner, params = edge
+    images = make_pools(dataset).test.x
+    done = CliRunner().invoke(
+        app, ["export", str(folder / "store"), "--config", str(folder / "run"), "--out", str(folder / "m.safetensors")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "Images go in as pixels / 255" in done.output
+    answers = answered_alone(folder / "m.safetensors", config, dataset, images)
+    torch.testing.assert_close(answers, learner.logits(params, images))
+
+
+def test_the_file_says_what_it_is(edge):
+    folder, learner, _ = edge
+    Exporter.of(settings_of(folder / "run", None)).write(stored_model(folder / "store"), folder / "m.safetensors")
+    with safe_open(folder / "m.safetensors", framework="numpy") as file:
+        about, names = file.metadata(), set(file.keys())
+    assert names == set(learner.layout)
+    assert (about["network"], about["run"], about["rounds"]) == ("small-cnn", "run-1", "4")
+    assert len(json.loads(about["image_shape"])) == 3
+    assert len(json.loads(about["mean"])) == json.loads(about["image_shape"])[0]
+
+
+def test_torchscript_runs_without_this_package(edge, dataset):
+    folder, learner, params = edge
+    images = make_pools(dataset).test.x[:5]  # another number than it was traced with
+    Exporter.of(settings_of(folder / "run", None)).write(stored_model(folder / "store"), folder / "m.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        loaded = torch.jit.load(str(folder / "m.pt"))
+    torch.testing.assert_close(loaded(images).detach(), learner.logits(params, images))
+
+
+def test_onnx_is_written_or_the_packages_are_named(edge):
+    folder, _, _ = edge
+    exporter, model = Exporter.of(settings_of(folder / "run", None)), stored_model(folder / "store")
+    if all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime")):
+        assert exporter.write(model, folder / "m.onnx") < 1e-4
+    else:
+        with pytest.raises(MissingDependencyError, match="pip install onnx"):
+            exporter.write(model, folder / "m.onnx")
+        assert not (folder / "m.onnx").exists()
+
+
+def test_a_simulation_gives_the_model_of_any_server(tmp_path):
+    hatdfed.run(dataset="digits", rounds=2, servers=3, seed=5, out=tmp_path / "sim")
+    arguments = ["export", str(tmp_path / "sim"), "--server", "2", "--out", str(tmp_path / "m.safetensors"), "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["server"] == "2"
+    with safe_open(tmp_path / "sim" / "checkpoint.safetensors", framework="numpy") as file:
+        whole = file.get_tensor("2.params")
+    with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
+        parts = sum(file.get_tensor(name).sum() for name in file.keys())  # noqa: SIM118
+    np.testing.assert_allclose(parts, whole.sum(), rtol=1e-4)
+
+
+def test_a_server_that_is_not_there_is_refused(tmp_path):
+    hatdfed.run(dataset="digits", rounds=1, servers=2, out=tmp_path / "sim")
+    for server in (None, 2):
+        with pytest.raises(ConfigError, match="--server, 0 to 1"):
+            stored_model(tmp_path / "sim", server)
+
+
+def test_a_model_of_other_settings_is_refused(edge):
+    folder, _, params = edge
+    with pytest.raises(ConfigError, match=r"Give the config.yaml of the run"):
+        Exporter.of(settings_of(folder / "run", None)).write(StoredModel(params[:-1], {}), folder / "m.safetensors")
+
+
+def test_a_file_that_answers_otherwise_is_removed(edge, monkeypatch):
+    folder, _, _ = edge
+    exporter = Exporter.of(settings_of(folder / "run", None))
+    monkeypatch.setattr(Exporter, "_answers", lambda self, module: module(self.images).detach() + 1)
+    with pytest.raises(HatdfedError, match="answers otherwise"):
+        exporter.write(stored_model(folder / "store"), folder / "m.safetensors")
+    assert not (folder / "m.safetensors").exists()
+
+
+def test_a_folder_without_models_and_one_without_settings_are_named(tmp_path):
+    with pytest.raises(RunFolderError, match="holds no model"):
+        stored_model(tmp_path)
+    with pytest.raises(ConfigError, match=r"no config.yaml"):
+        settings_of(tmp_path, None)

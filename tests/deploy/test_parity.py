@@ -1,0 +1,61 @@
+"""Real connections with certificates against mailboxes in memory: the same topologies, the same models."""
+
+import pytest
+import torch
+from tests.deploy.deployment import Deployment, settings
+
+from hatdfed.core.loop import run
+from hatdfed.data.datasets import load_dataset
+from hatdfed.setup.build.simulation import make_simulation
+
+TOLERANCE = 1e-5
+
+
+def simulated(config):
+    """Links of every round, and the models of the last."""
+    simulation = make_simulation(config, load_dataset(config.dataset, options=config.dataset_options))
+    links = []
+    keep = lambda state, record: links.append(record.draw.topology.links.tolist())  # noqa: E731
+    run(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=[keep])
+    return links, simulation.fleet.models
+
+
+async def deployed(folder, config):
+    async with Deployment(folder, config) as deployment:
+        edges = await deployment.start_edges(config.servers)
+        summary = await deployment.run
+        players = [edge._duty for edge in edges]
+        by_place = sorted(players, key=lambda duty: duty.exchange.index)
+        models = torch.stack([duty.player.server.params for duty in by_place])
+        links = [deployment_links(deployment, t) for t in range(config.rounds)]
+    return links, models, summary
+
+
+def deployment_links(deployment, t):
+    rows = deployment.process.folder.read().records("links")
+    matrix = [[False] * deployment.config.servers for _ in range(deployment.config.servers)]
+    for row in rows:
+        if row["t"] == t:
+            assert row["delivered"]
+            matrix[row["receiver"]][row["sender"]] = True
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("hat-dfed", {}),
+        ("hat-dfed-plus", {"schedule": {"every": 2, "finish_rounds": 1}, "codec": "float32"}),
+        ("sgp", {"servers": 4}),
+        ("d-psgd", {"codec": "top-k"}),
+        ("rnd", {"codec": "int4", "rounds": 2}),
+    ],
+)
+def test_deployment_and_simulation_give_the_same(play, tmp_path, one_thread, method, more):
+    config = settings(method, **more)
+    expected, models = simulated(config)
+    links, deployed_models, summary = play(deployed(tmp_path, config))
+    assert links == expected
+    torch.testing.assert_close(deployed_models, models, atol=TOLERANCE, rtol=0)
+    assert summary["rounds"] == config.rounds
+    assert summary["accuracy_from"] == "test"

@@ -1,0 +1,173 @@
+"""What coordinators and edges keep on their disks: alone, whole, and with room, or said in a sentence."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+from tests.deploy.deployment import QUICK, Deployment, settings
+from tests.deploy.gates import Gate
+from tests.deploy.test_coordinator_crash import undisturbed
+
+from hatdfed.deploy.coordinator.journal import Journal
+from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+from hatdfed.deploy.edge.store import EdgeStore, Kept
+from hatdfed.deploy.transport.endpoints import Endpoints
+from hatdfed.errors import RunFolderError
+from hatdfed.server.optimisers import OptimiserState
+from hatdfed.server.program import ServerState
+
+
+def process(folder, config=None):
+    return CoordinatorProcess(config or settings(), QUICK, Hosting(folder, "127.0.0.1:0", Endpoints(None)))
+
+
+def test_a_second_coordinator_on_the_same_folder_is_refused(tmp_path):
+    first = process(tmp_path / "run")
+    with pytest.raises(RunFolderError, match="A coordinator already runs on"):
+        process(tmp_path / "run")
+    first._journal.close()
+    process(tmp_path / "run")._journal.close()
+
+
+def test_other_settings_on_the_same_folder_are_refused(tmp_path):
+    process(tmp_path / "run")._journal.close()
+    with pytest.raises(RunFolderError, match="other settings"):
+        process(tmp_path / "run", settings(seed=7))
+
+
+async def short_run(folder):
+    async with Deployment(folder, settings(), secure=False) as deployment:
+        await deployment.start_edges(3)
+        await deployment.run
+
+
+@pytest.fixture
+def journal(play, tmp_path, one_thread):
+    """The journal of a run that has ended."""
+    play(short_run(tmp_path))
+    return tmp_path / "run" / "journal.sqlite"
+
+
+def damage(path, old, new):
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+
+
+def test_a_journal_that_is_none_is_refused_by_name(journal):
+    journal.write_bytes(b"no database" * 1000)
+    with pytest.raises(RunFolderError, match=r"journal\.sqlite cannot be used \(file is not a database\)"):
+        process(journal.parent)
+
+
+def test_a_journal_with_torn_pages_is_refused_by_name(journal):
+    content = bytearray(journal.read_bytes())
+    content[4096:12288] = b"\0" * 8192
+    journal.write_bytes(bytes(content))
+    with pytest.raises(RunFolderError, match=r"journal\.sqlite cannot be used"):
+        process(journal.parent)
+
+
+def test_an_entry_of_the_journal_that_was_changed_is_noticed(journal):
+    damage(journal, b'"dtype": "<f8"', b'"dtype": "<f4"')
+    opened = Journal(journal)
+    try:
+        with pytest.raises(RunFolderError, match=r"journal\.sqlite cannot be used \(an entry is damaged\)"):
+            _ = opened.links(), opened.state(None)
+    finally:
+        opened.close()
+
+
+async def full_disk(folder, config):
+    gate = Gate(1)
+    async with Deployment(folder, config, secure=False) as deployment:
+        await deployment.start_edges(3, outfit=gate)
+        await deployment.until(lambda: gate.is_reached(1))
+        database = deployment.process._journal._db
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count={pages}")
+        gate.open()
+        with pytest.raises(RunFolderError) as caught:
+            await asyncio.wait_for(deployment.run, 20)
+        assert not any(task.done() for task in deployment.tasks.values()), "the edges wait for the next start"
+        await deployment.start_coordinator(deployment.port)
+        summary = await asyncio.wait_for(deployment.run, 30)
+        links = deployment.process.folder.read().records("links")
+        return (
+            str(caught.value),
+            summary,
+            [[(r["receiver"], r["sender"]) for r in links if r["t"] == t] for t in range(30)],
+        )
+
+
+def test_a_full_disk_under_the_journal_is_one_sentence_and_nothing_is_lost(play, tmp_path, one_thread, eager):
+    config = settings(rounds=30)
+    sentence, summary, links = play(full_disk(tmp_path, config))
+    assert "journal.sqlite cannot be used (database or disk is full)" in sentence
+    assert summary["rounds"] == 30
+    assert links == undisturbed(config)[0]
+
+
+def state(value):
+    nothing = torch.zeros(0)
+    return ServerState(torch.full((50,), value), OptimiserState(0, nothing, nothing), nothing, 1.0, {}, {})
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = EdgeStore(tmp_path)
+    for t in (1, 2, 3):
+        store.save(Kept("run", t, state(float(t)), b""))
+    return store
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x10
+    path.write_bytes(bytes(content))
+
+
+def test_a_store_keeps_the_newest_states_and_reads_the_newest(store):
+    assert [path.name for path in sorted(store.folder.iterdir())] == [
+        "round-00000002.safetensors",
+        "round-00000003.safetensors",
+    ]
+    assert store.load().round == 3
+
+
+@pytest.mark.parametrize("place", [0, 100, -1, -60], ids=["length", "header", "last number", "number"])
+def test_a_damaged_state_is_passed_over_for_the_one_before(store, place):
+    flip(store.folder / "round-00000003.safetensors", place)
+    found = store.load()
+    assert found.round == 2
+    assert np.array_equal(found.server.params.numpy(), np.full(50, 2, np.float32))
+
+
+def test_a_store_without_a_whole_state_is_refused(store):
+    for path in store.folder.iterdir():
+        path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(RunFolderError, match="None of the 2 states"):
+        store.load()
+
+
+async def no_room_at_an_edge(folder):
+    async with Deployment(folder, settings("full"), secure=False) as deployment:
+        await deployment.start_edges(2)
+        full = deployment.start_edge("edge-2")
+        await deployment.until(lambda: full._duty is not None)
+
+        def save(kept):
+            raise RunFolderError("round-00000001.safetensors cannot be written (No space left on device).")
+
+        object.__setattr__(full._store, "save", save)
+        summary = await deployment.run
+        return summary, deployment.process.folder.read().records("links")
+
+
+def test_an_edge_whose_disk_is_full_still_plays_and_reports(play, tmp_path, one_thread, caplog):
+    summary, links = play(no_room_at_an_edge(tmp_path))
+    assert summary["rounds"] == 4
+    assert len(links) == 24
+    assert all(row["delivered"] for row in links)
+    assert "No space left on device" in caplog.text
