@@ -73,11 +73,12 @@ def watch(
     coordinator: subprocess.Popen[bytes], edges: list[subprocess.Popen[bytes]], folder: Path, seconds: float
 ) -> int:
     """Until the coordinator has ended, and the edges with it."""
-    end = time.monotonic() + seconds
+    end, has_edges = time.monotonic() + seconds, True
     while coordinator.poll() is None and time.monotonic() < end:
         time.sleep(0.2)
-        if all(edge.poll() is not None for edge in edges):
-            break
+        if has_edges and all(edge.poll() is not None for edge in edges):
+            has_edges = False
+            end = min(end, time.monotonic() + 30)  # it has sent them home and is about to end, or never will
     if coordinator.poll() is None:
         say("the run did not end in time; see the logs")
         coordinator.terminate()

@@ -96,7 +96,7 @@ def test_a_damaged_journal_does_not_pass(tmp_path):
 
 @pytest.mark.parametrize(("error", "code"), [(TroubleError("no room"), 3), (RunFolderError("no run"), 2)])
 def test_the_command_ends_with_the_code_of_its_error(monkeypatch, capfd, error, code):
-    monkeypatch.setattr("hatdfed.cli.app.app", raising(error))
+    monkeypatch.setattr("typer.Typer.__call__", raising(error))
     monkeypatch.setattr(sys, "argv", ["hatdfed"])
     with pytest.raises(SystemExit) as stopped:
         main()

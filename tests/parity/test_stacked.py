@@ -220,7 +220,7 @@ def batch_of_runs():
     batch = make_batch(MIXED, DATASET, Placement("stacked", "cpu"), names=["x"] * len(MIXED))
     records = [[] for _ in MIXED]
     players = [
-        loop.Player(
+        loop.RunInPlay(
             sim.coordinator, config.rounds, [kept_in(mine)], sim.coordinator.start(sim.fleet.validation_accuracy())
         )
         for sim, config, mine in zip(batch.simulations, MIXED, records, strict=True)

@@ -1,13 +1,13 @@
 """Figures of runs, drawn from plain records: one run in `run_figures`, many in `comparison_figures`.
 
-This file has what both read: the records of a run and the sums that the pictures show. It does not import
-matplotlib.
+This file has what both read: the records of a run and the sums that the pictures show. It imports neither
+torch nor matplotlib.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import TopologyPolicy
 from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.errors import ConfigError
-from hatdfed.runs.recorder import RunResult
 from hatdfed.setup.build.coordinator import build_component
 from hatdfed.setup.config import Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, considered_links
+
+if TYPE_CHECKING:  # the recorder needs torch, reading records does not
+    from hatdfed.runs.recorder import RunResult
 
 Vector = NDArray[np.float64]
 Record = Mapping[str, Any]
