@@ -1,8 +1,11 @@
 """Every built-in plug point passes the laws that ship with hatdfed."""
 
+import dataclasses
+
 import pytest
 
 from hatdfed.data.datasets import DATASETS
+from hatdfed.data.datasets.base import Images
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS
 from hatdfed.server.networks import NETWORKS
@@ -38,6 +41,18 @@ class TestEmbeddedDatasets(DatasetLaws):
 
     def kind(self):
         return DATASETS[self.name]
+
+
+class TestADatasetWithoutItsHighestLabel(DatasetLaws):
+    """As the training pool of a rare class may be."""
+
+    def kind(self):
+        return dataclasses.replace(DATASETS["synthetic"], load=self._load_without)
+
+    def _load_without(self, data_dir, progress=None):
+        dataset = DATASETS["synthetic"].load(data_dir)
+        kept = dataset.train.labels < dataset.num_classes - 1
+        return dataset._replace(train=Images(dataset.train.pixels[kept], dataset.train.labels[kept]))
 
 
 @pytest.mark.parametrize("name", NETWORKS.built_in)

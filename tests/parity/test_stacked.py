@@ -13,6 +13,7 @@ from hatdfed.core import loop
 from hatdfed.core.links import Topology
 from hatdfed.core.round import LinkDraw, RoundPlan
 from hatdfed.data.datasets import load_dataset
+from hatdfed.data.datasets.base import Images
 from hatdfed.fleets.kernels.stages import TorchStages, stage_kernels
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.stacked.fleet import StackedFleet
@@ -241,6 +242,13 @@ def test_runs_in_one_fleet_are_what_each_is_alone(batch_of_runs, number):
         learner = sim.fleet._program.learner
         theirs = logits(learner, sim.fleet.models)
         torch.testing.assert_close(logits(learner, batch.simulations[number].fleet.models), theirs, rtol=0, atol=1e-4)
+
+
+def test_a_label_that_no_training_image_has(monkeypatch):
+    kept = DATASET.train.labels < DATASET.num_classes - 1
+    train = Images(DATASET.train.pixels[kept], DATASET.train.labels[kept])
+    monkeypatch.setattr("tests.parity.test_stacked.DATASET", DATASET._replace(train=train))
+    assert_parity(settings("hat-dfed-plus", codec="float32"))
 
 
 def test_the_same_bits_every_time():

@@ -35,6 +35,7 @@ class SimulatedDevices:
     pool: Batch  # the training images of all servers
     shard: Indices  # those that this server owns
     validation: Batch
+    num_classes: int  # of the data set: a label may have no image at all
     settings: LocalWork
     seed: int
     server: int
@@ -43,7 +44,7 @@ class SimulatedDevices:
     def label_counts(self) -> Tensor:
         """[C] images of each label in the shard."""
         labels = self.pool.y[torch.from_numpy(self.shard)]
-        return torch.bincount(labels, minlength=int(self.pool.y.max()) + 1)
+        return torch.bincount(labels, minlength=self.num_classes)
 
     @property
     def largest_batch(self) -> int:

@@ -1,10 +1,11 @@
-"""Laws of data sets. numpy only."""
+"""Laws of data sets."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from hatdfed.data.datasets.base import Dataset, DatasetKind
+from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import overlay, validated
 
@@ -37,6 +38,16 @@ class DatasetLaws:
         one, two = self._load(), self._load()
         for mine, theirs in zip((*one.train, *one.test), (*two.train, *two.test), strict=True):
             np.testing.assert_array_equal(mine, theirs)
+
+    def test_servers_know_of_every_class_even_if_nobody_has_it(self) -> None:
+        dataset = self._load()
+        few = {"servers": 3, "images_per_server": 8, "validation_images": 1, "rounds": 1}
+        config = validated(overlay(overlay(Config().model_dump(), self.kind().defaults), few))
+        world = make_world(config, dataset, make_pools(dataset))
+        assert world.label_shares.shape == (3, dataset.num_classes)
+        for source in world.sources:
+            assert len(source.label_counts) == dataset.num_classes
+            assert int(source.label_counts.sum()) == len(source.shard)
 
     def test_its_defaults_are_settings_that_exist(self) -> None:
         settings = overlay(Config().model_dump(), self.kind().defaults)

@@ -10,7 +10,7 @@ VALIDATION = Batch(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long))
 
 
 def devices(server=0, seed=0, **settings):
-    return SimulatedDevices(POOL, np.arange(800), VALIDATION, LocalWork(**settings), seed, server)
+    return SimulatedDevices(POOL, np.arange(800), VALIDATION, 800, LocalWork(**settings), seed, server)
 
 
 def trained_on(work):

@@ -16,7 +16,7 @@ VALIDATION = Batch(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long))
 
 
 def devices(**settings):
-    return SimulatedDevices(POOL, np.arange(200), VALIDATION, LocalWork(**settings), 0, 0)
+    return SimulatedDevices(POOL, np.arange(200), VALIDATION, 200, LocalWork(**settings), 0, 0)
 
 
 @given(

@@ -50,7 +50,7 @@ def make_world(config: Config, dataset: Dataset, pools: Pools) -> World:
     validation = _validation(config, pools)
     work = local_work(config)
     sources = [
-        SimulatedDevices(pools.train, shard, validation, work, config.seed, server)
+        SimulatedDevices(pools.train, shard, validation, dataset.num_classes, work, config.seed, server)
         for server, shard in enumerate(shards)
     ]
     counts = np.stack([np.bincount(dataset.train.labels[shard], minlength=dataset.num_classes) for shard in shards])
