@@ -60,7 +60,7 @@ def reports(boss, plan, *, short, missing=()):
         senders = plan.draw.topology.senders(i)
         heard = np.array([i, *(sender for sender in senders if sender != 0)])
         energy = (
-            boss.prices.upload(plan.t, i, 3 + i % 5),
+            boss.prices.upload(plan.t, i, 3 + i % 5, 6),
             boss.prices.training(plan.t, i, 6),
             *(boss.prices.link(plan.t, i, sender) for sender in senders),
         )

@@ -42,7 +42,7 @@ def test_the_three_causes_sum_to_the_round_total(ledger):
 
 def test_prices_are_those_of_the_paper():
     prices = draw_prices(0, 5, **PAPER)
-    assert prices.upload(0, 0, 1).joules == pytest.approx(12.544)
+    assert prices.upload(0, 0, 1, 2).joules == pytest.approx(12.544)
     assert set(prices.compute_joules) <= {17.33, 8.67}
     off = ~np.eye(5, dtype=bool)
     assert (prices.link_joules[off] >= 944).all()

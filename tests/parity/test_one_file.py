@@ -177,7 +177,7 @@ def test_a_whole_run_gives_the_same_models_utilities_and_weights(maker, seed):
         model.load_state_dict(learner.state_dict(params), strict=False)  # batch norm's counter is not in there
     optimisers = [torch.optim.Adam(model.parameters(), world.config.learner.learning_rate) for model in models]
     prices = one_file.Prices(
-        upload=world.prices.upload(0, 0, 1).joules,
+        upload=world.prices.upload(0, 0, 1, 5).joules,
         sample=[world.prices.training(0, server, 1).joules for server in range(len(models))],
         link=by_link(world.prices.link_joules),
     )

@@ -60,7 +60,7 @@ def _server_report(plan: RoundPlan, prices: EnergyPrices, server: int, rng: np.r
         importance[delivered] = importance[server] = 1 / (1 + np.count_nonzero(delivered))
     online = int(rng.integers(1, prices.num_devices))
     energy = (
-        prices.upload(plan.t, server, online),
+        prices.upload(plan.t, server, online, 2 * online),
         prices.training(plan.t, server, 2 * online),
         *(prices.link(plan.t, server, sender) for sender in senders),
     )

@@ -27,6 +27,7 @@ class EnergyPrices:
     compute_joules: NDArray[np.float64]  # [N] τ_i, to train on one sample
     link_joules_per_bit: FloatMatrix | LinkEfficiencies  # [N, N] 1 / EE^{ij}, row receives
     model_bits: float  # BPM: a model in float32, as the price list counts it
+    sample_upload_bits: float | None = None  # BPS, where every image sent is charged for; None: every connected device
 
     def __post_init__(self) -> None:
         for array in (self.compute_joules, self.link_joules_per_bit):
@@ -55,9 +56,14 @@ class EnergyPrices:
         links = self.link_joules_per_bit
         return links.table() if isinstance(links, LinkEfficiencies) else links
 
-    def upload(self, t: int, server: int, num_online: int) -> EnergyRow:
-        """E^dt of one server: ψ for each device that connected, Eq. (4)."""
-        bits = num_online * self.device_upload_bits
+    def upload(self, t: int, server: int, num_online: int, num_samples: int) -> EnergyRow:
+        """E^dt of one server: ψ for each device that connected, Eq. (4), or a price for each image that was sent.
+
+        Eq. (4) has one ψ because all devices hold as many images. Where servers own different numbers of images, they
+        do not, and what was sent is counted.
+        """
+        per_sample = self.sample_upload_bits
+        bits = num_online * self.device_upload_bits if per_sample is None else num_samples * per_sample
         return EnergyRow(t, Cause.UPLOAD, None, server, bits, bits * self.device_joules_per_bit)
 
     def training(self, t: int, server: int, num_samples: int) -> EnergyRow:
@@ -104,11 +110,13 @@ def draw_prices(
     strong_joules_per_sample: float,
     device_kbit_per_joule: float,
     link_kbit_per_joule: tuple[float, float],
+    charge_samples: bool = False,
     with_table: bool = True,
 ) -> EnergyPrices:
     """The prices of world `seed`: machines weak or strong with probability ½, link efficiencies uniform (D6).
 
-    Without a table of all links, those that are asked for are found one by one: the same, for very many servers.
+    With `charge_samples` uploads are charged by the image, for servers that own different numbers of images. Without a
+    table of all links, those that are asked for are found one by one: the same, for very many servers.
     """
     weak = stream(seed, "machines").random(num_servers) < 0.5
     links = LinkEfficiencies(seed, num_servers, link_kbit_per_joule)
@@ -119,4 +127,5 @@ def draw_prices(
         compute_joules=np.where(weak, weak_joules_per_sample, strong_joules_per_sample),
         link_joules_per_bit=links.table() if with_table else links,
         model_bits=model_bits,
+        sample_upload_bits=float(bits_per_sample) if charge_samples else None,
     )

@@ -37,7 +37,7 @@ def energy_spent(
     receivers = plan.draw.topology.receivers(server)
     shares = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, compression)
     return (
-        prices.upload(plan.t, server, work.devices_online),
+        prices.upload(plan.t, server, work.devices_online, work.num_samples),
         prices.training(plan.t, server, work.num_samples),
         *(prices.link(plan.t, receiver, server, compression=shares[receiver]) for receiver in receivers),
     )

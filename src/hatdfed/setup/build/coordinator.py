@@ -76,6 +76,7 @@ def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> Ene
         strong_joules_per_sample=energy.strong_joules_per_sample,
         device_kbit_per_joule=energy.device_kbit_per_joule,
         link_kbit_per_joule=energy.link_kbit_per_joule,
+        charge_samples=config.split == "groups",
         with_table=considered_links(config) is None,
     )
 
