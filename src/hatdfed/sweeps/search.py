@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 Play = Callable[[Sequence[Point]], None]
+_DECIDE_FEEDBACK = ("dataset", "method", "feedback")  # layers of settings that can bring `feedback`, and itself
 
 
 def require_optuna() -> None:
@@ -62,6 +64,7 @@ class Search:
         """Play group after group; `figures` grow as runs end."""
         while not self.is_over:
             self._fill_group()
+            self._refuse_leaks()
             play(self.points)
             self._tell(figures)
 
@@ -89,11 +92,16 @@ class Search:
         """What the trials of the open group brought; one of which a run failed has failed."""
         from optuna.trial import TrialState
 
+        self._refuse_leaks()
         for trial, point in zip(self._trials(), self.points, strict=True):
             if not trial.state.is_finished():
                 values = _values(self._plan, [figures.get(run.name) for run in point.runs])
                 state = TrialState.FAIL if values is None else TrialState.COMPLETE
                 self._study.tell(trial.number, values, state=state)
+
+    def _refuse_leaks(self) -> None:
+        for point in self.points:
+            _refuse_leak(self._sweep, point.settings)
 
 
 def check_search(sweep: SweepFile) -> None:
@@ -101,9 +109,20 @@ def check_search(sweep: SweepFile) -> None:
     if sweep.search is None:
         return
     require_optuna()
-    if any(config.leaks_test for config in configs(sweep, {})) or "feedback" in sweep.search.parameters:
+    choices = {
+        key: sweep.search.parameters[key].choices or () for key in _DECIDE_FEEDBACK if key in sweep.search.parameters
+    }
+    for values in product(*choices.values()):
+        _refuse_leak(sweep, dict(zip(choices, values, strict=True)))
+
+
+def _refuse_leak(sweep: SweepFile, settings: Settings) -> None:
+    """Of validation accuracy that is test accuracy nothing may be told."""
+    if any(config.leaks_test for config in configs(sweep, settings)):
+        chosen = ", ".join(f"{key}: {settings[key]}" for key in _DECIDE_FEEDBACK if key in settings)
+        where = f"with {chosen}" if chosen else "here"
         raise ConfigError(
-            "A search never sees the test set, but feedback is test here. Search with feedback: validation."
+            f"A search never sees the test set, but feedback is test {where}. Search with feedback: validation in base."
         )
 
 

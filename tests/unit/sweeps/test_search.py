@@ -9,6 +9,7 @@ import hatdfed
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.runs.play import play
 from hatdfed.runs.recorder import summarise
+from hatdfed.setup.methods import METHODS, Method
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.search import Search
 
@@ -103,6 +104,42 @@ def test_a_search_that_would_see_the_test_set_is_refused(tmp_path, change):
     with pytest.raises(ConfigError, match="never sees the test set"):
         hatdfed.sweep({**SEARCH, **change}, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+LEAKING = Method("my-leak", "of a plug-in", {"feedback": "test"})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "leaking"),
+    [
+        ({"method": ["hat-dfed", "hat-dfed-released", "rnd"]}, "method: hat-dfed-released"),
+        ({"codec": ["float32", "int8"], "method": ["rnd", "my-leak"]}, "method: my-leak"),
+        ({"feedback": ["validation", "test"]}, "feedback: test"),
+        ({"method": ["rnd", "my-leak"], "dataset": ["synthetic"]}, "dataset: synthetic, method: my-leak"),
+    ],
+)
+def test_no_choice_of_a_search_may_see_the_test_set(tmp_path, monkeypatch, parameters, leaking):
+    monkeypatch.setitem(METHODS.built_in, LEAKING.name, LEAKING)
+    search = {"parameters": parameters, "trials": 2}
+    with pytest.raises(ConfigError, match=f"never sees the test set, but feedback is test with {leaking}"):
+        hatdfed.sweep({"base": SMALL, "search": search}, out=tmp_path / "s", jobs=1)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_method_that_leaks_may_be_searched_without_its_leak(tmp_path):
+    base = {**SMALL, "rounds": 1, "feedback": "validation"}
+    search = {"parameters": {"method": ["hat-dfed-released"]}, "trials": 1}
+    assert len(hatdfed.sweep({"base": base, "search": search}, out=tmp_path / "s", jobs=1).rows) == 1
+
+
+def test_nothing_of_a_run_that_saw_the_test_set_is_told(tmp_path):
+    search = {"parameters": {"method": ["rnd", "hat-dfed-released"]}, "trials": 6, "at_once": 6, "sampler": "random"}
+    study = Search(read_sweep({"base": SMALL, "search": search}), tmp_path / "search.sqlite")
+    with pytest.raises(ConfigError, match="never sees the test set"):
+        study.go_on(lambda points: None, {})
+    with pytest.raises(ConfigError, match="never sees the test set"):
+        study._tell({run.name: {} for point in study.points for run in point.runs})
+    assert study.told == 0
 
 
 def test_settings_that_nobody_knows_are_refused_before_the_first_trial(tmp_path):
