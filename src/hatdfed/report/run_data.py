@@ -179,11 +179,15 @@ def _policy(config: Config) -> TopologyPolicy[Any] | None:
 
 
 def _learning_rate(config: Config, policy: TopologyPolicy[Any] | None) -> float | None:
-    """η, if the policy is the bandit with the capping and the estimate that its bound is proved for (D9, D12)."""
-    if not isinstance(policy, LinkBandit) or (policy.capping, policy.propensity) != ("redistribute", "before-rounding"):
+    """η of a run that the bound on regret is proved for (docs/theory.md, section 3); None of any other."""
+    if type(policy) is not LinkBandit or policy.exploration > 0:
         return None
-    if config.schedule != ScheduleConfig():
-        return None  # the bound is about rounds that are all alike
+    if (policy.capping, policy.propensity) != ("redistribute", "before-rounding"):
+        return None  # another estimate (D9, D12)
+    if (config.utility.gain, config.utility.thrift) != ("receiver", "joules"):
+        return None  # A1: the released code values links by whether they were drawn
+    if config.churn > 0 or config.schedule != ScheduleConfig():
+        return None  # A3: every round has the same links and draws as many of them
     if considered_links(config) is not None:
         return None  # its rivals change with the candidates
     if policy.learning_rate is not None:
