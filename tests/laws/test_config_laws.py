@@ -146,3 +146,36 @@ def test_a_fractional_budget_and_a_leak_are_told():
 
 def test_every_setting_is_documented_or_speaks_for_itself():
     assert all(field.annotation is not None for field in Config.model_fields.values())
+
+
+@pytest.mark.parametrize(("dataset", "bits"), [("fashion-mnist", 47_200_000), ("cifar-10", 135_200_000)])
+def test_the_papers_model_bits_are_for_the_papers_networks(dataset, bits):
+    for network in ("paper-cnn", "paper-cnn-relu"):
+        config = resolve({"dataset": dataset, "network": network})
+        assert config.energy.model_bits == bits
+        assert not [note for note in notes(config) if "network" in note]
+    assert resolve({"dataset": dataset}).energy.model_bits == bits
+    assert resolve({"dataset": dataset, "network": "linear"}).energy.model_bits == "actual"
+    assert resolve({"dataset": dataset, "network": "of-a-plug-in"}).energy.model_bits == "actual"
+    assert resolve({"dataset": dataset, "network": "linear", "energy": {"model_bits": 1e6}}).energy.model_bits == 1e6
+    assert resolve({"dataset": dataset, "network": "linear", "energy": {"model_bits": bits}}).energy.model_bits == bits
+
+
+def test_a_network_that_the_price_list_is_not_for_is_noted():
+    own = {"dataset": "fashion-mnist", "network": "linear"}
+    (note,) = [note for note in notes(resolve(own)) if "network" in note]
+    assert "17.33" in note
+    assert "8.67" in note
+    assert "paper-cnn" in note
+    prices = {"weak_joules_per_sample": 0.2, "strong_joules_per_sample": 0.1}
+    assert not [note for note in notes(resolve({**own, "energy": prices})) if "network" in note]
+    (note,) = [
+        note for note in notes(resolve({**own, "energy": {**prices, "model_bits": 47_200_000}})) if "network" in note
+    ]
+    assert "energy.model_bits" in note
+
+
+def test_a_complete_config_keeps_the_price_it_was_played_with():
+    played = resolve({"dataset": "fashion-mnist"}).model_dump() | {"network": "linear"}
+    assert resolve(played).energy.model_bits == 47_200_000
+    assert validated(played).energy.model_bits == 47_200_000

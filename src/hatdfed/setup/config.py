@@ -64,7 +64,7 @@ class EnergyConfig(Section):
     """The paper's price list; energies in joules."""
 
     model_bits: Positive | Literal["actual"] = "actual"
-    """What a model weighs on a link: the paper's figure, or 32 bits for each number that travels."""
+    """What a model weighs on a link: the paper's figure, with its networks, or 32 bits for each number that travels."""
     weak_joules_per_sample: Positive = 0.5
     """τ of machines of type A (D6)."""
     strong_joules_per_sample: Positive = 0.25

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.policies import POLICIES
-from hatdfed.data.datasets import dataset_kind
+from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Component, Config
 from hatdfed.setup.methods import METHODS, method_named
@@ -77,7 +77,15 @@ def resolve(user: Layer | None = None) -> Config:
     settings: dict[str, Any] = Config().model_dump()
     for part in (dataset.defaults, method.settings, layer):
         settings = overlay(settings, part)
+    chosen = overlay(method.settings, layer).get("energy")
+    if not _is_priced(dataset, settings["network"]) and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
+        settings = overlay(settings, {"energy": {"model_bits": "actual"}})
     return validated(settings)
+
+
+def _is_priced(dataset: DatasetKind, network: object) -> bool:
+    """Whether the prices that the data set brings are for this network."""
+    return not dataset.priced_networks or network in dataset.priced_networks
 
 
 def validated(settings: Layer) -> Config:
@@ -197,9 +205,22 @@ def notes(config: Config) -> list[str]:
             f"schedule.finish_rounds {config.schedule.finish_rounds} is more than half of the run; the last "
             f"{finish_rounds(config)} rounds have every link."
         )
+    found += _foreign_prices(config)
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
     return found
+
+
+def _foreign_prices(config: Config) -> list[str]:
+    """Prices of the data set that were measured with another network."""
+    if config.dataset not in DATASETS or _is_priced(dataset := DATASETS[config.dataset], config.network):
+        return []
+    brought, energy = dataset.defaults.get("energy", {}), config.energy.model_dump()
+    foreign = [f"energy.{key} {value:g}" for key, value in brought.items() if energy[key] == value != "actual"]
+    if not foreign:
+        return []
+    measured = " or ".join(dataset.priced_networks)
+    return [f"Prices of network {measured} are charged for network {config.network}: {', '.join(foreign)}."]
 
 
 def _chose_link_share(config: Config) -> bool:

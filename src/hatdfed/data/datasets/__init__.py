@@ -31,6 +31,7 @@ _KINDS = (
         load=fashion_mnist.load,
         defaults=defaults.FASHION_MNIST,
         locate=fashion_mnist.locate,
+        priced_networks=defaults.PAPER_NETWORKS,
     ),
     DatasetKind(
         name="cifar-10",
@@ -38,6 +39,7 @@ _KINDS = (
         load=cifar10.load,
         defaults=defaults.CIFAR_10,
         locate=cifar10.locate,
+        priced_networks=defaults.PAPER_NETWORKS,
     ),
     DatasetKind(
         name="synthetic",

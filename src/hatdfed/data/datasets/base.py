@@ -64,6 +64,8 @@ class DatasetKind:
     """The layer of configuration that this data set brings."""
     locate: Callable[[Path | None], str | None]
     """Where it would be read from now, or None if that takes a download. Never downloads, never raises."""
+    priced_networks: tuple[str, ...] = ()
+    """The networks that the prices in `defaults` were measured with; empty: they are for any network."""
 
 
 def make_dataset(

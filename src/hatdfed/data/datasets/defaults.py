@@ -1,12 +1,14 @@
 """The layer of configuration that each data set brings: what a run on it uses unless told otherwise.
 
 Rounds, images and prices belong to the data. The small sets price the model they really send; the two real
-ones price the model sizes and the joules per sample that the paper reports.
+ones price the model sizes and the joules per sample that the paper reports for its networks.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+PAPER_NETWORKS = ("paper-cnn", "paper-cnn-relu")
 
 DIGITS: dict[str, Any] = {
     "rounds": 40,
