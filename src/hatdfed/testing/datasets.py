@@ -1,4 +1,4 @@
-"""Laws of data sets. numpy only."""
+"""What every data set must satisfy. numpy only."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from hatdfed.data.datasets.base import Dataset, DatasetKind
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import overlay, validated
+from hatdfed.setup.layers import overlay, validate
 
 
 class DatasetLaws:
-    """What holds for every data set that can be loaded here."""
+    """Tests that every data set must pass that can be loaded on this machine."""
 
     def kind(self) -> DatasetKind:
-        """The data set under test."""
+        """Return the data set under test."""
         raise NotImplementedError
 
     def _load(self) -> Dataset:
@@ -40,7 +40,7 @@ class DatasetLaws:
 
     def test_its_defaults_are_settings_that_exist(self) -> None:
         settings = overlay(Config().model_dump(), self.kind().defaults)
-        assert validated(settings).rounds >= 1
+        assert validate(settings).rounds >= 1
 
     def test_it_says_where_it_is_without_failing(self) -> None:
         where = self.kind().locate(None)
