@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hatdfed.core.availability import is_present
 from hatdfed.randomness import stream, torch_seed
-from hatdfed.server.work import Batch, Gathered, Indices, Work, WorkPlan
+from hatdfed.server.work import Batch, Indices, LazyBatches, Work, WorkPlan
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SimulatedDevices:
         """Collect the data of round t, in batches."""
         plan = self.plan(t)
         return Work(
-            batches=Gathered(self._take, plan.batches),
+            batches=LazyBatches(self._take, plan.batches),
             num_samples=plan.num_samples,
             devices_online=plan.devices_online,
             probe=self._take(plan.probe),
