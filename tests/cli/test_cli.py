@@ -112,7 +112,7 @@ def test_what_was_spent_before_a_stop_is_counted_when_a_run_goes_on(hatdfed, tmp
 
 def test_a_link_share_without_effect_is_said_before_the_run(hatdfed, tmp_path):
     done = hatdfed("run", *SMALL, "--method", "d-psgd", "--rounds", "1", "--set", "link_share=0.1", cwd=tmp_path)
-    assert "note: link_share has no effect: policy ring knows its own number of links." in done.stderr
+    assert "note: link_share has no effect: policy ring has its own number of links." in done.stderr
 
 
 def test_an_export_of_a_run_without_checkpoints_says_why_there_is_no_model(hatdfed, tmp_path):

@@ -18,7 +18,7 @@ from hatdfed.deploy.edge.export import Exporter, StoredModel, settings_of, store
 from hatdfed.deploy.edge.store import EdgeStore, Kept
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.server.networks import network_maker
+from hatdfed.server.networks import find_network
 from hatdfed.setup.build.program import make_program
 from hatdfed.setup.build.world import make_pools
 
@@ -46,7 +46,7 @@ def edge(tmp_path, config, dataset):
 def answered_alone(path, config, dataset, images):
     """By the plain module of the network, with nothing of the learner in between."""
     _, *shape = dataset.train.pixels.shape
-    module = network_maker(config.network)(tuple(shape), dataset.num_classes)
+    module = find_network(config.network)(tuple(shape), dataset.num_classes)
     with safe_open(path, framework="pt") as file:
         module.load_state_dict({name: file.get_tensor(name) for name in file.keys()}, strict=False)  # noqa: SIM118
     with torch.no_grad():

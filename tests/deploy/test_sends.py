@@ -16,7 +16,7 @@ from hatdfed.setup.layers import resolve
 
 @pytest.fixture
 def exchange(monkeypatch):
-    monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.packed_parts", lambda *_, **__: [b"x" * 1000])
+    monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.pack_offer_parts", lambda *_, **__: [b"x" * 1000])
     monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.payload_bits", lambda payload: 32.0 * 250)
     offer = SimpleNamespace(payload=None)
     learner = SimpleNamespace(num_params=1000)

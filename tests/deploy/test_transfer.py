@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.transport.frames import CHUNK_BYTES, collect, first_frame, frames
 from hatdfed.errors import WireError
-from hatdfed.server.message import MAGIC, Message, pack, pack_parts, tensor_parts, unpack
+from hatdfed.server.message import MAGIC, Message, pack, pack_parts, pack_tensors, unpack
 
 LIMIT = 10**6
 
@@ -118,7 +118,7 @@ def test_messages_are_what_the_library_of_the_format_reads_and_writes():
         "place": np.array([3], dtype=np.int32),
         "none": np.zeros(0, dtype=np.float64),
     }
-    for found in (load(b"".join(tensor_parts(tensors, {"a": "b"}))), unpack(with_header(tensors)).payload):
+    for found in (load(b"".join(pack_tensors(tensors, {"a": "b"}))), unpack(with_header(tensors)).payload):
         assert found.keys() == tensors.keys()
         for name, array in tensors.items():
             np.testing.assert_array_equal(found[name], array)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hatdfed.data.datasets import DATASETS
 from hatdfed.errors import ConfigError
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import merge_layers, notes, parse_assignment, read_config, resolve, validated
+from hatdfed.setup.layers import collect_notes, merge_layers, parse_assignment, read_config, resolve, validate
 from hatdfed.setup.methods import METHODS
 
 layers = st.fixed_dictionaries(
@@ -32,7 +32,7 @@ layers = st.fixed_dictionaries(
 def test_a_resolved_config_survives_yaml_and_resolves_to_itself(layer):
     config = resolve(layer)
     again = yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json")))
-    assert validated(again) == config
+    assert validate(again) == config
     assert resolve(again) == config
 
 
@@ -127,7 +127,7 @@ def test_a_config_that_cannot_be_used_is_named(tmp_path):
 
 def test_what_is_missing_is_named():
     with pytest.raises(ConfigError, match=r"^policy\.name is missing\.$"):
-        validated({"policy": {}})
+        validate({"policy": {}})
 
 
 def test_set_reads_yaml_values_and_dotted_keys():
@@ -139,9 +139,9 @@ def test_set_reads_yaml_values_and_dotted_keys():
 
 
 def test_a_fractional_budget_and_a_leak_are_told():
-    assert any("7 are drawn" in note or "8 are drawn" in note for note in notes(resolve({"link_share": 0.37})))
-    assert any("test set" in note for note in notes(resolve({"method": "hat-dfed-released"})))
-    assert notes(resolve({})) == []
+    assert any("7 are drawn" in note or "8 are drawn" in note for note in collect_notes(resolve({"link_share": 0.37})))
+    assert any("test set" in note for note in collect_notes(resolve({"method": "hat-dfed-released"})))
+    assert collect_notes(resolve({})) == []
 
 
 def test_every_setting_is_documented_or_speaks_for_itself():
@@ -153,7 +153,7 @@ def test_the_papers_model_bits_are_for_the_papers_networks(dataset, bits):
     for network in ("paper-cnn", "paper-cnn-relu"):
         config = resolve({"dataset": dataset, "network": network})
         assert config.energy.model_bits == bits
-        assert not [note for note in notes(config) if "network" in note]
+        assert not [note for note in collect_notes(config) if "network" in note]
     assert resolve({"dataset": dataset}).energy.model_bits == bits
     assert resolve({"dataset": dataset, "network": "linear"}).energy.model_bits == "actual"
     assert resolve({"dataset": dataset, "network": "of-a-plug-in"}).energy.model_bits == "actual"
@@ -163,14 +163,16 @@ def test_the_papers_model_bits_are_for_the_papers_networks(dataset, bits):
 
 def test_a_network_that_the_price_list_is_not_for_is_noted():
     own = {"dataset": "fashion-mnist", "network": "linear"}
-    (note,) = [note for note in notes(resolve(own)) if "network" in note]
+    (note,) = [note for note in collect_notes(resolve(own)) if "network" in note]
     assert "17.33" in note
     assert "8.67" in note
     assert "paper-cnn" in note
     prices = {"weak_joules_per_sample": 0.2, "strong_joules_per_sample": 0.1}
-    assert not [note for note in notes(resolve({**own, "energy": prices})) if "network" in note]
+    assert not [note for note in collect_notes(resolve({**own, "energy": prices})) if "network" in note]
     (note,) = [
-        note for note in notes(resolve({**own, "energy": {**prices, "model_bits": 47_200_000}})) if "network" in note
+        note
+        for note in collect_notes(resolve({**own, "energy": {**prices, "model_bits": 47_200_000}}))
+        if "network" in note
     ]
     assert "energy.model_bits" in note
 
@@ -178,4 +180,4 @@ def test_a_network_that_the_price_list_is_not_for_is_noted():
 def test_a_complete_config_keeps_the_price_it_was_played_with():
     played = resolve({"dataset": "fashion-mnist"}).model_dump() | {"network": "linear"}
     assert resolve(played).energy.model_bits == 47_200_000
-    assert validated(played).energy.model_bits == 47_200_000
+    assert validate(played).energy.model_bits == 47_200_000

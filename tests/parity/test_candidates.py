@@ -19,7 +19,7 @@ from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.ray_shards import make_shard
 from hatdfed.setup.build.simulation import make_batch, make_simulation
-from hatdfed.setup.layers import config_budget, notes, resolve
+from hatdfed.setup.layers import collect_notes, config_budget, resolve
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
 FIXED = {
@@ -129,7 +129,7 @@ def test_as_many_candidates_as_others_is_the_run_without_them():
     limited, plain = (run(method="hat-dfed", **{**FIXED, "candidates": d, "rounds": 3}) for d in (11, None))
     assert limited.links == plain.links
     assert limited.summary["accuracy_by_server"] == plain.summary["accuracy_by_server"]
-    assert "leaves none of the 11 others out" in " ".join(notes(limited.config))
+    assert "has no effect: there are only 11 other servers" in " ".join(collect_notes(limited.config))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from hatdfed.cli.tables import difference_table, summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import merge_layers, notes, resolve
+from hatdfed.setup.layers import collect_notes, merge_layers, resolve
 from hatdfed.setup.methods import METHODS
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _check(layer: dict[str, Any], names: list[str], question: dict[str, Any], da
             raise ConfigError(f"A comparison sets {key!r} for each run by itself. Use {option} instead.")
     configs = [resolve(merge_layers(layer, {"method": name})) for name in names]
     check_question(names, **question)
-    for sentence in dict.fromkeys(sentence for config in configs for sentence in notes(config)):
+    for sentence in dict.fromkeys(sentence for config in configs for sentence in collect_notes(config)):
         note(sentence)
     first = configs[0]
     with watch_download() as progress:

@@ -20,7 +20,7 @@ from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import notes, resolve
+from hatdfed.setup.layers import collect_notes, resolve
 
 LogJson = Annotated[
     bool | None, typer.Option("--log-json/--log-text", help="Log as JSON lines; by default unless at a terminal.")
@@ -76,7 +76,7 @@ def coordinator_command(
             "Leave candidates out; it is for simulations of thousands of servers."
         )
     log_to_stderr(as_json=log_json)
-    for sentence in notes(resolved):
+    for sentence in collect_notes(resolved):
         _log.info("%s", sentence)
     if (known := _results(state, resolved)) is not None:
         _log.info("This run has all its rounds already. Set more rounds to go on, or choose another --state.")

@@ -32,7 +32,7 @@ from hatdfed.cli.shown import Asked, shown_live
 from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
-from hatdfed.setup.layers import notes, resolve
+from hatdfed.setup.layers import collect_notes, resolve
 
 if TYPE_CHECKING:
     from hatdfed.data.datasets.base import Progress
@@ -90,7 +90,7 @@ def run_command(
 def _tell_what_happened(result: RunResult) -> None:
     """Notes that could not be told at the start, as of models that were refused because they held no numbers."""
     for sentence in result.summary["notes"]:
-        if sentence not in notes(result.config):
+        if sentence not in collect_notes(result.config):
             note(sentence)
 
 
@@ -98,7 +98,7 @@ def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], aske
     from hatdfed.runs.play import run
 
     config = resolve(layer)
-    for sentence in notes(config):
+    for sentence in collect_notes(config):
         note(sentence)
     folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
     with _watched(folder, asked) as (progress, on_round):

@@ -1,1 +1,1 @@
-"""Data sets, how they are shared out to servers and devices, and data of one's own."""
+"""Data sets, how they are split over servers and devices, and a server's own data."""

@@ -1,4 +1,4 @@
-"""The simulated devices of one server: what they bring in a round, and what the server makes of it."""
+"""The simulated devices of one server, and the training data that they send in a round."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from hatdfed.core.availability import is_present
 from hatdfed.randomness import stream, torch_seed
-from hatdfed.server.work import Batch, Gathered, Indices, Work, WorkPlan
+from hatdfed.server.work import Batch, Indices, LazyBatches, Work, WorkPlan
 
 
 @dataclass(frozen=True)
 class LocalWork:
-    """How a server works on a round's data (D4, D15)."""
+    """How a server collects and trains on a round's data (D4, D15)."""
 
     num_devices: int = 30
     samples_per_round: int = 60
@@ -25,12 +25,12 @@ class LocalWork:
     batch_size: int = 64
     probe_size: int = 16  # B
     probe_top_up: bool = False  # fill the probe with own images that no device sent
-    churn: float = 0.0  # chance of the server to be away; then nobody can connect to it
+    churn: float = 0.0  # probability that the server is absent; then no device can connect to it
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedDevices:
-    """One server's data: a shard of the pool, of which the connected devices bring a part each round."""
+    """One server's data: a shard of the pool, of which the connected devices send a part in each round."""
 
     pool: Batch  # the training images of all servers
     shard: Indices  # those that this server owns
@@ -42,20 +42,20 @@ class SimulatedDevices:
 
     @cached_property
     def label_counts(self) -> Tensor:
-        """[C] images of each label in the shard."""
+        """[C] number of images of each label in the shard."""
         labels = self.pool.y[torch.from_numpy(self.shard)]
         return torch.bincount(labels, minlength=self.num_classes)
 
     @property
     def largest_batch(self) -> int:
-        """When every device connects."""
+        """Size of the largest possible batch, when every device connects."""
         return min(self.settings.batch_size, self.settings.samples_per_round, len(self.shard))
 
     def work(self, t: int) -> Work:
-        """The round's data, in batches."""
+        """Collect the data of round t, in batches."""
         plan = self.plan(t)
         return Work(
-            batches=Gathered(self._take, plan.batches),
+            batches=LazyBatches(self._take, plan.batches),
             num_samples=plan.num_samples,
             devices_online=plan.devices_online,
             probe=self._take(plan.probe),
@@ -65,7 +65,7 @@ class SimulatedDevices:
         )
 
     def plan(self, t: int) -> WorkPlan:
-        """Which images of the pool; every part is a function of (seed, server, t) alone."""
+        """Choose the round's images, as indices into the pool; a function of (seed, server, t) alone."""
         collected, devices_online = self._collect(t)
         return WorkPlan(
             batches=tuple(self.shard[chosen] for chosen in self._batches(t, collected)),
@@ -76,12 +76,12 @@ class SimulatedDevices:
         )
 
     def _collect(self, t: int) -> tuple[Indices, int]:
-        """Cut the round's samples into one part a device; the devices that connect, A^d ~ Bern(ρ), send theirs."""
+        """Split the round's samples over the devices; those that connect, A^d ~ Bern(ρ), send theirs."""
         rng = stream(self.seed, "devices", t, self.server)
         samples = rng.permutation(len(self.shard))[: self.settings.samples_per_round]
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
         online &= is_present(self.seed, t, self.server, self.settings.churn)
-        return samples[online[_device_of(len(samples), self.settings.num_devices)]], int(online.sum())
+        return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(online.sum())
 
     def _batches(self, t: int, collected: Indices) -> list[Indices]:
         rng = stream(self.seed, "batches", t, self.server)
@@ -93,7 +93,7 @@ class SimulatedDevices:
         return batches
 
     def _probe(self, t: int, collected: Indices) -> Indices:
-        """B of the round's samples; of the server's own images when no device came (D15)."""
+        """Choose B of the round's samples, or of the server's own images when no device connected (D15)."""
         rng = stream(self.seed, "probe", t, self.server)
         probe = rng.permutation(collected)[: self.settings.probe_size]
         missing = self.settings.probe_size - len(probe)
@@ -108,8 +108,8 @@ class SimulatedDevices:
 
 
 @lru_cache
-def _device_of(num_samples: int, num_devices: int) -> Indices:
-    """Which device holds each of the round's samples: parts in order, as equal as can be."""
+def _assign_devices(num_samples: int, num_devices: int) -> Indices:
+    """Assign each of the round's samples to a device: consecutive parts, as equal in size as possible."""
     return np.repeat(
         np.arange(num_devices), [len(part) for part in np.array_split(np.arange(num_samples), num_devices)]
     )

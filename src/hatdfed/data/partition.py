@@ -1,4 +1,4 @@
-"""Who holds which images: label skew between servers, and the validation sample they share."""
+"""Which server owns which images: label skew, natural splits, and the validation sample that all servers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hatdfed.randomness import stream
 Indices = NDArray[np.int64]
 
 
-def label_skewed_shards(
+def draw_label_skewed_shards(
     labels: Indices,
     *,
     seed: int,
@@ -21,10 +21,10 @@ def label_skewed_shards(
     disjoint: bool = False,
     label_groups: int = 1,
 ) -> list[Indices]:
-    """For each server the images it owns: r_i ~ Dir(λ), then a multinomial draw of its labels (D1).
+    """Draw the images that each server owns: r_i ~ Dir(λ), then a multinomial draw of its labels (D1).
 
-    Images are drawn without replacement inside a server; servers may share images unless `disjoint`. With several
-    `label_groups`, servers and labels are dealt out to them in turn, and a server owns labels of its group only.
+    Images are drawn without replacement within a server; servers may share images unless `disjoint`. With several
+    `label_groups`, servers and labels are assigned to the groups in turn, and a server owns labels of its group only.
     """
     _check_sizes(len(labels), num_servers, images_per_server, disjoint=disjoint)
     by_label = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
@@ -40,7 +40,7 @@ def label_skewed_shards(
             len(pool) if label % label_groups == server % label_groups else 0 for label, pool in enumerate(by_label)
         ]
         _check_group(sum(available), images_per_server, label_groups)
-        counts = _label_counts(rng, available, images_per_server, label_concentration)
+        counts = _draw_label_counts(rng, available, images_per_server, label_concentration)
         chosen = [rng.choice(pool, size=count, replace=False) for pool, count in zip(by_label, counts, strict=True)]
         shard = np.concatenate(chosen)
         rng.shuffle(shard)
@@ -50,8 +50,8 @@ def label_skewed_shards(
     return shards
 
 
-def grouped_shards(groups: Indices, *, seed: int, num_servers: int, images_per_server: int) -> list[Indices]:
-    """A natural split: every person or place belongs to one server, which owns at most so many of its images."""
+def split_by_group(groups: Indices, *, seed: int, num_servers: int, images_per_server: int) -> list[Indices]:
+    """Split by person or place: each belongs to one server, which owns at most `images_per_server` images."""
     names = stream(seed, "groups").permutation(np.unique(groups))
     if num_servers > len(names):
         raise ConfigError(
@@ -65,8 +65,8 @@ def grouped_shards(groups: Indices, *, seed: int, num_servers: int, images_per_s
     return shards
 
 
-def validation_sample(pool_size: int, *, seed: int, size: int) -> Indices:
-    """One sample for all servers and rounds of a seed: drawing it anew would add noise to every accuracy gain (D3)."""
+def draw_validation_sample(pool_size: int, *, seed: int, size: int) -> Indices:
+    """Draw one sample for all servers and rounds of a seed: a new one each round would add noise to every gain (D3)."""
     if size > pool_size:
         raise ConfigError(
             f"validation_images is {size}, but the data set holds back {pool_size} images for validation. "
@@ -75,8 +75,8 @@ def validation_sample(pool_size: int, *, seed: int, size: int) -> Indices:
     return np.sort(stream(seed, "validation").choice(pool_size, size=size, replace=False))
 
 
-def _label_counts(rng: np.random.Generator, available: list[int], total: int, concentration: float) -> list[int]:
-    """How many images of each label; what a label cannot supply goes to the others in proportion."""
+def _draw_label_counts(rng: np.random.Generator, available: list[int], total: int, concentration: float) -> list[int]:
+    """Draw how many images of each label; what a label cannot supply goes to the others in proportion."""
     shares = rng.dirichlet(np.full(len(available), concentration))
     room = np.array(available)
     counts = np.zeros(len(available), dtype=np.int64)

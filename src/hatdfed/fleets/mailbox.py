@@ -21,7 +21,7 @@ from hatdfed.core.fleet import Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import WireError
 from hatdfed.server.codecs.base import payload_bits
-from hatdfed.server.exchange import Postmark, Received, accept, inbox_of, packed, server_report
+from hatdfed.server.exchange import MessageContext, Received, accept, make_inbox, make_server_report, pack_offer
 from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
 from hatdfed.server.work import Batch, DataSource, Work
 
@@ -43,7 +43,7 @@ class MailboxFleet:
         self._program = program
         self._sources = sources
         self._prices = prices
-        self._mark = Postmark(run, codec_name)
+        self._mark = MessageContext(run, codec_name)
         self._channel = channel
         self._servers = [program.start(seed) for seed in initial_seeds]
         self._before: tuple[int, list[ServerState]] | None = None  # the last round played, and the servers before it
@@ -95,13 +95,13 @@ class MailboxFleet:
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
         if exchange.known:
             servers = tuple(_remembered(servers[i], i, exchange) for i in everyone)
-        inboxes = [inbox_of(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
+        inboxes = [make_inbox(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
         self._before = (plan.t, before)
         self._servers = [server for server, _ in merged]
         return RoundReport(
             tuple(
-                server_report(
+                make_server_report(
                     verdict,
                     works[i],
                     mailboxes[i],
@@ -141,7 +141,7 @@ class MailboxFleet:
                 addressed, known = self._program.address(servers[sender], offer, receiver)
                 done.shares[sender][receiver] = payload_bits(addressed.payload) / (32 * self.num_params)
                 if addressed is not last:  # most codecs send the same to everybody
-                    data, last = packed(addressed, self._mark, t=plan.t, sender=sender), addressed
+                    data, last = pack_offer(addressed, self._mark, t=plan.t, sender=sender), addressed
                 try:
                     received = self._accept(plan, sender, self._channel(data), servers[receiver].known_of.get(sender))
                 except WireError as error:

@@ -25,7 +25,7 @@ from hatdfed.runs.summary import personal_accuracy, summarise
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import Simulation
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import considered_links, notes
+from hatdfed.setup.layers import collect_notes, considered_links
 
 OnRound = Callable[[Config, RoundRecord], None]
 
@@ -118,7 +118,7 @@ class Session:
         personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
         summary = summarise(config, correct.mean(axis=1), personal, rounds)
         summary["computed_by"] = {**self._placement.described, "kernels": simulation.fleet.kernels}
-        summary["notes"] = notes(config)
+        summary["notes"] = collect_notes(config)
         if simulation.fleet.refused:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(simulation.fleet.refused.items()))
             summary["notes"].append(f"Models were refused by their receivers: {counts}.")

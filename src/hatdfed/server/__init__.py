@@ -1,1 +1,1 @@
-"""One edge server: train, offer, merge; and what it is put together from."""
+"""One edge server (train, offer, merge) and its components."""

@@ -1,8 +1,8 @@
-"""How a server merges what it holds: its own model in slot 0, received ones behind it.
+"""Aggregation: how a server merges its own model (slot 0) with the models that it received (the other slots).
 
-Every rule gives weights that are at least 0 and sum to 1 over the models that are present, so a constant stays
-constant and an absent model changes nothing. Written for one server, without branches on values, so that it can be
-lifted to many.
+The weights of every rule are at least 0 and sum to 1 over the models that are present, so equal models stay as they
+are and an absent model has no effect. Rules are written for one server without branches on values, so that `torch.vmap`
+can apply them to many servers at once.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch import Tensor
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.registry import Registry
 
-_PIECE = 1 << 18  # numbers of a model that are merged at once: all would take as much memory again as the models
+_CHUNK = 1 << 18  # parameters that are merged at once: all at once would need as much memory again as the models
 
 
 class Inbox(NamedTuple):
-    """What one server holds at merge time; slot 0 is its own model."""
+    """The models of one server when it merges; slot 0 is its own model."""
 
     models: Tensor  # [D, P]
     num_samples: Tensor  # [D] that each model was trained on in this round
-    mixing: Tensor  # [D] weight that the plan gave the link, or nan
-    mass: Tensor  # [D] push-sum mass that came along; 1 for every other method
-    present: Tensor  # [D] False: padding, or a model that never came
+    mixing: Tensor  # [D] mixing weight of the link in the round's plan, or nan
+    mass: Tensor  # [D] push-sum mass of each message; 1 for every other method
+    present: Tensor  # [D] False: padding, or a model that did not arrive
 
 
 class Probe(NamedTuple):
-    """How the models did on a small sample of the server's own data."""
+    """Losses of the models on a small sample of the server's own data."""
 
     losses: Tensor  # [D, Q] of each model on each sample
     valid: Tensor  # [Q] False: padding
@@ -55,7 +55,7 @@ class Probe(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The new model and how it came about."""
+    """The merged model and the weights that it was computed with."""
 
     model: Tensor  # [P]
     importance: Tensor  # [D] weights, 0 where absent
@@ -63,19 +63,19 @@ class Merged(NamedTuple):
 
 
 class Aggregator(Protocol):
-    """Merges an inbox; frozen hyper-parameters, no state."""
+    """Merges an inbox. Has frozen hyper-parameters and no state."""
 
     needs_probe: ClassVar[bool]  # whether `probe` must be measured
     needs_plan: ClassVar[bool]  # whether the policy must give mixing weights
-    splits_mass: ClassVar[bool]  # whether senders hand out shares of their push-sum mass
-    averages: ClassVar[bool]  # whether the new model is always Σ importance·model, so that weights are enough
+    splits_mass: ClassVar[bool]  # whether senders split their push-sum mass between themselves and their receivers
+    averages: ClassVar[bool]  # whether the new model is always Σ importance·model, so that the weights are enough
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """The merged model."""
+        """Merge the models in the inbox."""
 
 
 class Rule:
-    """What most rules have in common: they need nothing but the inbox."""
+    """Base class of aggregators; by default a rule needs nothing but the inbox."""
 
     needs_probe: ClassVar[bool] = False
     needs_plan: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class Rule:
 
 
 class AveragingRule(Rule):
-    """A rule that goes through `weighted`."""
+    """Base class of aggregators that return `weighted(weights, inbox)`."""
 
     averages: ClassVar[bool] = True
 
@@ -93,14 +93,14 @@ class AveragingRule(Rule):
 class Importance(AveragingRule):
     """Importance-aware aggregation, Eqs. (19)–(21): q = β·(quality) + (1 − β)·(volume).
 
-    Quality is a softmax over the models' losses on the server's probe, volume is about how much data each was trained
-    on. The paper prints one form, its text argues for a second and the released code has a third: each is a choice.
+    Quality is a softmax over the models' losses on the server's probe, volume depends on how much data each model was
+    trained on. The formula in the paper, its text and the released code differ; each of the three can be chosen.
     """
 
     quality_share: float = 0.4  # β
-    loss_order: str = "low-first"  # D16: which losses weigh more
-    loss_scale: str = "per-sample"  # D17: what stands inside the softmax
-    volume: str = "share"  # D17, D18
+    loss_order: str = "low-first"  # D16: whether low or high losses get more weight
+    loss_scale: str = "per-sample"  # D17: scale of the losses inside the softmax
+    volume: str = "share"  # D17, D18: weight by data volume
 
     needs_probe: ClassVar[bool] = True
 
@@ -112,7 +112,7 @@ class Importance(AveragingRule):
         require_one_of("aggregator.volume", self.volume, _VOLUMES)
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """Eq. (21) with the weights of Eq. (20)."""
+        """Merge by Eq. (21) with the weights of Eq. (20)."""
         if probe is None:
             raise ValueError("importance-aware aggregation needs a probe")
         quality = _softmax_present(_LOSS_ORDERS[self.loss_order] * _LOSS_SCALES[self.loss_scale](probe), inbox.present)
@@ -122,25 +122,25 @@ class Importance(AveragingRule):
 
 @dataclass(frozen=True)
 class Uniform(AveragingRule):
-    """The plain average of everything that is there."""
+    """The unweighted mean of all models present."""
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """Equal weights."""
+        """Merge with equal weights."""
         return weighted(inbox.present / inbox.present.sum(), inbox)
 
 
 @dataclass(frozen=True)
 class BySamples(AveragingRule):
-    """The average weighted by how many samples each model was trained on; equal weights if nobody trained."""
+    """The mean weighted by the number of samples each model was trained on; equal weights if none was trained."""
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """Weights n / Σn."""
+        """Merge with weights n / Σn."""
         return weighted(_sample_share(inbox), inbox)
 
 
 @dataclass(frozen=True)
 class BestBySamples(AveragingRule):
-    """One's own model and the few received ones that do best on the probe, weighted by samples (PENS)."""
+    """The server's own model and the received ones with the lowest loss on the probe, weighted by samples (PENS)."""
 
     best: int = 2  # received models that are kept
 
@@ -151,35 +151,35 @@ class BestBySamples(AveragingRule):
             raise ConfigError(f"aggregator.best is {self.best}, but must be at least 1.")
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """Ties go to the lower slot."""
+        """Merge the best models; of equal losses the lower slot wins."""
         if probe is None:
             raise ValueError("keeping the best models needs a probe")
         loss = torch.where(inbox.present, probe.mean, torch.inf)[1:]
-        place = torch.argsort(torch.argsort(loss, stable=True), stable=True)
-        kept = torch.cat([inbox.present[:1], (place < self.best) & inbox.present[1:]])
+        rank = torch.argsort(torch.argsort(loss, stable=True), stable=True)
+        kept = torch.cat([inbox.present[:1], (rank < self.best) & inbox.present[1:]])
         return weighted(_sample_share(inbox._replace(present=kept)), inbox._replace(present=kept))
 
 
 @dataclass(frozen=True)
 class ByPlan(AveragingRule):
-    """The weights that the topology's plan gave; what did not arrive goes to the server's own model."""
+    """The mixing weights of the topology; the weight of a model that did not arrive goes to the server's own."""
 
     needs_plan: ClassVar[bool] = True
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """Mixing weights of a doubly stochastic plan, row by row."""
+        """Merge with one row of a doubly stochastic mixing matrix."""
         received = torch.where(inbox.present, inbox.mixing, 0.0)[1:]
         return weighted(torch.cat([1 - received.sum(dim=-1, keepdim=True), received], dim=-1), inbox)
 
 
 @dataclass(frozen=True)
 class PushSum(AveragingRule):
-    """Models weighted by the mass that came with them, which undoes the bias of a directed graph."""
+    """Models weighted by their push-sum mass, which corrects the bias of a directed graph."""
 
     splits_mass: ClassVar[bool] = True
 
     def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """z = Σ mass·z / Σ mass, and the masses add up."""
+        """Merge by z = Σ mass·z / Σ mass; the new mass is the sum."""
         mass = torch.where(inbox.present, inbox.mass, 0.0)
         merged = weighted(mass / mass.sum(), inbox)
         return merged._replace(mass=mass.sum())
@@ -203,19 +203,19 @@ AGGREGATORS: Registry[type[Aggregator]] = Registry(
 
 
 def weighted(weights: Tensor, inbox: Inbox) -> Merged:
-    """Σ q·m over the models present, Eq. (21)."""
+    """Merge with these weights: Σ q·m over the models present, Eq. (21)."""
     weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
     counts, models = (weights != 0)[:, None], inbox.models
     merged = torch.empty_like(models[0])
-    for start in range(0, models.shape[-1], _PIECE):
-        piece = slice(start, start + _PIECE)
-        # A model without weight may hold anything, and 0 times that need not be 0.
+    for start in range(0, models.shape[-1], _CHUNK):
+        piece = slice(start, start + _CHUNK)
+        # A model of weight 0 may hold NaN or infinity, and 0 times that is NaN.
         merged[piece] = weights @ torch.where(counts, models[:, piece], 0.0)
     return Merged(merged, weights, torch.ones((), dtype=torch.float64, device=models.device))
 
 
 def _softmax_present(scores: Tensor, present: Tensor) -> Tensor:
-    """Softmax over the models present; a score that is no number weighs nothing, if another one is."""
+    """Softmax over the models present; those whose score is not finite get weight 0, unless all are not finite."""
     known = present & torch.isfinite(scores)
     counted = torch.where(known.any(dim=-1, keepdim=True), known, present)
     return torch.softmax(torch.where(counted, torch.nan_to_num(scores, nan=0.0), -torch.inf), dim=-1)
@@ -228,12 +228,12 @@ def _sample_share(inbox: Inbox) -> Tensor:
 
 
 def _softmax_of_counts(inbox: Inbox) -> Tensor:
-    """As printed: a difference of 8 samples is a factor of e^8."""
+    """Volume as printed: a difference of 8 samples is a factor of e^8."""
     return _softmax_present(inbox.num_samples.to(torch.float64), inbox.present)
 
 
 def _equal_counts(inbox: Inbox) -> Tensor:
-    """As released: the receiver's own count stands for every sender's, so all weigh the same (D18)."""
+    """Volume as released: the receiver's own count is used for every sender, so all weights are equal (D18)."""
     return inbox.present / inbox.present.sum()
 
 

@@ -1,7 +1,7 @@
 """Dropout whose masks are a function of (seed, step, layer, sample, unit): the same in every fleet, on every device.
 
-A generator would give other masks for another device, another batching or another order of servers. Here every unit's
-fate is a hash of where it stands, in integers, so a server's round can be replayed anywhere.
+A random generator would give other masks on another device, with another batching or another order of servers. Here
+whether a unit is kept is an integer hash of its position, so a server's round can be replayed anywhere.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ _MASK = 0xFFFFFFFF
 _LAYERS = 1 << 10  # more than any network has
 
 
-def keep_mask(
+def make_keep_mask(
     seeds: Tensor, *, step: int, layer: int, batch: int, units: int, probability: float
 ) -> Tensor:  # [S] -> [S, batch, units] bool
-    """Which units are kept; each is dropped with `probability`, whatever the others do."""
+    """Compute which units are kept; each is dropped with `probability`, independently of the others."""
     salt = (step * _LAYERS + layer + 1) * 0x9E3779B1 & _MASK
     low, high = (seeds & _MASK), (seeds >> 32) & _MASK
     limit = int(probability * (_MASK + 1))
-    if seeds.device.type == "cpu":  # numpy has integers that wrap at 32 bits by themselves
+    if seeds.device.type == "cpu":  # numpy has unsigned 32-bit integers, whose arithmetic wraps around
         own, other = (part.numpy().astype(np.uint32)[:, None] for part in (low, high))
         place = np.arange(batch * units, dtype=np.uint32)
-        mixed = _scramble_32(_scramble_32(place + _scramble_32(own + np.uint32(salt))) ^ other)
+        mixed = _hash_uint32(_hash_uint32(place + _hash_uint32(own + np.uint32(salt))) ^ other)
         return torch.from_numpy(mixed >= limit).view(len(seeds), batch, units)
     places = torch.arange(batch * units, device=seeds.device)
-    hashed = _scramble((places + _scramble((low + salt) & _MASK)[:, None]) & _MASK)
-    return (_scramble(hashed ^ high[:, None]) >= limit).view(len(seeds), batch, units)
+    hashed = _hash_int64((places + _hash_int64((low + salt) & _MASK)[:, None]) & _MASK)
+    return (_hash_int64(hashed ^ high[:, None]) >= limit).view(len(seeds), batch, units)
 
 
 class SeededDropout(nn.Module):
-    """`nn.Dropout` with such masks; whoever calls it says for which seed and step."""
+    """`nn.Dropout` with these masks; the caller sets `seed` and `step` before each forward pass."""
 
     def __init__(self, probability: float, layer: int) -> None:
         super().__init__()
@@ -43,19 +43,19 @@ class SeededDropout(nn.Module):
         self.step = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zeroes units and scales the others up."""
+        """Zero the dropped units and scale the others up."""
         seeds = torch.tensor([self.seed], dtype=torch.int64, device=x.device)
         units = x[0].numel() if len(x) else 0
-        kept = keep_mask(
+        kept = make_keep_mask(
             seeds, step=self.step, layer=self.layer, batch=len(x), units=units, probability=self.probability
         )
         return x * kept.view(x.shape) / (1 - self.probability)
 
 
-def with_seeded_dropout(module: nn.Module) -> list[SeededDropout]:
-    """Replace every `nn.Dropout` in `module` that drops anything; returns what took their places.
+def replace_dropouts(module: nn.Module) -> list[SeededDropout]:
+    """Replace every `nn.Dropout` in `module` with 0 < p < 1 by a `SeededDropout`; return the new layers.
 
-    They are numbered in the order in which they stand there, one that stands there twice twice.
+    They are numbered in the order of the module's layers; a layer that is used twice is replaced by two.
     """
     replaced: list[SeededDropout] = []
 
@@ -71,15 +71,15 @@ def with_seeded_dropout(module: nn.Module) -> list[SeededDropout]:
     return replaced
 
 
-def _scramble(x: Tensor) -> Tensor:
-    """A 32-bit finaliser: every bit of the result depends on every bit of `x` (kept in int64, where products fit)."""
+def _hash_int64(x: Tensor) -> Tensor:
+    """Finalise a 32-bit hash: every bit of the result depends on every bit of `x` (in int64, where products fit)."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
     return x ^ (x >> 16)
 
 
-def _scramble_32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The same in numbers that wrap; in place but for the first step."""
+def _hash_uint32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Finalise the same hash in uint32 arithmetic; in place but for the first step."""
     x = x ^ (x >> np.uint32(16))
     x *= np.uint32(0x7FEB352D)
     x ^= x >> np.uint32(15)

@@ -1,6 +1,6 @@
-"""One server's post: offers become bytes, bytes become an inbox, a verdict becomes a report.
+"""Exchange of models: packs offers into bytes, unpacks bytes into an inbox, and makes the report of a round.
 
-Shared by every fleet that moves messages, in one process or between machines.
+Shared by every fleet that sends messages, in one process or between machines.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Inbox
 from hatdfed.server.codecs import LinkCodec
 from hatdfed.server.codecs.base import Codec
-from hatdfed.server.message import Buffer, Message, message_overhead, pack_parts, unpack
+from hatdfed.server.message import Buffer, Message, compute_overhead, pack_parts, unpack
 from hatdfed.server.program import Offer, ServerState, Verdict
 from hatdfed.server.work import Work
 
 
 class Received(NamedTuple):
-    """A model that a server accepted."""
+    """A received model that passed all checks."""
 
     model: Tensor  # [P]
     num_samples: int
@@ -35,27 +35,27 @@ class Received(NamedTuple):
 Mailbox = Mapping[int, Received]  # by sender
 
 
-class Postmark(NamedTuple):
-    """What sender and receiver must agree upon before a message counts."""
+class MessageContext(NamedTuple):
+    """Run and codec, on which sender and receiver of a message must agree."""
 
     run: str
     codec: str
 
 
-def packed(offer: Offer, mark: Postmark, *, t: int, sender: int) -> bytes:
-    """The bytes that go to every receiver of `sender`."""
-    return b"".join(packed_parts(offer, mark, t=t, sender=sender))
+def pack_offer(offer: Offer, context: MessageContext, *, t: int, sender: int) -> bytes:
+    """Pack the message of `sender` to its receivers."""
+    return b"".join(pack_offer_parts(offer, context, t=t, sender=sender))
 
 
-def packed_parts(offer: Offer, mark: Postmark, *, t: int, sender: int) -> list[Buffer]:
-    """The same in parts, of which the tensors are those of the offer itself."""
+def pack_offer_parts(offer: Offer, context: MessageContext, *, t: int, sender: int) -> list[Buffer]:
+    """Pack the message in parts, of which the tensors are views of the offer's."""
     payload = {name: tensor.numpy() for name, tensor in offer.payload.items()}
-    return pack_parts(Message(mark.run, t, sender, offer.num_samples, offer.mass, mark.codec, payload))
+    return pack_parts(Message(context.run, t, sender, offer.num_samples, offer.mass, context.codec, payload))
 
 
 def accept(
     data: Buffer,
-    mark: Postmark,
+    context: MessageContext,
     *,
     t: int,
     sender: int,
@@ -68,8 +68,8 @@ def accept(
     `known` is what it has of the sender's model already, for codecs by link. The model may lie in `data`, if that is a
     `bytearray`.
     """
-    message = unpack(data, max_bytes=4 * num_params + message_overhead())
-    if (message.run, message.t, message.sender, message.codec) != (mark.run, t, sender, mark.codec):
+    message = unpack(data, max_bytes=4 * num_params + compute_overhead())
+    if (message.run, message.t, message.sender, message.codec) != (context.run, t, sender, context.codec):
         raise WireError("foreign", "A message belongs to another run, round, sender or codec.")
     payload = {name: torch.from_numpy(array) for name, array in message.payload.items()}
     if isinstance(codec, LinkCodec):
@@ -79,7 +79,7 @@ def accept(
     return Received(model, message.num_samples, message.mass)
 
 
-def inbox_of(
+def make_inbox(
     server: ServerState,
     own: Offer,
     mailbox: Mailbox,
@@ -88,9 +88,9 @@ def inbox_of(
     *,
     models: Tensor | None = None,
 ) -> Inbox:
-    """Server i's own model in slot 0 with the mass it kept, then what came, by sender.
+    """Make the inbox of server i: its own model in slot 0 with the mass it kept, then the received ones by sender.
 
-    `models` are just these, for whoever has them in one tensor already.
+    `models` holds the same models, for callers that have them in one tensor already.
     """
     senders = sorted(mailbox)
     received = [mailbox[sender] for sender in senders]
@@ -104,7 +104,7 @@ def inbox_of(
     )
 
 
-def server_report(
+def make_server_report(
     verdict: Verdict,
     work: Work,
     mailbox: Mailbox,
@@ -113,7 +113,7 @@ def server_report(
     server: int,
     num_servers: int | None,
 ) -> ServerReport:
-    """What the server tells the coordinator: a place for every server, or for those it heard if N is not given."""
+    """Make the server's report to the coordinator: one entry a server, or one a sender if `num_servers` is None."""
     heard = np.array([server, *sorted(mailbox)])
     slots = np.arange(len(heard)) if num_servers is None else heard
     delivered = np.zeros(num_servers or len(heard), dtype=bool)

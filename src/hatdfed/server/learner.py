@@ -1,7 +1,7 @@
 """Any `nn.Module` as pure functions of one flat vector [P].
 
 The vector holds the T trainable parameters first, then the floating-point buffers: batch norm's running means and
-variances travel and are averaged like parameters, its integer step counter does not.
+variances are sent and averaged like parameters, its integer step counter is not.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hatdfed.server.dropout import with_seeded_dropout
+from hatdfed.server.dropout import replace_dropouts
 from hatdfed.server.optimisers import Optimiser, OptimiserState
 from hatdfed.server.work import Batch
 
-# Numbers in a forward pass, as in 100 images of 28×28: ten such passes are twice as fast as one over 1,000, whose
-# buffers the allocator returns to the system and faults in again every time.
+# Input values of one forward pass, as many as in 100 images of 28×28: ten such passes are twice as fast as one over
+# 1,000 images, whose buffers the allocator returns to the system and faults in again every time.
 EVALUATION_NUMBERS = 100 * 28 * 28
-_PIECE = 1 << 14  # numbers that an optimiser moves at once: few enough for a cache, and for memory that is kept
+_CHUNK = 1 << 14  # parameters that an optimiser updates at once: few enough for the cache and for reused memory
 
 
 class Learner:
-    """Initialises, trains and judges models of one architecture; it holds no model itself."""
+    """Initialises, trains and evaluates models of one architecture; it holds no model itself."""
 
     def __init__(self, make_module: Callable[[], nn.Module], optimiser: Optimiser, *, xavier: bool = True) -> None:
         self._make_module = make_module
@@ -38,40 +38,41 @@ class Learner:
             module = make_module()
         self._eval_module = copy.deepcopy(module).eval()
         self._train_module = module.train()
-        self._dropouts = with_seeded_dropout(module)
+        self._dropouts = replace_dropouts(module)
         buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
         self._trainable = _Layout.of(module.named_parameters())
         self._buffers = _Layout.of(buffers)
-        self._places = [self._place(name) for name in self._trainable.names]
-        self._cancelled = frozenset(cancelled_biases(module))
-        self.moved = tuple(name for name in self._trainable.names if name not in self._cancelled)  # what training moves
+        self._slices = [self._find_slice(name) for name in self._trainable.names]
+        self._cancelled = frozenset(find_cancelled_biases(module))
+        # Names of the parameters that training changes.
+        self.moved = tuple(name for name in self._trainable.names if name not in self._cancelled)
         self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
 
     @property
     def num_trainable(self) -> int:
-        """T, what the optimiser moves."""
+        """T: number of parameters that the optimiser updates."""
         return sum(self._trainable.sizes)
 
     @property
     def num_params(self) -> int:
-        """P, what travels."""
+        """P: number of parameters that are sent."""
         return self.num_trainable + sum(self._buffers.sizes)
 
     @property
     def module(self) -> nn.Module:
-        """The architecture, in evaluation mode; its own parameters mean nothing."""
+        """The module in evaluation mode; the values of its own parameters are not used."""
         return self._eval_module
 
     @property
     def layout(self) -> dict[str, tuple[int, torch.Size]]:
-        """Where each tensor starts in the flat vector, and its shape."""
+        """Offset in the flat vector and shape of each tensor."""
         names = (*self._trainable.names, *self._buffers.names)
         shapes = (*self._trainable.shapes, *self._buffers.shapes)
         starts = accumulate((shape.numel() for shape in shapes), initial=0)
         return {name: (start, shape) for name, start, shape in zip(names, starts, shapes, strict=False)}
 
     def init(self, seed: int) -> Tensor:  # -> [P]
-        """A fresh model: Xavier weights and zero biases, or the module's own initialisation."""
+        """Initialise a model: Xavier weights and zero biases, or the module's own initialisation."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             module = self._make_module()
@@ -91,11 +92,12 @@ class Learner:
         offset: Tensor | None = None,
         spend: bool = False,
     ) -> tuple[Tensor, OptimiserState]:
-        """One optimiser step for each batch, Eq. (2); `seed` is for dropout and the like, `offset` for the loss.
+        """Train with one optimiser step for each batch, Eq. (2).
 
-        With `spend` the moments in `state` are overwritten instead of copied, for whoever needs them no more.
+        `seed` is for dropout and other random layers, `offset` is added to the logits in the loss. With `spend` the
+        moments in `state` are overwritten instead of copied, for callers that do not need them any more.
         """
-        # One copy, changed in place from here on: a small machine has no room for one a step.
+        # One copy, updated in place from here on: a small machine has no memory for one copy a step.
         params = params.detach().clone()
         if not spend:
             state = OptimiserState(state.step, state.first.clone(), state.second.clone())
@@ -113,36 +115,36 @@ class Learner:
 
     @torch.no_grad()
     def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, classes]
-        """What the model answers, in evaluation mode."""
+        """Compute the logits in evaluation mode."""
         trainable, buffers = self._parts(params)
         parts = torch.split(x, max(1, EVALUATION_NUMBERS // x[0].numel()) if len(x) else 1)
         return torch.cat([self._call(self._eval_module, trainable, buffers, part) for part in parts])
 
     def losses(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n]
-        """Cross-entropy of each sample on its own."""
+        """Compute the cross-entropy of each sample."""
         return F.cross_entropy(self.logits(params, batch.x), batch.y, reduction="none")
 
     def accuracy(self, params: Tensor, batch: Batch) -> float:
-        """Share of samples answered rightly."""
+        """Compute the share of correctly classified samples."""
         return float(self.correct(params, batch).double().mean())
 
     def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
-        """Cosine between the first model and each, parameter tensor by parameter tensor, then averaged."""
-        places = [self._place(name) for name in self.moved]
+        """Compute the cosine similarity of the first model to each, averaged over parameter tensors."""
+        places = [self._find_slice(name) for name in self.moved]
         parts = [models[:, start:stop] for start, stop in places]
         return torch.stack([F.cosine_similarity(part[:1], part, dim=1) for part in parts]).mean(dim=0)
 
     def correct(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n] bool
-        """Which samples are answered rightly."""
+        """Compute which samples are classified correctly."""
         return self.logits(params, batch.x).argmax(dim=1) == batch.y
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
-        """The model under the names of its module, for export."""
+        """Return the model as a `state_dict` of its module, for export."""
         trainable, buffers = self._parts(params)
         views = {**self._trainable.views(trainable), **self._buffers.views(buffers)}
         return {name: view.clone() for name, view in views.items()}
 
-    def _place(self, name: str) -> tuple[int, int]:
+    def _find_slice(self, name: str) -> tuple[int, int]:
         start, shape = self.layout[name]
         return start, start + shape.numel()
 
@@ -155,18 +157,17 @@ class Learner:
         state: OptimiserState,
         step_scale: float,
     ) -> None:
-        """One step, in place; the gradients are gone before the next begins."""
+        """Take one step in place; its gradients are freed before the next one."""
         gradients = self._gradients(trainable, buffers, batch, offset)
-        for (start, stop), gradient in zip(self._places, gradients, strict=True):
+        for (start, stop), gradient in zip(self._slices, gradients, strict=True):
             moments = OptimiserState(state.step, state.first[start:stop], state.second[start:stop])
             _step_in_place(self.optimiser, trainable[start:stop], gradient.view(-1), moments, step_scale)
 
     def _gradients(self, trainable: Tensor, buffers: Tensor, batch: Batch, offset: Tensor | None) -> list[Tensor]:
-        """Of the loss, tensor by tensor: as one vector they would be there twice."""
+        """Compute the gradients of the loss, tensor by tensor: one flat vector would need a second copy."""
         leaves = {name: view.detach().requires_grad_() for name, view in self._trainable.views(trainable).items()}
         logits = self._forward(self._train_module, leaves, buffers, batch.x)
-        answers = logits if offset is None else logits + offset
-        loss = F.cross_entropy(answers, batch.y)
+        loss = F.cross_entropy(logits if offset is None else logits + offset, batch.y)
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return [
             torch.zeros_like(gradient) if name in self._cancelled else gradient.contiguous()
@@ -187,7 +188,7 @@ class Learner:
 
 
 class _Layout(NamedTuple):
-    """Where each named tensor lies in a flat vector."""
+    """Names and shapes of the tensors in a flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -203,7 +204,7 @@ class _Layout(NamedTuple):
         )
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The named tensors as views: writing to one writes to `flat`."""
+        """Return the named tensors as views of `flat`."""
         parts = flat.split_with_sizes(list(self.sizes))
         return {n: part.view(shape) for n, shape, part in zip(self.names, self.shapes, parts, strict=True)}
 
@@ -211,20 +212,20 @@ class _Layout(NamedTuple):
 def _step_in_place(
     optimiser: Optimiser, params: Tensor, gradient: Tensor, state: OptimiserState, step_scale: float
 ) -> None:
-    """One step in pieces that fit into a cache, so that what the optimiser makes on the way is small."""
-    for start in range(0, len(params), _PIECE):
-        piece = slice(start, start + _PIECE)
-        here = OptimiserState(state.step, state.first[piece], state.second[piece])
-        moved, after = optimiser.step(params[piece], gradient[piece], here)
+    """Take one step in chunks that fit into the cache, so that the optimiser's intermediate results are small."""
+    for start in range(0, len(params), _CHUNK):
+        piece = slice(start, start + _CHUNK)
+        moments = OptimiserState(state.step, state.first[piece], state.second[piece])
+        moved, after = optimiser.step(params[piece], gradient[piece], moments)
         params[piece] = moved if step_scale == 1 else torch.lerp(params[piece], moved, step_scale)
         state.first[piece], state.second[piece] = after.first, after.second
 
 
-def cancelled_biases(module: nn.Module) -> list[str]:
-    """Biases right in front of a batch norm that trains: it subtracts them again, so their gradient is zero.
+def find_cancelled_biases(module: nn.Module) -> list[str]:
+    """Find biases directly before a batch norm, which subtracts them again, so that their gradient is zero.
 
-    Computed, it would be round-off, which Adam blows up to steps of full length: noise that differs from machine to
-    machine. So nobody computes it.
+    A computed gradient would be round-off error, which Adam scales up to steps of full length: noise that differs from
+    machine to machine. So these gradients are set to zero.
     """
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     places = [
@@ -236,11 +237,11 @@ def cancelled_biases(module: nn.Module) -> list[str]:
     ]
     known = dict(module.named_parameters())
     used = Counter(id(layer) for parent in module.modules() for layer in parent._modules.values())
-    return [name for name, layer in places if name in known and used[id(layer)] == 1]  # not one that serves elsewhere
+    return [name for name, layer in places if name in known and used[id(layer)] == 1]  # unless also used elsewhere
 
 
 def _xavier_in_place(module: nn.Module) -> None:
-    """Glorot and Bengio's uniform weights for every matrix and kernel, zero for the biases that go with them."""
+    """Initialise every matrix and kernel with Glorot and Bengio's uniform weights and its bias with zeros."""
     for layer in module.modules():
         weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
         if isinstance(weight, nn.Parameter) and weight.dim() > 1:

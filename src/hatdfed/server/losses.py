@@ -1,6 +1,6 @@
-"""The plug point of local training: cross-entropy of the logits plus what a loss adds to them.
+"""Losses of local training: cross-entropy of the logits plus an offset.
 
-What is added depends on the server's own labels only, is there while training, and not when a model is judged.
+The offset depends on the server's own labels only and is used in training, not in evaluation.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from hatdfed.registry import Registry
 
 
 class LocalLoss(Protocol):
-    """How a server's training differs from plain cross-entropy."""
+    """A loss of local training, defined by its offset to the logits."""
 
     def offset(self, label_counts: Tensor) -> Tensor:
-        """What is added to the logits, from how many images of each label the server owns; [..., C] -> [..., C]."""
+        """Compute the offset from the number of images of each label that the server owns; [..., C] -> [..., C]."""
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """The paper's: nothing is added."""
+    """Plain cross-entropy, as in the paper."""
 
     def offset(self, label_counts: Tensor) -> Tensor:
-        """Nothing."""
+        """Return zeros."""
         return torch.zeros_like(label_counts, dtype=torch.float32)
 
 
 @dataclass(frozen=True)
 class LabelPrior:
-    """Logits plus the logarithm of the server's label shares.
+    """Logit adjustment: the offset is the logarithm of the server's label shares.
 
-    What the shares explain, the model need not learn: a server that owns few images of a label no longer teaches its
-    model that the label is rare. A. K. Menon et al. Long-tail learning via logit adjustment. ICLR 2021; for federated
-    label skew J. Zhang et al. Federated learning with label distribution skew via logits calibration. ICML 2022.
+    The model need not learn what the shares explain: training on a server that owns few images of a label does not
+    teach the model that the label is rare. A. K. Menon et al. Long-tail learning via logit adjustment. ICLR 2021; for
+    federated label skew J. Zhang et al. Federated learning with label distribution skew via logits calibration. ICML
+    2022.
     """
 
     strength: float = 1.0
-    smoothing: float = 1.0  # images that every label is given on top, so that a label the server lacks has a share
+    smoothing: float = 1.0  # images added to the count of every label, so that a label without images has a share
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength <= 10:
@@ -50,7 +51,7 @@ class LabelPrior:
             raise ConfigError(f"loss.smoothing is {self.smoothing}, but must be above 0.")
 
     def offset(self, label_counts: Tensor) -> Tensor:
-        """strength · log of the smoothed shares."""
+        """Compute strength · log of the smoothed shares."""
         smoothed = label_counts.to(torch.float32) + self.smoothing
         return self.strength * torch.log(smoothed / smoothed.sum(dim=-1, keepdim=True))
 

@@ -1,10 +1,10 @@
-"""A model as bytes: how messages between servers look, in the simulator and on a real network alike.
+"""Messages between servers: a model as bytes, the same in simulations and on a real network.
 
     magic (4) · SHA-256 of the rest (32) · safetensors, whose metadata is the header
 
-Nothing here can run code. Everything is checked before it is believed: length, digest, header fields, the place of
-every tensor, and by the receiver's codec its dtype and shape. The format is written and read here and not by its
-library, which copies what it reads and writes: an edge has room for its models, not for copies of them.
+Nothing in a message can run code. Everything is checked before it is used: length, digest, header fields, the position
+of every tensor, and, by the receiver's codec, its dtype and shape. The format is written and read here and not by the
+safetensors library, which copies the tensors: an edge server has memory for its models, not for copies of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAGIC = b"HDF1"
 _PREFIX = len(MAGIC) + hashlib.sha256().digest_size
 _FIELDS = ("run", "round", "sender", "num_samples", "mass", "codec")
 _MAX_HEADER_BYTES = 64 * 1024
-_ALIGNMENT = 64  # bytes; tensors begin at multiples of it, counted from the first byte of a message
+_ALIGNMENT = 64  # bytes; tensors start at multiples of it, counted from the first byte of a message
 _DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2",
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1",
@@ -35,7 +35,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Message(NamedTuple):
-    """One model on its way, with what the receiver needs to weigh it."""
+    """One encoded model, with what the receiver needs to weight it."""
 
     run: str
     t: int
@@ -47,25 +47,25 @@ class Message(NamedTuple):
 
 
 def pack(message: Message) -> bytes:
-    """The message as bytes."""
+    """Pack the message into bytes."""
     return b"".join(pack_parts(message))
 
 
 def pack_parts(message: Message) -> list[Buffer]:
-    """The same in parts, of which the tensors are views: nothing is copied, so they must stay as they are."""
+    """Pack the message in parts; tensors are views, not copies, so they must not change meanwhile."""
     values = (message.run, message.t, message.sender, message.num_samples, repr(message.mass), message.codec)
     about = {name: str(value) for name, value in zip(_FIELDS, values, strict=True)}
-    body = tensor_parts(message.payload, about, before=_PREFIX)
+    body = pack_tensors(message.payload, about, before=_PREFIX)
     digest = hashlib.sha256()
     for part in body:
         digest.update(part)
     return [MAGIC + digest.digest(), *body]
 
 
-def tensor_parts(tensors: Mapping[str, NDArray[Any]], about: Mapping[str, str], *, before: int = 0) -> list[Buffer]:
-    """A safetensors file in parts, again without copies; it comes after so many bytes of something else."""
+def pack_tensors(tensors: Mapping[str, NDArray[Any]], about: Mapping[str, str], *, before: int = 0) -> list[Buffer]:
+    """Pack a safetensors file in parts, without copies; `before` is the number of bytes that precede it."""
     header: dict[str, Any] = {"__metadata__": about}
-    # Large numbers first, as the format's own library has it: so all are aligned.
+    # Largest item size first, as the safetensors library does, so that all tensors are aligned.
     arrays = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
     end = 0
     for name, array in arrays:
@@ -79,21 +79,21 @@ def tensor_parts(tensors: Mapping[str, NDArray[Any]], about: Mapping[str, str], 
 
 
 def unpack(data: Buffer, *, max_bytes: int | None = None) -> Message:
-    """The message behind the bytes, or a `WireError` that says why not.
+    """Unpack a message; a `WireError` says why the bytes are refused.
 
-    The tensors of a `bytearray` lie in it; those of anything else are copied.
+    The tensors are views of `data` if it is a `bytearray`, otherwise copies.
     """
     if max_bytes is not None and len(data) > max_bytes:
-        raise WireError("too-long", f"A message has {len(data)} bytes, more than the {max_bytes} agreed upon.")
+        raise WireError("too-long", f"A message has {len(data)} bytes, more than the {max_bytes} allowed.")
     if len(data) < _PREFIX or data[: len(MAGIC)] != MAGIC:
         raise WireError("not-a-message", "The bytes received are not a hatdfed message.")
     body = memoryview(data)[_PREFIX:]
     if hashlib.sha256(body).digest() != data[len(MAGIC) : _PREFIX]:
-        raise WireError("damaged", "A message was damaged on its way: its digest does not match its content.")
-    text, header = _header(bytes(body[: _MAX_HEADER_BYTES + 8]))
+        raise WireError("damaged", "A message was damaged in transit: its digest does not match its content.")
+    text, header = _read_header(bytes(body[: _MAX_HEADER_BYTES + 8]))
     places = {name: place for name, place in text.items() if name != "__metadata__"}
     try:
-        payload = _tensors(places, body[8 + int.from_bytes(body[:8], "little") :])
+        payload = _read_tensors(places, body[8 + int.from_bytes(body[:8], "little") :])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise WireError("not-a-message", f"A message holds no readable tensors ({error}).") from None
     if not isinstance(data, bytearray):
@@ -101,12 +101,12 @@ def unpack(data: Buffer, *, max_bytes: int | None = None) -> Message:
     return Message(**header, payload=payload)
 
 
-def _tensors(places: Mapping[str, Any], data: memoryview) -> dict[str, NDArray[Any]]:
-    """Tensors that lie in `data` one after the other, without gaps, overlaps or bytes that belong to none."""
+def _read_tensors(places: Mapping[str, Any], data: memoryview) -> dict[str, NDArray[Any]]:
+    """Read tensors that lie in `data` one after the other, without gaps, overlaps or extra bytes."""
     tensors, end = {}, 0
     for name, place in sorted(places.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype, shape = np.dtype(_DTYPES[place["dtype"]]), _whole_numbers(place["shape"])
-        start, stop = _whole_numbers(place["data_offsets"])
+        dtype, shape = np.dtype(_DTYPES[place["dtype"]]), _check_whole_numbers(place["shape"])
+        start, stop = _check_whole_numbers(place["data_offsets"])
         if start != end or stop - start != dtype.itemsize * math.prod(shape) or stop > len(data):
             raise ValueError(f"{name!r} does not lie where it should")
         array = np.frombuffer(data[start:stop], dtype)
@@ -116,19 +116,19 @@ def _tensors(places: Mapping[str, Any], data: memoryview) -> dict[str, NDArray[A
     return tensors
 
 
-def _whole_numbers(values: Sequence[Any]) -> list[int]:
+def _check_whole_numbers(values: Sequence[Any]) -> list[int]:
     if any(type(value) is not int or value < 0 for value in values):
         raise ValueError(f"{values} are not whole numbers")
     return list(values)
 
 
-def message_overhead(num_tensors: int = 4) -> int:
-    """More bytes than envelope and header ever take: what `max_bytes` must allow on top of the payload."""
+def compute_overhead(num_tensors: int = 4) -> int:
+    """Return an upper bound on the bytes of magic, digest and header, which `max_bytes` must allow for."""
     return _PREFIX + 8 + 1024 + 256 * num_tensors
 
 
-def _header(start: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The text at the start of safetensors, and the header fields out of its metadata, typed and in range."""
+def _read_header(start: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the safetensors header, and from its metadata the fields of the message, typed and in range."""
     try:
         length = int.from_bytes(start[:8], "little")
         if length > _MAX_HEADER_BYTES:

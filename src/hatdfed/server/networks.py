@@ -1,4 +1,4 @@
-"""The networks that servers train, by name. Any `nn.Module` will do; these are the ones that come along."""
+"""Networks that servers train, by name. Any `nn.Module` can be added; these are built in."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ NetworkMaker = Callable[[Shape, int], nn.Module]  # image shape, number of class
 def paper_cnn(shape: Shape, num_classes: int) -> nn.Module:
     """The paper's network: two convolutions, two fully connected layers and an output layer (D5).
 
-    As released there is no activation between the fully connected layers. Counted as the paper counts (weights and
-    batch norm scales, no biases) it has exactly 1,474,416 parameters for Fashion-MNIST and 4,224,242 for CIFAR-10.
+    As in the released code there is no activation between the fully connected layers. Counted as in the paper (weights
+    and batch norm scales, no biases) it has exactly 1,474,416 parameters for Fashion-MNIST and 4,224,242 for CIFAR-10.
     """
     return _paper_cnn(shape, num_classes, nn.Identity)
 
 
 def paper_cnn_relu(shape: Shape, num_classes: int) -> nn.Module:
-    """The same with a ReLU after each fully connected layer."""
+    """The paper's network with a ReLU after each fully connected layer."""
     return _paper_cnn(shape, num_classes, nn.ReLU)
 
 
 def small_cnn(shape: Shape, num_classes: int) -> nn.Module:
-    """For small images such as the embedded digits: about 14,000 parameters."""
+    """A network for small images such as the embedded digits: about 14,000 parameters."""
     channels, height, width = shape
     if min(height, width) < 4:
         raise ConfigError(f"network small-cnn needs images of 4×4 or larger, but these have {height}×{width}.")
@@ -60,15 +60,15 @@ NETWORKS: Registry[NetworkMaker] = Registry(
 )
 
 
-def network_maker(name: str) -> NetworkMaker:
-    """The network called `name`."""
+def find_network(name: str) -> NetworkMaker:
+    """Look up the network called `name`."""
     require_one_of("network", name, NETWORKS)
     return NETWORKS[name]
 
 
 def _paper_cnn(shape: Shape, num_classes: int, activation: Callable[[], nn.Module]) -> nn.Module:
     channels, height, width = shape
-    # The paper gives two parameter counts and no sizes; these fit the first exactly and the second within 46.
+    # The paper gives two parameter counts and no layer sizes; these match the first exactly and the second within 46.
     wide, narrow = (600, 120) if channels == 1 else (1200, 365)
     features = 64 * ((height // 2 - 2) // 2) * ((width // 2 - 2) // 2)
     if min(height, width) < 8:

@@ -1,7 +1,7 @@
-"""Optimisers over a flat vector: state in, state out.
+"""Optimisers as pure functions of a flat vector and a state.
 
-Written out because state must be a plain value: it is checkpointed, sent nowhere, and later stacked for many servers.
-A test holds them against `torch.optim`.
+`torch.optim` is not used because the state must be a plain value: it is checkpointed, never sent, and stacked for many
+servers. Tests compare the results with those of `torch.optim`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class OptimiserState(NamedTuple):
-    """Moments of the gradient; empty where the optimiser keeps none."""
+    """Moments of the gradient; empty for moments that the optimiser does not use."""
 
     step: int
     first: Tensor  # [T]
@@ -22,13 +22,13 @@ class OptimiserState(NamedTuple):
 
 
 class Optimiser(Protocol):
-    """One step of gradient descent."""
+    """Takes steps of gradient descent."""
 
     def init(self, num_trainable: int) -> OptimiserState:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     def step(self, params: Tensor, gradient: Tensor, state: OptimiserState) -> tuple[Tensor, OptimiserState]:
-        """New parameters and new state; the arguments stay as they are."""
+        """Take one step; return new parameters and state and leave the arguments unchanged."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Adam:
     epsilon: float = 1e-8
 
     def init(self, num_trainable: int) -> OptimiserState:
-        """Both moments at zero."""
+        """Return both moments at zero."""
         return OptimiserState(0, torch.zeros(num_trainable), torch.zeros(num_trainable))
 
     def step(self, params: Tensor, gradient: Tensor, state: OptimiserState) -> tuple[Tensor, OptimiserState]:
-        """One step with bias-corrected moments."""
+        """Take one step with bias-corrected moments."""
         step = state.step + 1
         first = torch.lerp(state.first, gradient, 1 - self.beta_1)
         second = (state.second * self.beta_2).addcmul_(gradient, gradient, value=1 - self.beta_2)
@@ -62,11 +62,11 @@ class Sgd:
     momentum: float = 0.0
 
     def init(self, num_trainable: int) -> OptimiserState:
-        """The velocity at zero."""
+        """Return the velocity at zero."""
         return OptimiserState(0, torch.zeros(num_trainable if self.momentum else 0), torch.zeros(0))
 
     def step(self, params: Tensor, gradient: Tensor, state: OptimiserState) -> tuple[Tensor, OptimiserState]:
-        """One step."""
+        """Take one step."""
         velocity = state.first * self.momentum + gradient if self.momentum else state.first
         direction = velocity if self.momentum else gradient
         return params - self.learning_rate * direction, OptimiserState(state.step + 1, velocity, state.second)

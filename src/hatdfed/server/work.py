@@ -1,4 +1,4 @@
-"""What a server has to work with in one round."""
+"""The data of one server in one round, and where they come from."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Batch(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a server knows in one round. The test set is not in it."""
+    """The data of one server in one round. The test set is not part of it."""
 
     batches: Sequence[Batch]  # all passes over the round's data, in order
     num_samples: int  # |D_k|
     devices_online: int
-    probe: Batch  # a few of the server's own images, to judge models on
+    probe: Batch  # a few of the server's own images, to evaluate received models on
     validation: Batch
     seed: int  # for dropout
-    label_counts: Tensor | None = None  # [C] of all images that the server owns; None: not known
+    label_counts: Tensor | None = None  # [C] number of the server's images of each label; None: unknown
 
 
-class Gathered(Sequence[Batch]):
-    """Batches that are put together when they are asked for: all passes at once would take room for nothing."""
+class LazyBatches(Sequence[Batch]):
+    """Batches that are gathered on access, because all passes at once would need too much memory."""
 
     def __init__(self, take: Callable[[Indices], Batch], chosen: Sequence[Indices]) -> None:
         self._take = take
@@ -47,12 +47,12 @@ class Gathered(Sequence[Batch]):
     def __getitem__(self, place: slice) -> Sequence[Batch]: ...
     def __getitem__(self, place: int | slice) -> Batch | Sequence[Batch]:
         if isinstance(place, slice):
-            return Gathered(self._take, self._chosen[place])
+            return LazyBatches(self._take, self._chosen[place])
         return self._take(self._chosen[place])
 
 
 class WorkPlan(NamedTuple):
-    """The same before any image is touched: which images of a pool that many servers share."""
+    """The work of a round as indices into the pool of images that many servers share."""
 
     batches: tuple[Indices, ...]
     num_samples: int
@@ -62,18 +62,18 @@ class WorkPlan(NamedTuple):
 
 
 class DataSource(Protocol):
-    """Where one server's work comes from."""
+    """Provides one server's work."""
 
     @property
     def validation(self) -> Batch:
-        """What accuracies are measured on."""
+        """Images that accuracy is measured on."""
 
     def work(self, t: int) -> Work:
-        """The server's data of round t."""
+        """Return the server's work of round t."""
 
 
 class PooledSource(DataSource, Protocol):
-    """A source whose images lie in a pool, so that many servers' work can be gathered at once."""
+    """A source whose images are in a shared pool, so that many servers' work can be gathered at once."""
 
     @property
     def pool(self) -> Batch:
@@ -81,11 +81,11 @@ class PooledSource(DataSource, Protocol):
 
     @property
     def label_counts(self) -> Tensor:
-        """[C] images of each label that the server owns."""
+        """[C] number of images of each label that the server owns."""
 
     @property
     def largest_batch(self) -> int:
-        """No batch of any round has more images."""
+        """Upper bound on the number of images in a batch."""
 
     def plan(self, t: int) -> WorkPlan:
-        """The server's work of round t, as indices into the pool."""
+        """Return the server's work of round t, as indices into the pool."""

@@ -1,7 +1,7 @@
-"""Settings of a run as one frozen value, from YAML or keywords.
+"""All settings of a run as one frozen value, from YAML or keyword arguments.
 
-Layers, later ones win: the defaults below, what the data set brings, what the method's recipe says, what the user says.
-The result is complete: a run folder's `config.yaml` needs no layer to be understood.
+Settings are resolved from layers, of which later ones win: the defaults below, the defaults of the data set, the
+settings of the method, the user's settings. The result is complete: a run folder's `config.yaml` needs no other layer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
-    """Frozen; unknown keys are refused."""
+    """A group of settings: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True)
 
 
 class Component(BaseModel):
-    """A plug point by name; the other keys are its settings, checked when it is built."""
+    """A component chosen by name; the other keys are its settings, checked when it is built."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -31,84 +31,84 @@ class Component(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the name."""
+        """All keys but the name."""
         return dict(self.model_extra or {})
 
 
 class UtilityConfig(Section):
-    """How a link's worth is computed, Eqs. (9)–(11)."""
+    """How a link's utility is computed, Eqs. (9)–(11)."""
 
     normalisation: str = "minmax"
-    """D7: minmax, softmax (as printed) or softmax-standardised."""
+    """Normalisation of gains and costs (D7): minmax, softmax (as printed) or softmax-standardised."""
     gain: str = "receiver"
-    """D8: receiver (as printed) or released."""
+    """Accuracy term (D8): receiver (as printed) or released."""
     thrift: str = "joules"
-    """D8: joules (as printed) or released."""
+    """Energy term (D8): joules (as printed) or released."""
 
 
 class LearnerConfig(Section):
-    """How a server moves its model."""
+    """How a server trains its model."""
 
     optimiser: Literal["adam", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
-    """μ."""
+    """μ: learning rate of the optimiser."""
     momentum: Share = 0.0
-    """For sgd."""
+    """Momentum of sgd."""
     cool_down: Share = 0.0
-    """Share of the run, at its end, in which steps become shorter, in a straight line down to almost nothing."""
+    """Share of the run, at its end, over which the learning rate decays linearly to almost zero."""
     initialisation: Literal["xavier", "module"] = "xavier"
-    """xavier (as printed) or the module's own."""
+    """Initial weights: xavier (as printed), or the module's own initialisation."""
 
 
 class EnergyConfig(Section):
-    """The paper's price list; energies in joules."""
+    """The paper's energy prices, in joules."""
 
     model_bits: Positive | Literal["actual"] = "actual"
-    """What a model weighs on a link: the paper's figure, with its networks, or 32 bits for each number that travels."""
+    """Bits of a model on a link: the paper's figure (with its networks), or `actual`, 32 bits for each number sent."""
     weak_joules_per_sample: Positive = 0.5
-    """τ of machines of type A (D6)."""
+    """τ: training energy per sample on machines of type A (D6)."""
     strong_joules_per_sample: Positive = 0.25
-    """τ of machines of type B (D6)."""
+    """τ: training energy per sample on machines of type B (D6)."""
     device_kbit_per_joule: Efficiency = 1.0
-    """EE^d."""
+    """EE^d: energy efficiency of a device's upload."""
     link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)
-    """Range of EE^{ij}, drawn once for each directed link."""
+    """Range of EE^{ij}, the energy efficiency of a link, drawn once for each directed link."""
 
 
 class ScheduleConfig(Section):
-    """When links are spent, whatever policy draws them."""
+    """In which rounds links are drawn, for any policy."""
 
     every: Count = 1
-    """Links in every m-th round only; servers train in all of them."""
+    """Draw links in every m-th round only; servers train in every round."""
     finish_rounds: Annotated[int, Field(ge=0)] = 0
-    """Rounds at the end with every link, so that the servers agree; at most half of the run."""
+    """Rounds at the end of the run in which all links are used, so that the models agree; at most half of the run."""
     budget_joules: Positive | None = None
-    """A hard limit on the joules of all links in a run, at known prices."""
+    """Hard limit on the total energy of all links in a run, at known prices."""
 
 
 class Config(Section):
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     method: str = "hat-dfed"
-    """The recipe whose settings come before yours."""
+    """Method whose settings are used where you set none."""
     dataset: str = "digits"
-    """digits, synthetic, fashion-mnist or cifar-10."""
+    """Data set: digits, synthetic, fashion-mnist or cifar-10."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Fixes the world: data, devices, prices, initial models. Methods with one seed meet the same world."""
+    """Determines data, devices, prices and initial models. Methods with the same seed run in the same world."""
     servers: Annotated[int, Field(ge=2)] = 5
-    """N."""
+    """N: number of edge servers."""
     rounds: Count = 200
-    """K."""
+    """K: number of rounds."""
     horizon: Count | None = None
-    """Rounds that the bandit's learning rate is set for, if not `rounds`: kept when a run is extended."""
+    """Number of rounds that the bandit's learning rate is set for; `rounds` by default. Kept when a run is extended."""
 
     link_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.3
     """γ: share of all links that is drawn in a round."""
     candidates: Count | None = None
-    """d: how many others every server considers; all of them, if left out. For fleets of thousands: a round then costs
-    the coordinator N·d instead of N², and γ is the share of those links."""
+    """d: number of other servers that each server considers; all by default. For fleets of thousands: a round then
+    costs the coordinator N·d instead of N², and γ is the share of those links."""
     refresh_every: Count = 10
-    """Rounds after which every server exchanges some of its candidates for others."""
+    """Number of rounds after which every server replaces some of its candidates by others."""
     gain_share: Share = 0.6
     """α: weight of accuracy against energy in a link's utility."""
     quality_share: Share = 0.4
@@ -117,39 +117,42 @@ class Config(Section):
     label_concentration: Positive = 0.3
     """λ: the smaller, the more the servers' labels differ."""
     device_online_probability: Share = 0.5
-    """ρ: chance of a device to connect in a round."""
+    """ρ: probability that a device connects in a round."""
     churn: Share = 0.0
-    """Chance of a server to be away for a stretch of ten rounds: it neither trains nor speaks nor hears."""
+    """Probability that a server is absent for a period of ten rounds; it then neither trains, sends nor receives."""
     devices: Count = 30
-    """Devices under each server."""
+    """Number of devices of each server."""
     images_per_server: Count = 800
+    """Number of images that a server owns."""
     samples_per_round: Count = 60
-    """What the devices of a server hold together in a round, online or not."""
+    """Number of images that all devices of a server hold in a round, online or not."""
     split: Literal["labels", "groups"] = "labels"
-    """How images are shared out: label skew by λ (the paper), or by the person or place they come from."""
+    """How images are split over servers: label skew by λ (the paper), or by the person or place they come from."""
     label_groups: Count = 1
-    """Groups of servers that share no label: servers and labels are dealt out to them in turn."""
+    """Number of groups of servers that share no label: servers and labels are assigned to the groups in turn."""
     disjoint: bool = False
     """Whether no two servers may own the same image (D1)."""
     validation_images: Count = 1000
-    """Size of the sample that accuracies are measured on during a run (D3)."""
+    """Size of the sample that accuracy is measured on during a run (D3)."""
     feedback: Literal["validation", "test"] = "validation"
-    """What the bandit learns from. `test` reproduces a leak and marks the run (D3)."""
+    """Data that the bandit learns from. `test` reproduces a leak of the test set and marks the run (D3)."""
     first_gain_from: Literal["initial-models", "zero"] = "initial-models"
-    """P_0: measured, or zero as released (D8, D13)."""
+    """P_0, the accuracy before the first round: measured, or zero as released (D8, D13)."""
     common_init: bool = False
     """Whether all servers start from the same model."""
 
     network: str = "small-cnn"
+    """Network that the servers train."""
     local_passes: Count = 2
-    """Passes over a round's data (D4)."""
+    """Number of passes over a round's data (D4)."""
     batch_size: Count = 64
+    """Number of images in a training batch."""
     probe_size: Count = 16
-    """B: own images that received models are judged on (D15)."""
+    """B: number of a server's own images on which it evaluates received models (D15)."""
     probe_top_up: bool = False
-    """Whether a probe is filled with images that no device sent (D8)."""
+    """Whether the probe is filled up with images that no device sent (D8)."""
     codec: str = "float32"
-    """How a model looks on a link: float32, float16, int8, int4 (both with error feedback), top-k (what changed)."""
+    """Encoding of models on a link: float32, float16, int8 and int4 (with error feedback), top-k (largest changes)."""
 
     policy: Component = Component(name="link-bandit")
     utility: UtilityConfig = UtilityConfig()
@@ -159,11 +162,11 @@ class Config(Section):
     learner: LearnerConfig = LearnerConfig()
     energy: EnergyConfig = EnergyConfig()
     dataset_options: dict[str, Any] = {}
-    """Passed to the data set's loader."""
+    """Options passed to the data set's loader."""
     checkpoint_every: Annotated[int, Field(ge=0)] = 10
-    """Rounds between checkpoints in the run folder; 0 for none."""
+    """Number of rounds between checkpoints in the run folder; 0 for none."""
 
     @property
     def leaks_test(self) -> bool:
-        """Whether anything in this run sees the test set before its end."""
+        """Whether the run uses the test set before its end."""
         return self.feedback == "test"

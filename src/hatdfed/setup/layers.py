@@ -1,4 +1,4 @@
-"""From what a user typed to a complete `Config`, or one sentence about what is wrong with it."""
+"""Resolves the user's settings to a complete `Config`, or explains in one sentence what is wrong with them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hatdfed.setup.methods import METHODS, method_named
 
 Layer = Mapping[str, Any]
 
-# Names that the code and the literature use for the same settings.
+# Other names of the same settings, as used in code and literature.
 _SYNONYMS = {"num_servers": "servers", "num_devices": "devices"}
 _COMPONENTS = ("policy", "aggregator", "loss")
 
-# What PyYAML lets through besides its own errors: odd dates, endless digits, values that do not suit their tag.
+# What PyYAML raises besides its own errors: for impossible dates, very long numbers, values that do not fit their tag.
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
 _BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _HINTS = {
@@ -30,46 +30,46 @@ _HINTS = {
     "servers": " One server has nobody to exchange models with.",
 }
 _LONGEST_INTEGER = 256  # bits
-_LONGEST_SHOWN = 80  # characters of a value in a sentence
+_LONGEST_VALUE = 80  # characters of a value in an error message
 
 
 class _NotPlainError(Exception):
-    """YAML that is valid, but not what settings look like; says so without naming its source."""
+    """Valid YAML with features that settings may not use; the message is the end of a sentence about its source."""
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Settings need no aliases, which a few lines can multiply endlessly, and no key twice."""
+    """Refuses aliases, which can make a few lines expand without limit, and duplicate keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse an alias before anything is made of it."""
+        """Refuse an alias before it is expanded."""
         if self.check_event(yaml.AliasEvent):
             alias: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise _NotPlainError(f"has the alias *{alias.anchor}{_line(alias.start_mark)}. Write its value out.")
+            raise _NotPlainError(f"has the alias *{alias.anchor}{_format_line(alias.start_mark)}. Write its value out.")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Refuse a key that was there before, whose value would be lost."""
+        """Refuse a duplicate key, whose first value would be lost."""
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise _NotPlainError(f"has {key.value!r} twice{_line(key.start_mark)}. Keep one of the two.")
+                    raise _NotPlainError(f"has {key.value!r} twice{_format_line(key.start_mark)}. Keep one of the two.")
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
-    def short_integer(self, node: Any) -> int:
-        """No setting is that large, and Python cannot write such numbers down."""
+    def construct_short_integer(self, node: Any) -> int:
+        """Refuse very large integers: no setting needs them, and Python cannot convert them to text."""
         value: int = self.construct_yaml_int(node)
         if value.bit_length() > _LONGEST_INTEGER:
             raise ValueError(f"an integer of more than {_LONGEST_INTEGER} bits")
         return value
 
 
-_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.short_integer)
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_short_integer)
 
 
 def resolve(user: Layer | None = None) -> Config:
-    """The complete configuration behind the user's settings."""
+    """Complete the user's settings by those of the method and the data set and the defaults."""
     layer = {_SYNONYMS.get(key, key): value for key, value in (user or {}).items()}
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
@@ -80,7 +80,7 @@ def resolve(user: Layer | None = None) -> Config:
     chosen = overlay(method.settings, layer).get("energy")
     if not _is_priced(dataset, settings["network"]) and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
-    return validated(settings)
+    return validate(settings)
 
 
 def _is_priced(dataset: DatasetKind, network: object) -> bool:
@@ -88,13 +88,13 @@ def _is_priced(dataset: DatasetKind, network: object) -> bool:
     return not dataset.priced_networks or network in dataset.priced_networks
 
 
-def validated(settings: Layer) -> Config:
-    """A complete `Config`, or the first thing that is wrong with it as a sentence."""
+def validate(settings: Layer) -> Config:
+    """Check complete settings and return them as a `Config`; a `ConfigError` explains the first mistake."""
     refuse_unknown(settings)
     try:
         config = Config.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(sentence_of(error)) from None
+        raise ConfigError(describe_error(error)) from None
     low, high = config.energy.link_kbit_per_joule
     if low > high:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
@@ -102,25 +102,25 @@ def validated(settings: Layer) -> Config:
 
 
 def read_config(path: Path) -> Config:
-    """The complete settings that a run folder keeps; what is wrong with them is said with the file's name."""
+    """Read the complete settings of a run folder; errors name the file."""
     settings = read_yaml(path)
     try:
-        return validated(settings)
+        return validate(settings)
     except ConfigError as error:
         raise ConfigError(f"The config file {path} cannot be used: {error}") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file."""
+    """Read the settings in a YAML file."""
     try:
-        content = _plain(path.read_text(encoding="utf-8"))
+        content = _load_plain_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"The config file {path} cannot be read ({error.strerror}). Check the path.") from None
     except _NotPlainError as error:
         raise ConfigError(f"The config file {path} {error}") from None
     except _UNREADABLE as error:
-        place = _line(getattr(error, "problem_mark", None))
-        raise ConfigError(f"The config file {path} is not valid YAML{place}. Mend it and try again.") from None
+        place = _format_line(getattr(error, "problem_mark", None))
+        raise ConfigError(f"The config file {path} is not valid YAML{place}. Correct it and try again.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -129,26 +129,26 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """`policy.learning_rate=0.02` as the nested layer it stands for."""
+    """Parse an assignment such as `policy.learning_rate=0.02` into a nested layer."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set wants key=value, got {text!r}.")
     try:
-        layer: Any = _plain(value) if value.strip() else value
+        layer: Any = _load_plain_yaml(value) if value.strip() else value
     except yaml.YAMLError:
         layer = value
     except _NotPlainError as error:
         raise ConfigError(f"--set {key.strip()} {error}") from None
     except _UNREADABLE:
         raise ConfigError(
-            f"--set {key.strip()} cannot take {_shown(value)}. Put text into quotes of its own."
+            f"--set {key.strip()} cannot take {_format_value(value)}. Put text into quotes of its own."
         ) from None
     for part in reversed(key.strip().split(".")):
         layer = {part: layer}
     return dict(layer)
 
 
-def _plain(text: str) -> Any:
+def _load_plain_yaml(text: str) -> Any:
     loader = _PlainLoader(text)
     try:
         return loader.get_single_data()
@@ -156,45 +156,47 @@ def _plain(text: str) -> Any:
         loader.dispose()
 
 
-def _line(mark: Any) -> str:
+def _format_line(mark: Any) -> str:
     return f" at line {mark.line + 1}" if mark else ""
 
 
-def _shown(value: object) -> str:
-    """A value in a sentence, cut where it is long."""
+def _format_value(value: object) -> str:
+    """Format a value for an error message, shortened where it is long."""
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
 def merge_layers(*layers: Layer) -> dict[str, Any]:
-    """Later layers win, key by key.
+    """Merge layers key by key; later ones win.
 
-    A complete config already holds what its method and data set brought, so neither can be changed on top of it.
+    A complete config already contains the settings of its method and its data set, so neither can be replaced on top.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
         for key in ("method", "dataset"):
             if set(merged) >= set(Config.model_fields) and layer.get(key, merged[key]) != merged[key]:
                 raise ConfigError(
-                    f"These settings are complete and made for {key} {merged[key]!r}, so {layer[key]!r} cannot be put "
-                    f"in its place. Start from a config that holds only your own settings."
+                    f"These settings are complete and made for {key} {merged[key]!r}, so it cannot be replaced by "
+                    f"{layer[key]!r}. Start from a config that holds only your own settings."
                 )
         merged = overlay(merged, layer)
     return merged
 
 
-def notes(config: Config) -> list[str]:
-    """What a user should know about how the settings were read."""
+def collect_notes(config: Config) -> list[str]:
+    """Collect what a user should know about how the settings are interpreted."""
     found = []
     considered = considered_links(config) or config.servers - 1
     wanted, budget = config.link_share * config.servers * considered, config_budget(config)
     policy = POLICIES.get(config.policy.name)
     if policy is not None and policy.uses_budget and abs(wanted - budget) > 1e-9:
         found.append(f"link_share {config.link_share:g} asks for {wanted:.2f} links a round; {budget} are drawn (D11).")
-    if policy is not None and not policy.uses_budget and _chose_link_share(config):
-        found.append(f"link_share has no effect: policy {config.policy.name} knows its own number of links.")
+    if policy is not None and not policy.uses_budget and _is_link_share_chosen(config):
+        found.append(f"link_share has no effect: policy {config.policy.name} has its own number of links.")
     if config.candidates is not None and considered_links(config) is None:
-        found.append(f"candidates {config.candidates} leaves none of the {config.servers - 1} others out.")
+        found.append(
+            f"candidates {config.candidates} has no effect: there are only {config.servers - 1} other servers."
+        )
     if config.samples_per_round > config.images_per_server:
         found.append(
             f"samples_per_round {config.samples_per_round} exceeds the {config.images_per_server} images of a server; "
@@ -223,66 +225,66 @@ def _foreign_prices(config: Config) -> list[str]:
     return [f"Prices of network {measured} are charged for network {config.network}: {', '.join(foreign)}."]
 
 
-def _chose_link_share(config: Config) -> bool:
-    """Whether a person set it: a config says no more of that than that the method and the data set did not."""
+def _is_link_share_chosen(config: Config) -> bool:
+    """Whether the user set `link_share`, as far as can be told: it differs from what method and data set give."""
     if config.method not in METHODS:
         return False
     return config.link_share != resolve({"method": config.method, "dataset": config.dataset}).link_share
 
 
 def config_budget(config: Config) -> int:
-    """Links drawn in a round (D11)."""
+    """Compute the number of links drawn in a round (D11)."""
     return links_in_budget(config.link_share, config.servers, considered_links(config))
 
 
 def considered_links(config: Config) -> int | None:
-    """d, or None where everybody considers everybody."""
+    """Return d, the number of candidates; None where every server considers all others."""
     others = config.servers - 1
     return config.candidates if config.candidates is not None and config.candidates < others else None
 
 
 def finish_rounds(config: Config) -> int:
-    """Rounds with every link at the end, at most half of the run."""
+    """Compute the number of rounds with every link at the end, at most half of the run."""
     return min(config.schedule.finish_rounds, (config.horizon or config.rounds) // 2)
 
 
 def overlay(base: Layer, layer: Layer) -> dict[str, Any]:
-    """`layer` on top of `base`, key by key."""
+    """Merge `layer` over `base`, key by key."""
     merged = dict(base)
     for key, value in layer.items():
         old = merged.get(key)
         if not (isinstance(old, Mapping) and isinstance(value, Mapping)):
             merged[key] = value
         elif key in _COMPONENTS and value.get("name", old.get("name")) != old.get("name"):
-            merged[key] = dict(value)  # another component: the old one's settings mean nothing to it
+            merged[key] = dict(value)  # another component: the old one's settings do not apply to it
         else:
             merged[key] = overlay(old, value)
     return merged
 
 
 def refuse_unknown(layer: Layer, model: type[BaseModel] = Config, path: str = "") -> None:
-    """Say which setting does not exist, and which one may have been meant."""
+    """Refuse a setting that does not exist and suggest the one that may have been meant."""
     fields = model.model_fields
     for key, value in layer.items():
         if key not in fields:
             raise ConfigError(f"There is no setting {path + str(key)!r}. {did_you_mean(str(key), fields)}")
-        section = _section(fields[key].annotation)
+        section = _find_section(fields[key].annotation)
         if section is None:
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(
-                f"{path}{key} is {_shown(value)}, wanted a section of settings, as in {path}{key}: {{…}}."
+                f"{path}{key} is {_format_value(value)}, wanted a section of settings, as in {path}{key}: {{…}}."
             )
         if section is not Component:
             refuse_unknown(value, section, f"{path}{key}.")
 
 
-def _section(annotation: object) -> type[BaseModel] | None:
+def _find_section(annotation: object) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-def sentence_of(error: ValidationError) -> str:
-    """The first thing that is wrong, in words."""
+def describe_error(error: ValidationError) -> str:
+    """Describe the first mistake in one sentence."""
     first = error.errors(include_url=False)[0]
     parts = [part for part in first["loc"] if not str(part).startswith(("constrained-", "literal["))]
     wanted = first["msg"][0].lower() + first["msg"][1:]
@@ -295,4 +297,4 @@ def sentence_of(error: ValidationError) -> str:
         wanted = f"have at most {first['ctx']['max_length']} values"
     key = ".".join(map(str, parts))
     hint = _HINTS.get(key, "") if first["type"] in _BOUNDS else ""
-    return f"{key} is {_shown(first['input'])}, but must {wanted}.{hint}"
+    return f"{key} is {_format_value(first['input'])}, but must {wanted}.{hint}"

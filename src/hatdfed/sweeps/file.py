@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Count, Section
-from hatdfed.setup.layers import read_yaml, refuse_unknown, sentence_of
+from hatdfed.setup.layers import describe_error, read_yaml, refuse_unknown
 
 Seed = Annotated[int, Field(ge=0)]
 Objective = Literal["accuracy", "worst_accuracy", "joules", "link_joules"]
@@ -90,7 +90,7 @@ def read_sweep(source: Path | str | Mapping[str, Any] | SweepFile) -> SweepFile:
     try:
         sweep = SweepFile.model_validate(_spelled_out(content))
     except ValidationError as error:
-        raise ConfigError(f"The sweep cannot be read: {sentence_of(error)}") from None
+        raise ConfigError(f"The sweep cannot be read: {describe_error(error)}") from None
     _check(sweep)
     return sweep
 

@@ -11,7 +11,7 @@ from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.records.tables import read_tables
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import validated
+from hatdfed.setup.layers import validate
 
 
 def read_if_finished(job: Job) -> RunResult | None:
@@ -32,7 +32,7 @@ def is_finished(job: Job) -> bool:
                 "Ask for the settings that are there, or choose another --out."
             )
     results = folder.read_results()
-    is_whole = results is not None and _settings(validated(results.get("config", {}))) == wanted
+    is_whole = results is not None and _settings(validate(results.get("config", {}))) == wanted
     return is_whole and folder.database.is_file()
 
 
@@ -54,7 +54,7 @@ def read_run(folder: RunFolder) -> RunResult:
     results = folder.read_results()
     if results is None:
         raise RunFolderError(f"The run in {folder.path} is not finished. Go on with it by --resume {folder.path}.")
-    config = validated(results.pop("config"))
+    config = validate(results.pop("config"))
     summary = {**results, "run_folder": str(folder.path)}  # it may have been moved
     return RunResult(config=config, summary=summary, folder=folder.path, **read_tables(folder, config.servers))
 

@@ -1,11 +1,12 @@
-"""Laws for plug points, to be inherited by their tests: a few lines prove that a new one plays by the rules.
+"""Test classes for plug points, to be inherited: a few lines check that a new component keeps its contract.
 
     class TestMyPolicy(TopologyPolicyLaws):
         def policy(self):
             return MyPolicy()
 
 Every method whose name starts with `test_` is collected by pytest. `TopologyPolicyLaws` also has `sizes`, the numbers
-of servers tried; those that a policy cannot serve must be refused with a `ConfigError` and stand in `impossible_sizes`.
+of servers tried; those that a policy does not support must be refused with a `ConfigError` and listed in
+`impossible_sizes`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ __all__ = [
     "policy_context",
 ]
 
-# Loaded when first used: a policy is tested without torch.
-_HOMES = {
+# Imported on first use, so that policies can be tested without torch.
+_MODULES = {
     "AggregatorLaws": "aggregators",
     "CodecLaws": "codecs",
     "DatasetLaws": "datasets",
@@ -43,6 +44,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'hatdfed.testing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hatdfed.testing.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"hatdfed.testing.{_MODULES[name]}"), name)

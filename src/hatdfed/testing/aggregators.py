@@ -1,4 +1,4 @@
-"""Laws of merging rules."""
+"""What every aggregator must satisfy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hatdfed.server.aggregation import Aggregator, Inbox, Probe
 
 
 def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, Inbox]:
-    """An inbox with some models missing, and their losses on a probe of three samples."""
+    """Draw an inbox with some models missing, and their losses on a probe of three samples."""
     generator = torch.Generator().manual_seed(seed)
     present = torch.rand(slots, generator=generator) < 0.7
     present[0] = True
@@ -22,8 +22,8 @@ def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, 
     return Probe(3 * torch.rand(slots, 3, generator=generator), torch.ones(3, dtype=torch.bool)), inbox
 
 
-def padded(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
-    """The same with one more slot and one more sample, both full of nonsense and marked as not there."""
+def pad(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
+    """Add one slot and one sample of arbitrary values, both marked as absent."""
     more = Inbox(
         models=torch.cat([inbox.models, torch.full_like(inbox.models[:1], torch.nan)]),
         num_samples=torch.cat([inbox.num_samples, torch.tensor([99])]),
@@ -37,12 +37,12 @@ def padded(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
 
 
 class AggregatorLaws:
-    """What holds for every way to merge."""
+    """Tests that every aggregator must pass."""
 
     trials: int = 30
 
     def aggregator(self) -> Aggregator:
-        """The rule under test."""
+        """Return the aggregator under test."""
         raise NotImplementedError
 
     def _cases(self) -> list[tuple[Probe, Inbox]]:
@@ -57,7 +57,7 @@ class AggregatorLaws:
 
     def test_padding_changes_nothing(self) -> None:
         for probe, inbox in self._cases():
-            plain, more = self.aggregator()(probe, inbox), self.aggregator()(*padded(probe, inbox))
+            plain, more = self.aggregator()(probe, inbox), self.aggregator()(*pad(probe, inbox))
             torch.testing.assert_close(more.model, plain.model, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(more.importance[:-1], plain.importance, rtol=1e-5, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Laws of codecs."""
+"""What every codec must satisfy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hatdfed.server.codecs.base import Codec, payload_bits
 
 
 class CodecLaws:
-    """What holds for every way to send a model."""
+    """Tests that every codec must pass."""
 
     relative_error: float = 0.0  # of a decoded model, in the Euclidean norm
 
     def codec(self) -> Codec:
-        """The codec under test."""
+        """Return the codec under test."""
         raise NotImplementedError
 
     def test_a_model_comes_back_as_exactly_as_promised(self) -> None:

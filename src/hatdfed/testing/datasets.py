@@ -1,4 +1,4 @@
-"""Laws of data sets."""
+"""What every data set must satisfy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from hatdfed.data.datasets.base import Dataset, DatasetKind
 from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import overlay, validated
+from hatdfed.setup.layers import overlay, validate
 
 
 class DatasetLaws:
-    """What holds for every data set that can be loaded here."""
+    """Tests that every data set must pass that can be loaded on this machine."""
 
     def kind(self) -> DatasetKind:
-        """The data set under test."""
+        """Return the data set under test."""
         raise NotImplementedError
 
     def _load(self) -> Dataset:
@@ -42,7 +42,7 @@ class DatasetLaws:
     def test_servers_know_of_every_class_even_if_nobody_has_it(self) -> None:
         dataset = self._load()
         few = {"servers": 3, "images_per_server": 8, "validation_images": 1, "rounds": 1}
-        config = validated(overlay(overlay(Config().model_dump(), self.kind().defaults), few))
+        config = validate(overlay(overlay(Config().model_dump(), self.kind().defaults), few))
         world = make_world(config, dataset, make_pools(dataset))
         assert world.label_shares.shape == (3, dataset.num_classes)
         for source in world.sources:
@@ -51,7 +51,7 @@ class DatasetLaws:
 
     def test_its_defaults_are_settings_that_exist(self) -> None:
         settings = overlay(Config().model_dump(), self.kind().defaults)
-        assert validated(settings).rounds >= 1
+        assert validate(settings).rounds >= 1
 
     def test_it_says_where_it_is_without_failing(self) -> None:
         where = self.kind().locate(None)

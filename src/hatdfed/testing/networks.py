@@ -1,4 +1,4 @@
-"""Laws of networks."""
+"""What every network must satisfy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hatdfed.server.work import Batch
 
 
 class NetworkLaws:
-    """What holds for every network that servers can train."""
+    """Tests that every network must pass."""
 
     shapes: Sequence[Shape] = ((1, 8, 8), (3, 32, 32))
     num_classes: int = 7
 
     def maker(self) -> NetworkMaker:
-        """The network under test."""
+        """Return the network under test."""
         raise NotImplementedError
 
     def _learners(self) -> list[tuple[Shape, Learner]]:

@@ -1,4 +1,4 @@
-"""Laws of topology policies. numpy only."""
+"""What every topology policy must satisfy. numpy only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def policy_context(
     reachable: BoolMatrix | None = None,
     prices: FloatMatrix | None = None,
 ) -> PolicyContext:
-    """A plausible context: 30 % of the links, random prices, everybody there."""
+    """Make a plausible context: 30 % of the links, random prices, all servers present."""
     drawn = stream(0, "prices", num_servers).uniform(1, 3, (num_servers, num_servers))
     return PolicyContext(
         t=t,
@@ -42,7 +42,7 @@ def policy_context(
 
 
 def feedback_for(draw: LinkDraw, rng: np.random.Generator, *, missing: Sequence[int] = ()) -> Feedback:
-    """A plausible round: everything drawn was delivered, with random scores; `missing` servers sent no report."""
+    """Make plausible feedback: all drawn links delivered, random scores; `missing` servers sent no report."""
     links = draw.topology.links
     num_servers = len(links)
 
@@ -63,13 +63,13 @@ def feedback_for(draw: LinkDraw, rng: np.random.Generator, *, missing: Sequence[
 
 
 class TopologyPolicyLaws:
-    """What holds for every way to draw links."""
+    """Tests that every policy must pass."""
 
     sizes: Sequence[int] = (2, 3, 4, 5, 6, 7, 10, 18, 20, 54)
     impossible_sizes: Sequence[int] = ()
 
     def policy(self) -> AnyPolicy:
-        """The policy under test, made anew."""
+        """Return a new instance of the policy under test."""
         raise NotImplementedError
 
     def _possible_sizes(self) -> list[int]:

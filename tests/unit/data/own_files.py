@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from hatdfed.data.devices import LocalWork
-from hatdfed.data.own.open import open_own_data
+from hatdfed.data.own.source import open_own_data
 
 SHAPE = (1, 8, 8)
 CLASSES = ("cat", "dog", "owl")
@@ -53,7 +53,7 @@ def fill(folder, numbers, age=100.0, now=NOW):
     return folder
 
 
-def opened(where, *, warned=None, clock=None, **changes):
+def open_source(where, *, warned=None, clock=None, **changes):
     """The source, with what it warns of in the list `warned`; without a list, a warning fails the test."""
     told = {} if warned is None else {"warn": warned.append}
     given = {"image_shape": SHAPE, "num_classes": 3, "settings": WORK, "seed": 5, "server": 1}

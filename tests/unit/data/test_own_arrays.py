@@ -4,9 +4,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from tests.unit.data.own_files import contents, npy, opened, picture, trained
+from tests.unit.data.own_files import contents, npy, open_source, picture, trained
 
-from hatdfed.data.own import formats as reader
+from hatdfed.data.own import images as reader
 from hatdfed.errors import DataError
 
 X = np.stack([picture(number) for number in range(40)])
@@ -25,13 +25,13 @@ def everything(source):
 @pytest.mark.parametrize("x", [X, X[:, 0], X.transpose(0, 2, 3, 1), X / 255, (X / 255).astype(np.float32)[:, 0]])
 @pytest.mark.parametrize("y", [Y, Y.astype(np.uint8), Y.astype(np.int32)])
 def test_every_layout_gives_the_same_images(tmp_path, x, y):
-    source = opened(saved(tmp_path, x, y))
+    source = open_source(saved(tmp_path, x, y))
     assert everything(source) == {image.tobytes() for image in X}
-    assert contents(source.validation) == contents(opened(saved(tmp_path)).validation)
+    assert contents(source.validation) == contents(open_source(saved(tmp_path)).validation)
 
 
 def test_labels_stay_with_their_images(tmp_path):
-    source = opened(saved(tmp_path))
+    source = open_source(saved(tmp_path))
     label_of = {image.tobytes(): int(label) for image, label in zip(X, Y, strict=True)}
     for batch in (*source.work(0).batches, source.validation):
         assert [label_of[image] for image in contents(batch)] == batch.y.tolist()
@@ -40,12 +40,12 @@ def test_labels_stay_with_their_images(tmp_path):
 def test_compressed_colour_images_are_read(tmp_path):
     colour = np.stack([picture(number, (8, 8, 3)) for number in range(30)])
     np.savez_compressed(tmp_path / "own.npz", x=colour, y=np.zeros(30, dtype=np.int64))
-    source = opened(tmp_path / "own.npz", image_shape=(3, 8, 8))
+    source = open_source(tmp_path / "own.npz", image_shape=(3, 8, 8))
     assert everything(source) == {image.transpose(2, 0, 1).tobytes() for image in colour}
 
 
 def test_only_the_first_round_brings_something_new(tmp_path):
-    source = opened(saved(tmp_path), fresh_only=True)
+    source = open_source(saved(tmp_path), fresh_only=True)
     rounds = [source.work(t) for t in range(5)]
     assert [work.devices_online for work in rounds] == [1, 0, 0, 0, 0]
     assert sum(work.num_samples for work in rounds) == 40 - len(source.validation.y)
@@ -54,7 +54,7 @@ def test_only_the_first_round_brings_something_new(tmp_path):
 
 def test_the_last_images_are_taken_where_memory_is_small(tmp_path):
     warned = []
-    source = opened(saved(tmp_path), max_images=15, warned=warned)
+    source = open_source(saved(tmp_path), max_images=15, warned=warned)
     assert everything(source) == {image.tobytes() for image in X[-15:]}
     assert "There are more than 15 images" in warned[0]
 
@@ -75,8 +75,8 @@ def test_python_objects_are_refused_and_never_unpacked(tmp_path, monkeypatch, na
     monkeypatch.setattr(pickle, "load", unpacked)
     monkeypatch.setattr(pickle, "loads", unpacked)
     monkeypatch.setattr(pickle, "Unpickler", unpacked)
-    with pytest.raises(DataError, match=f"array '{name}': it holds Python objects, which are never unpacked; numbers"):
-        opened(path)
+    with pytest.raises(DataError, match=f"array '{name}': it holds Python objects, which are never unpickled; numbers"):
+        open_source(path)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_python_objects_are_refused_and_never_unpacked(tmp_path, monkeypatch, na
 )
 def test_arrays_that_do_not_fit_are_refused(tmp_path, x, y, sentence):
     with pytest.raises(DataError, match=sentence):
-        opened(saved(tmp_path, x, y))
+        open_source(saved(tmp_path, x, y))
 
 
 def test_missing_arrays_are_named(tmp_path):
     np.savez(tmp_path / "own.npz", x=X, labels=Y)
     with pytest.raises(DataError, match=r"has no array 'y', but labels, x. Save it with numpy.savez\(file, x=images"):
-        opened(tmp_path / "own.npz")
+        open_source(tmp_path / "own.npz")
 
 
 def packed(folder, **members):
@@ -124,33 +124,33 @@ def header(shape, descr="|u1", version=(1, 0)):
     ("content", "sentence"),
     [
         (npy(X)[:-1], "2559 bytes of data were found, 2560 were wanted by its header"),
-        (b"hello", "it has no sound .npy header"),
-        (b"", "it has no sound .npy header"),
+        (b"hello", "it has no valid .npy header"),
+        (b"", "it has no valid .npy header"),
         (header((-5, 8, 8)), r"it claims to hold \[-5, 8, 8\] numbers"),
         (header((1 << 40, 8, 8)), "it claims .* bytes in all were wanted"),
         (header((4, 8, 8)), "0 bytes of data were found, 256 were wanted"),
-        (header((4,), descr="nonsense"), "it has no sound .npy header"),
+        (header((4,), descr="nonsense"), "it has no valid .npy header"),
         (header((4,), version=(3, 0)), r"its format is \(3, 0\)"),
     ],
 )
 def test_broken_arrays_are_refused(tmp_path, content, sentence):
     with pytest.raises(DataError, match=f"own.npz cannot be used, because of its array 'x': {sentence}"):
-        opened(packed(tmp_path, x=content, y=npy(Y)))
+        open_source(packed(tmp_path, x=content, y=npy(Y)))
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
     (tmp_path / "own.npz").write_bytes(b"hello")
-    with pytest.raises(DataError, match=r"is no sound .npz file .* Save it again with numpy.savez"):
-        opened(tmp_path / "own.npz")
+    with pytest.raises(DataError, match=r"is not a valid .npz file .* Save it again with numpy.savez"):
+        open_source(tmp_path / "own.npz")
     whole = saved(tmp_path).read_bytes()
     (tmp_path / "own.npz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"is no sound \.npz file"):
-        opened(tmp_path / "own.npz")
+    with pytest.raises(DataError, match=r"is not a valid \.npz file"):
+        open_source(tmp_path / "own.npz")
     changed = bytearray(whole)
     changed[1000] ^= 255
     (tmp_path / "own.npz").write_bytes(changed)
-    with pytest.raises(DataError, match=r"is no sound \.npz file"):
-        opened(tmp_path / "own.npz")
+    with pytest.raises(DataError, match=r"is not a valid \.npz file"):
+        open_source(tmp_path / "own.npz")
 
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
@@ -159,8 +159,8 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
 
     path = saved(tmp_path)
     monkeypatch.setattr(reader.zipfile, "ZipFile", closed)
-    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\). Check the path and its rights"):
-        opened(path)
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\). Check the path and its permissions"):
+        open_source(path)
 
 
 def test_arrays_by_columns_keep_their_order():

@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.data.own_files import contents, fill, npy, opened, picture, put
+from tests.unit.data.own_files import contents, fill, npy, open_source, picture, put
 
 from hatdfed.data.devices import LocalWork
 from hatdfed.errors import DataError
@@ -7,9 +7,9 @@ from hatdfed.errors import DataError
 
 def test_sorted_names_are_the_labels_and_a_list_gives_another_order(tmp_path):
     fill(tmp_path, range(30))
-    sorted_names = opened(tmp_path)
+    sorted_names = open_source(tmp_path)
     (tmp_path / "classes.txt").write_text("owl\n\ndog\ncat\n")
-    listed = opened(tmp_path)
+    listed = open_source(tmp_path)
     assert contents(sorted_names.validation) == contents(listed.validation)
     assert (2 - sorted_names.validation.y).tolist() == listed.validation.y.tolist()
 
@@ -17,7 +17,7 @@ def test_sorted_names_are_the_labels_and_a_list_gives_another_order(tmp_path):
 def test_a_listed_class_may_come_later(tmp_path):
     fill(tmp_path, range(30))
     (tmp_path / "classes.txt").write_text("cat\ndog\nowl\nyak\n")
-    source = opened(tmp_path, num_classes=4, fresh_only=True, settings=LocalWork(samples_per_round=100))
+    source = open_source(tmp_path, num_classes=4, fresh_only=True, settings=LocalWork(samples_per_round=100))
     source.work(0)
     for number in range(100, 120):
         put(tmp_path, f"yak/{number}.npy", npy(picture(number)))
@@ -30,15 +30,15 @@ def test_a_listed_class_may_come_later(tmp_path):
     [
         (b"cat\ndog\n", "names 2 different classes on 2 lines, but the model has 3. Write the name of each class once"),
         (b"cat\ndog\ncat\n", "names 2 different classes on 3 lines"),
-        (b"cat\ndog\n../owl\n", r"names '\.\./owl', which is no name of a sub-folder. Use names without slashes"),
-        (b"cat\ndog\n..\n", "which is no name of a sub-folder"),
-        (b"cat\ndog\n\xff\xfe\n", "is no text in UTF-8. Write one name of a sub-folder on each line"),
+        (b"cat\ndog\n../owl\n", r"names '\.\./owl', which is not the name of a sub-folder. Use names without slashes"),
+        (b"cat\ndog\n..\n", "which is not the name of a sub-folder"),
+        (b"cat\ndog\n\xff\xfe\n", "is not UTF-8 text. Write one name of a sub-folder on each line"),
     ],
 )
 def test_a_list_of_classes_that_cannot_be_right_is_refused(tmp_path, listed, sentence):
     (fill(tmp_path, range(12)) / "classes.txt").write_bytes(listed)
     with pytest.raises(DataError, match=sentence):
-        opened(tmp_path)
+        open_source(tmp_path)
 
 
 def test_a_missing_class_folder_is_refused_because_labels_would_shift(tmp_path):
@@ -46,7 +46,7 @@ def test_a_missing_class_folder_is_refused_because_labels_would_shift(tmp_path):
     with pytest.raises(
         DataError, match=r"has 3 sub-folders, but the model has 4 classes. Make one for each class, empty"
     ):
-        opened(tmp_path, num_classes=4)
+        open_source(tmp_path, num_classes=4)
     (tmp_path / "zebra").mkdir()
     (tmp_path / ".cache").mkdir()
-    assert opened(tmp_path, num_classes=4).work(0).num_samples > 0
+    assert open_source(tmp_path, num_classes=4).work(0).num_samples > 0

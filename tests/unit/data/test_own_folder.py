@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from tests.unit.data.own_files import NOW, Clock, contents, fill, npy, numbers, opened, picture, put, trained
+from tests.unit.data.own_files import NOW, Clock, contents, fill, npy, numbers, open_source, picture, put, trained
 
 from hatdfed.data.devices import LocalWork
 from hatdfed.data.own import folder as folders
@@ -25,7 +25,7 @@ def everything(source, rounds=10):
 
 def test_a_folder_that_fills_gives_each_round_what_is_new(tmp_path):
     clock = Clock()
-    source = opened(fill(tmp_path, range(12)), fresh_only=True, clock=clock)
+    source = open_source(fill(tmp_path, range(12)), fresh_only=True, clock=clock)
     held_out = numbers(contents(source.validation))
     assert numbers(trained(source.work(0))) == set(range(12)) - held_out
     for t, new in [(1, range(100, 108)), (2, range(200, 201)), (3, range(0)), (4, range(300, 310))]:
@@ -39,7 +39,9 @@ def test_a_folder_that_fills_gives_each_round_what_is_new(tmp_path):
 
 def test_the_newest_come_first_and_the_others_later(tmp_path):
     clock = Clock()
-    source = opened(fill(tmp_path, range(10)), settings=LocalWork(samples_per_round=4), fresh_only=True, clock=clock)
+    source = open_source(
+        fill(tmp_path, range(10)), settings=LocalWork(samples_per_round=4), fresh_only=True, clock=clock
+    )
     while source.work(clock.now).num_samples:
         clock.now += 1
     clock.now += 100
@@ -55,7 +57,7 @@ def test_the_newest_come_first_and_the_others_later(tmp_path):
 
 def test_new_images_come_before_known_ones(tmp_path):
     clock = Clock()
-    source = opened(fill(tmp_path, range(30)), clock=clock)
+    source = open_source(fill(tmp_path, range(30)), clock=clock)
     for t in range(4):
         source.work(t)
     clock.now += 50
@@ -75,7 +77,7 @@ def test_every_kind_of_image_file_is_read(tmp_path):
     put(tmp_path, "cat/d.pgm", b"P5 8 8 15 " + (picture(502) // 17).tobytes())
     put(tmp_path, "cat/e.npy", npy(picture(503).transpose(1, 2, 0)))
     put(tmp_path, "cat/f.npy", npy(np.asfortranarray(picture(504)[0]) / 255))
-    found = everything(opened(tmp_path))
+    found = everything(open_source(tmp_path))
     assert len(found) == 18
     for wanted in (grey, picture(501), picture(502) // 17 * 17, picture(503), picture(504)):
         assert wanted.tobytes() in found
@@ -88,7 +90,7 @@ def test_colour_images_are_read_with_their_channels_first(tmp_path):
     for number, image in enumerate(pixels):
         content = encoded(image, "PNG") if number % 2 else b"P6\n8 8\n255\n" + image.tobytes()
         put(tmp_path, f"dog/{number}.{'png' if number % 2 else 'ppm'}", content)
-    source = opened(tmp_path, image_shape=(3, 8, 8))
+    source = open_source(tmp_path, image_shape=(3, 8, 8))
     assert everything(source) == {image.transpose(2, 0, 1).tobytes() for image in pixels}
     assert set(source.validation.y.tolist()) == {1}
 
@@ -110,21 +112,21 @@ def test_files_that_are_no_images_of_ours_are_counted_by_reason_and_told_once(tm
     put(tmp_path, "owl/notes.txt", b"hello")
     put(tmp_path, "owl/.hidden", b"hello")
     warned = []
-    source = opened(tmp_path, warned=warned)
-    assert source._inlet.skipped == {
+    source = open_source(tmp_path, warned=warned)
+    assert source._incoming.skipped == {
         "wrong size": 2,
         "cannot be read or is cut short": 5,
         "wrong numbers": 5,
-        "no kind of file that we read": 1,
+        "unknown file type": 1,
     }
     assert len(everything(source)) == 12
     assert len(warned) == 4
     (told,) = [sentence for sentence in warned if "wrong size" in sentence]
     assert told.startswith(f"2 files in {tmp_path} left out: wrong size (such as cat/small")
-    assert told.endswith("Mend or remove such files; further ones are only counted.")
+    assert told.endswith("Repair or remove such files; further ones are only counted.")
     put(tmp_path, "cat/more.npy", npy(picture(1, (1, 4, 4))))
     source.work(11)
-    assert source._inlet.skipped["wrong size"] == 3
+    assert source._incoming.skipped["wrong size"] == 3
     assert len(warned) == 4
 
 
@@ -137,12 +139,12 @@ def npy_of_objects():
 def test_without_a_listener_python_warns(tmp_path):
     put(fill(tmp_path, range(12)), "cat/small.npy", npy(picture(1, (1, 4, 4))))
     with pytest.warns(UserWarning, match="1 file in .* left out: wrong size"):
-        opened(tmp_path)
+        open_source(tmp_path)
 
 
 def test_a_file_that_was_just_changed_waits_for_the_next_round(tmp_path):
     clock = Clock()
-    source = opened(fill(tmp_path, range(12)), fresh_only=True, clock=clock)
+    source = open_source(fill(tmp_path, range(12)), fresh_only=True, clock=clock)
     source.work(0)
     fill(tmp_path, range(100, 120), age=0.5)
     assert source.work(1).num_samples == 0
@@ -153,18 +155,18 @@ def test_a_file_that_was_just_changed_waits_for_the_next_round(tmp_path):
 def test_a_file_from_the_future_is_read_too(tmp_path):
     fill(tmp_path, range(12))
     put(tmp_path, "cat/later.npy", npy(picture(600)), age=-1e6)
-    assert picture(600).tobytes() in everything(opened(tmp_path))
+    assert picture(600).tobytes() in everything(open_source(tmp_path))
 
 
 def test_a_half_written_file_waits_and_is_read_when_it_is_whole(tmp_path):
     clock = Clock()
     warned = []
-    source = opened(fill(tmp_path, range(12)), clock=clock, warned=warned)
+    source = open_source(fill(tmp_path, range(12)), clock=clock, warned=warned)
     content = npy(picture(700))
     put(tmp_path, "cat/700.npy", content[:90], age=5)
     source.work(0)
-    assert source._inlet.waiting == 1
-    assert source._inlet.skipped == {}
+    assert source._incoming.waiting == 1
+    assert source._incoming.skipped == {}
     put(tmp_path, "cat/700.npy", content, age=4)
     assert source.work(1).devices_online == 1
     assert picture(700).tobytes() in everything(source)
@@ -174,20 +176,20 @@ def test_a_half_written_file_waits_and_is_read_when_it_is_whole(tmp_path):
 def test_a_file_that_stays_broken_is_called_so_and_still_read_when_it_is_mended(tmp_path):
     clock = Clock()
     warned = []
-    source = opened(fill(tmp_path, range(12)), clock=clock, warned=warned)
+    source = open_source(fill(tmp_path, range(12)), clock=clock, warned=warned)
     put(tmp_path, "cat/700.npy", npy(picture(700))[:90], age=5)
     clock.now += 70
     source.work(0)
-    assert source._inlet.skipped == {"cannot be read or is cut short": 1}
+    assert source._incoming.skipped == {"cannot be read or is cut short": 1}
     assert len(warned) == 1
     put(tmp_path, "cat/700.npy", npy(picture(700)), age=5, now=clock.now)
     source.work(1)
-    assert source._inlet.skipped == {}
+    assert source._incoming.skipped == {}
     assert picture(700).tobytes() in everything(source)
 
 
 def test_a_touched_file_is_nothing_new_and_a_changed_one_replaces_its_image(tmp_path):
-    source = opened(fill(tmp_path, range(20)), fresh_only=True, settings=LocalWork(samples_per_round=100))
+    source = open_source(fill(tmp_path, range(20)), fresh_only=True, settings=LocalWork(samples_per_round=100))
     source.work(0)
     for path in tmp_path.glob("*/*.npy"):
         os.utime(path, (NOW - 50, NOW - 50))
@@ -199,7 +201,7 @@ def test_a_touched_file_is_nothing_new_and_a_changed_one_replaces_its_image(tmp_
 
 
 def test_images_whose_files_are_taken_away_stay_known(tmp_path):
-    source = opened(fill(tmp_path, range(20)))
+    source = open_source(fill(tmp_path, range(20)))
     for path in list(tmp_path.iterdir()):
         for file in path.iterdir():
             file.unlink()
@@ -223,12 +225,12 @@ def test_a_file_that_may_not_be_read_is_read_when_it_may(tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(path), "read_bytes", guarded)
     warned = []
-    source = opened(tmp_path, warned=warned)
-    assert source._inlet.skipped == {"cannot be opened": 1}
+    source = open_source(tmp_path, warned=warned)
+    assert source._incoming.skipped == {"cannot be opened": 1}
     assert "Permission denied" in warned[0]
     closed = False
     assert picture(900).tobytes() in everything(source)
-    assert source._inlet.skipped == {}
+    assert source._incoming.skipped == {}
 
 
 def test_a_file_that_goes_between_listing_and_reading_is_no_trouble(tmp_path, monkeypatch):
@@ -242,26 +244,26 @@ def test_a_file_that_goes_between_listing_and_reading_is_no_trouble(tmp_path, mo
         return read(self)
 
     monkeypatch.setattr(type(path), "read_bytes", vanishing)
-    assert len(everything(opened(tmp_path))) == 12
+    assert len(everything(open_source(tmp_path))) == 12
 
 
 def test_a_class_folder_that_cannot_be_listed_is_told(tmp_path):
     fill(tmp_path, range(30))
     warned = []
-    source = opened(tmp_path, warned=warned)
+    source = open_source(tmp_path, warned=warned)
     for file in (tmp_path / "owl").iterdir():
         file.unlink()
     (tmp_path / "owl").rmdir()
     (tmp_path / "owl").write_text("no folder")
     assert source.work(0).num_samples == 12
-    assert "owl cannot be listed (Not a directory), so its images are left out. Check its rights." in warned[0]
+    assert "owl cannot be listed (Not a directory), so its images are left out. Check its permissions." in warned[0]
 
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "MOST_FILE_BYTES", 1000)
     put(fill(tmp_path, range(12)), "cat/film.npy", bytes(1001))
     warned = []
-    assert opened(tmp_path, warned=warned)._inlet.skipped == {"too large": 1}
+    assert open_source(tmp_path, warned=warned)._incoming.skipped == {"too large": 1}
     assert "1001 bytes were found, at most 1000 were wanted" in warned[0]
 
 
@@ -269,7 +271,7 @@ def test_only_the_newest_files_of_a_vast_folder_are_read(tmp_path):
     for number in range(25):
         fill(tmp_path, [number], age=1000 - number)
     warned = []
-    source = opened(tmp_path, warned=warned, max_images=15)
+    source = open_source(tmp_path, warned=warned, max_images=15)
     assert numbers(everything(source)) == set(range(10, 25))
     assert "There are more than 15 images" in warned[0]
 
@@ -278,15 +280,15 @@ def test_pictures_without_pillow_are_refused_at_the_start_and_skipped_later(tmp_
     fill(tmp_path, range(12))
     monkeypatch.setitem(sys.modules, "PIL", None)
     warned = []
-    source = opened(tmp_path, warned=warned)
+    source = open_source(tmp_path, warned=warned)
     put(tmp_path, "cat/a.png", b"anything")
     source.work(0)
-    assert source._inlet.skipped == {"Pillow is not installed": 1}
+    assert source._incoming.skipped == {"Pillow is not installed": 1}
     assert len(warned) == 1
     with pytest.raises(
         MissingDependencyError, match=r"Pillow, which reads them, is not installed. Install it with: pip"
     ):
-        opened(tmp_path)
+        open_source(tmp_path)
 
 
 def test_when_nothing_is_left_the_sentence_says_why(tmp_path):
@@ -294,4 +296,4 @@ def test_when_nothing_is_left_the_sentence_says_why(tmp_path):
     fill(tmp_path, range(3, 20), age=0.1)
     put(tmp_path, "cat/x.npy", npy(picture(1, (2, 2))))
     with pytest.raises(DataError, match=r"holds 3 images .* Left out: 1 wrong size; 17 still being written\."):
-        opened(tmp_path, warned=[])
+        open_source(tmp_path, warned=[])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.data.partition import grouped_shards, label_skewed_shards, validation_sample
+from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, split_by_group
 from hatdfed.errors import ConfigError
 
 LABELS = np.repeat(np.arange(10), 200)
@@ -11,7 +11,7 @@ LABELS = np.repeat(np.arange(10), 200)
 
 def shards(seed=0, **changes):
     settings = {"num_servers": 5, "images_per_server": 100, "label_concentration": 0.3, **changes}
-    return label_skewed_shards(LABELS, seed=seed, **settings)
+    return draw_label_skewed_shards(LABELS, seed=seed, **settings)
 
 
 @given(st.integers(0, 1000), st.floats(0.01, 10), st.integers(1, 300))
@@ -70,21 +70,23 @@ def test_more_than_the_images_allow_is_refused(changes, message):
 
 
 def test_the_validation_sample_is_one_for_a_seed():
-    np.testing.assert_array_equal(validation_sample(1000, seed=3, size=50), validation_sample(1000, seed=3, size=50))
-    assert len(set(validation_sample(1000, seed=3, size=1000).tolist())) == 1000
+    np.testing.assert_array_equal(
+        draw_validation_sample(1000, seed=3, size=50), draw_validation_sample(1000, seed=3, size=50)
+    )
+    assert len(set(draw_validation_sample(1000, seed=3, size=1000).tolist())) == 1000
     with pytest.raises(ConfigError, match="at most 1000"):
-        validation_sample(1000, seed=3, size=1001)
+        draw_validation_sample(1000, seed=3, size=1001)
 
 
 def test_a_natural_split_keeps_every_person_together():
     people = np.repeat(np.arange(7), 30)
-    owned = grouped_shards(people, seed=0, num_servers=3, images_per_server=50)
+    owned = split_by_group(people, seed=0, num_servers=3, images_per_server=50)
     held = [set(people[shard].tolist()) for shard in owned]
     assert [len(shard) for shard in owned] == [50, 50, 50]
     assert not held[0] & held[1]
     assert not held[1] & held[2]
     with pytest.raises(ConfigError, match="7 people or places"):
-        grouped_shards(people, seed=0, num_servers=8, images_per_server=5)
+        split_by_group(people, seed=0, num_servers=8, images_per_server=5)
 
 
 @pytest.mark.parametrize("groups", [2, 3])

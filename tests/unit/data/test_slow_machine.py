@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hatdfed.data.devices import LocalWork, SimulatedDevices
-from hatdfed.data.own.open import SlowMachine
+from hatdfed.data.own.source import SlowMachine
 from hatdfed.errors import ConfigError
 from hatdfed.server.work import Batch
 
@@ -59,5 +59,5 @@ def test_the_whole_share_changes_nothing():
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.01, math.nan])
 def test_a_share_that_cannot_be_is_refused(share):
-    with pytest.raises(ConfigError, match="must lie above 0 and not above 1; 1 is all of the work"):
+    with pytest.raises(ConfigError, match="must be above 0 and at most 1; 1 is all of the work"):
         SlowMachine(devices(), share)

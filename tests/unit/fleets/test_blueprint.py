@@ -4,7 +4,7 @@ from torch import nn
 
 from hatdfed.fleets.kernels.blueprint import Dropout, Linear, NotStackableError, Relu, read_blueprint
 from hatdfed.fleets.kernels.torch_stage import StageShape
-from hatdfed.server.learner import cancelled_biases
+from hatdfed.server.learner import find_cancelled_biases
 from hatdfed.server.networks import linear, paper_cnn, paper_cnn_relu, small_cnn
 
 
@@ -68,9 +68,9 @@ def test_what_cannot_be_stacked_is_named(module, reason):
 
 
 def test_biases_that_batch_norm_cancels():
-    assert cancelled_biases(paper_cnn((1, 28, 28), 10)) == ["0.bias", "4.bias"]
+    assert find_cancelled_biases(paper_cnn((1, 28, 28), 10)) == ["0.bias", "4.bias"]
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Conv1d(1, 1, 1, bias=False), nn.ReLU())
-    assert cancelled_biases(nn.Sequential(module, nn.Linear(4, 2))) == ["0.0.bias"]
+    assert find_cancelled_biases(nn.Sequential(module, nn.Linear(4, 2))) == ["0.0.bias"]
     # It is true: however such a bias is chosen, the network answers the same while it trains.
     network, x = paper_cnn((1, 28, 28), 10).train(), torch.randn(6, 1, 28, 28)
     for dropout in (layer for layer in network if isinstance(layer, nn.Dropout)):
@@ -126,6 +126,6 @@ def test_what_only_looks_like_a_plain_network_is_refused(module, reason):
 def test_a_bias_is_frozen_only_where_batch_norm_follows_it_at_once():
     relu = nn.ReLU()
     module = nn.Sequential(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu, nn.BatchNorm1d(4))
-    assert cancelled_biases(module) == []
+    assert find_cancelled_biases(module) == []
     twice = nn.Linear(4, 4)
-    assert cancelled_biases(nn.Sequential(twice, nn.BatchNorm1d(4), twice)) == []
+    assert find_cancelled_biases(nn.Sequential(twice, nn.BatchNorm1d(4), twice)) == []

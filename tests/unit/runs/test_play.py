@@ -208,7 +208,7 @@ def test_models_that_became_no_numbers_are_told():
 )
 def test_a_link_share_that_has_no_effect_is_told(tmp_path, settings, is_told):
     result = run(**SMALL, rounds=1, **settings, out=tmp_path / "run")
-    sentence = "link_share has no effect: policy ring knows its own number of links."
+    sentence = "link_share has no effect: policy ring has its own number of links."
     assert (sentence in result.summary["notes"]) == is_told
     assert json.loads((tmp_path / "run" / "results.json").read_text())["notes"] == result.summary["notes"]
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hatdfed.errors import WireError
-from hatdfed.server.message import MAGIC, Message, message_overhead, pack, unpack
+from hatdfed.server.message import MAGIC, Message, compute_overhead, pack, unpack
 
 
 def message(**changes):
@@ -73,4 +73,4 @@ def test_over_long_messages_are_refused_before_they_are_read():
     with pytest.raises(WireError) as caught:
         unpack(pack(message()), max_bytes=50)
     assert caught.value.reason == "too-long"
-    assert unpack(pack(message()), max_bytes=80 + message_overhead())
+    assert unpack(pack(message()), max_bytes=80 + compute_overhead())

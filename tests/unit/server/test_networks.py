@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from hatdfed.errors import ConfigError
-from hatdfed.server.networks import NETWORKS, network_maker
+from hatdfed.server.networks import NETWORKS, find_network
 
 
 def counted_as_the_paper_does(module):
@@ -35,4 +35,4 @@ def test_every_network_answers_with_one_number_a_class(name, shape):
 
 def test_an_unknown_network_is_refused():
     with pytest.raises(ConfigError, match="Did you mean small-cnn"):
-        network_maker("smal-cnn")
+        find_network("smal-cnn")

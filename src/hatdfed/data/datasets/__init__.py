@@ -1,6 +1,6 @@
 """Data sets by name: `load_dataset("digits")`.
 
-`digits` and `synthetic` need no download; `fashion-mnist` and `cifar-10` are looked up on this machine first.
+`digits` and `synthetic` need no download; `fashion-mnist` and `cifar-10` are looked for on this machine first.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DATASETS: Registry[DatasetKind] = Registry(
 
 
 def dataset_kind(name: str) -> DatasetKind:
-    """The data set called `name`."""
+    """Look up the data set called `name`; a `ConfigError` suggests similar names."""
     if name not in DATASETS:
         raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}")
     return DATASETS[name]
@@ -72,7 +72,7 @@ def load_dataset(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read, generate or, if it is nowhere on this machine, download the data set called `name`."""
+    """Load the data set called `name`: read or generate it, or download it if this machine does not have it."""
     kind = dataset_kind(name)
     chosen = dict(options or {})
     _require_known_options(kind, chosen)

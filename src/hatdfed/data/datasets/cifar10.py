@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 small colour photographs, 32×32 pixels, ten classes; read from its official binary version."""
+"""CIFAR-10: 60,000 colour photographs, 32×32 pixels, ten classes; read from the official binary version."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.data.datasets.base import Dataset, Images, Progress, make_dataset
-from hatdfed.data.datasets.download import RemoteFile, fetch, unpack
-from hatdfed.data.datasets.locate import Layout, find_or_download, offline_advice, whereabouts
+from hatdfed.data.datasets.files import (
+    Layout,
+    RemoteFile,
+    fetch,
+    find_folder,
+    find_or_download,
+    format_offline_advice,
+    unpack,
+)
 from hatdfed.errors import DataError
 
 TRAIN_BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_BATCH = "test_batch.bin"
+IMAGE_SHAPE = (3, 32, 32)  # channel by channel
+RECORD_BYTES = 1 + 3 * 32 * 32
+NUM_CLASSES = 10
 OFFICIAL_RECORDS = 10_000  # in each file
 VALIDATION_SHARE = 10  # the last tenth of each training file: 1,000 of the official 10,000
 
@@ -24,10 +34,11 @@ LAYOUT = Layout(
     subfolders=("cifar-10-batches-bin",),
 )
 ARCHIVE = RemoteFile("cifar-10-binary.tar.gz", "https://www.cs.toronto.edu/~kriz/", "c32a1d4ab5d03f1284b67883e8d87530")
+_REPLACE = "Replace it by the file from cifar-10-binary.tar.gz (the binary version), or delete it and run again."
 
 
 def load(data_dir: Path | None = None, progress: Progress | None = None) -> Dataset:
-    """Read CIFAR-10: 45,000 images for training, 5,000 for validation, 10,000 for testing."""
+    """Load CIFAR-10: 45,000 images for training, 5,000 for validation, 10,000 for testing."""
     files = find_or_download(LAYOUT, data_dir, lambda folder: _download(folder, progress))
     train, validation = _split(files)
     return make_dataset(
@@ -40,12 +51,12 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
 
 
 def locate(data_dir: Path | None = None) -> str | None:
-    """The folder that CIFAR-10 would be read from now, or None."""
-    return whereabouts(LAYOUT, data_dir)
+    """Return the folder that CIFAR-10 would be read from now, or None."""
+    return find_folder(LAYOUT, data_dir)
 
 
 def _split(files: Mapping[str, Path]) -> tuple[Images, Images]:
-    """Training and validation images: the end of each batch is held back, whatever the seed."""
+    """Split off the end of each training file for validation, independently of the seed."""
     train, validation = [], []
     for name in TRAIN_BATCHES:
         batch = read_records(files[name])
@@ -58,35 +69,30 @@ def _split(files: Mapping[str, Path]) -> tuple[Images, Images]:
             f"The training files in {files[TRAIN_BATCHES[0]].parent} hold one record each. Two were wanted in at "
             "least one of them, to hold one back for validation. Use the whole files."
         )
-    return _joined(train), _joined(validation)
+    return _concatenate(train), _concatenate(validation)
 
 
-def _joined(parts: list[Images]) -> Images:
+def _concatenate(parts: list[Images]) -> Images:
     pixels = np.concatenate([part.pixels for part in parts])
     return Images(pixels, np.concatenate([part.labels for part in parts]))
 
 
 def _download(folder: Path, progress: Progress | None) -> None:
-    archive = fetch(ARCHIVE, folder.parent, otherwise=offline_advice(LAYOUT), progress=progress)
+    archive = fetch(ARCHIVE, folder.parent, otherwise=format_offline_advice(LAYOUT), progress=progress)
     members = [f"{LAYOUT.subfolders[0]}/{name}" for name in LAYOUT.file_names]
     unpack(archive, members, folder, member_bytes=OFFICIAL_RECORDS * RECORD_BYTES)
     archive.unlink(missing_ok=True)  # 170 MB that nobody reads again
 
 
-IMAGE_SHAPE = (3, 32, 32)  # channel by channel
-RECORD_BYTES = 1 + 3 * 32 * 32
-NUM_CLASSES = 10
-
-
 def read_records(path: Path) -> Images:
-    """The images in one file, which may hold any whole number of records from one up."""
+    """Read the images of one file, which must hold at least one record and no partial ones."""
     try:
         size = path.stat().st_size
         _require_whole_records(path, size)
         raw = np.fromfile(path, dtype=np.uint8, count=size)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}). Check the path and its rights.") from error
-    _require_whole_records(path, raw.size)  # what was read, should the file have changed meanwhile
+        raise DataError(f"{path} cannot be read ({error.strerror}). Check the path and its permissions.") from error
+    _require_whole_records(path, raw.size)  # again, in case the file changed meanwhile
     records = raw.reshape(-1, RECORD_BYTES)
     labels = records[:, 0].astype(np.int64)
     _require_known_labels(path, labels)
@@ -108,6 +114,3 @@ def _require_known_labels(path: Path, labels: NDArray[np.int64]) -> None:
             f"{path} ({len(labels) * RECORD_BYTES} bytes) has the label {labels[unknown[0]]} in record {unknown[0]}. "
             f"Labels from 0 to {NUM_CLASSES - 1} in records of {RECORD_BYTES} bytes were wanted. {_REPLACE}"
         )
-
-
-_REPLACE = "Replace it by the file from cifar-10-binary.tar.gz (the binary version), or delete it and run again."

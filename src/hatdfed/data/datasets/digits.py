@@ -18,11 +18,11 @@ BRIGHTEST = 16  # scikit-learn's digits count ink from 0 to 16
 
 
 def load(data_dir: Path | None = None, progress: Progress | None = None) -> Dataset:
-    """The digits, shuffled once and for all: 400 for testing, 300 for validation, 1,097 for training."""
-    ink, digits = _embedded_digits()
+    """Load the digits in one fixed shuffle: 400 for testing, 300 for validation, 1,097 for training."""
+    ink, digits = _load_embedded_digits()
     pixels = np.rint(ink * (255 / BRIGHTEST)).astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = digits.astype(np.int64)
-    # Neighbours in the file are by the same hand, so the split is shuffled; the 0 is not a run's seed.
+    # Neighbouring digits were written by the same person, so the split is shuffled; the 0 is not a run's seed.
     order = stream(0, "digits", "split").permutation(len(labels))
     test, validation, train = np.split(order, [TEST_IMAGES, TEST_IMAGES + VALIDATION_IMAGES])
     return make_dataset(
@@ -35,11 +35,11 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
 
 
 def locate(data_dir: Path | None = None) -> str | None:
-    """The digits are always at hand."""
+    """Return "embedded": the digits come with scikit-learn."""
     return "embedded"
 
 
-def _embedded_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _load_embedded_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     # Imported here because the coordinator runs without scikit-learn.
     try:
         from sklearn.datasets import load_digits

@@ -1,7 +1,7 @@
-"""Synthetic: generated images, one smooth template per class, for tests and for trying things out.
+"""Synthetic: generated images, one smooth template per class, for tests and experiments.
 
-An image is the template of its class, shifted by a few pixels around the edges, plus noise in every pixel.
-The options determine every pixel, on every machine: only elementary arithmetic is used.
+An image is the template of its class, shifted by a few pixels with wrap-around, plus noise in every pixel.
+The options determine every pixel on every machine: only elementary arithmetic is used.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hatdfed.randomness import stream
 
 KNOTS = 4  # a template is drawn from 4×4 random values, so it has no finer detail than that
 DARKEST, BRIGHTEST = 0.2, 0.8  # of a template, so that noise is seldom clipped
-MOST_NOISE = 10  # beyond this an image is black and white grain
-MOST_PIXELS = 2**28  # half as many again as CIFAR-10: more is a slip of the pen
+MOST_NOISE = 10  # beyond this an image is nothing but noise
+MOST_PIXELS = 2**28  # one and a half times CIFAR-10: more is most likely a typing error
 
 
 def load(
@@ -34,7 +34,7 @@ def load(
     noise: float = 0.1,
     seed: int = 0,
 ) -> Dataset:
-    """Generate the data set that these options describe; `noise` is a deviation, where 1 is black to white."""
+    """Generate the data set of these options; `noise` is a standard deviation, where 1 is from black to white."""
     _require_whole("classes", classes, least=2)
     _require_whole("side", side, least=KNOTS)
     _require_whole("channels", channels, least=1)
@@ -42,12 +42,12 @@ def load(
     _require_noise(noise)
     sizes = {"train": train, "validation": validation, "test": test}
     for split, count in sizes.items():
-        _require_whole(split, count, least=classes)  # or some class would have no image
-    _require_moderate(sum(sizes.values()) * channels * side * side)
+        _require_whole(split, count, least=classes)  # so that every class has an image
+    _require_affordable(sum(sizes.values()) * channels * side * side)
 
-    templates = _templates(seed, classes, channels, side)
+    templates = _draw_templates(seed, classes, channels, side)
     parts = {
-        split: _images(stream(seed, "synthetic", split), templates, count, noise) for split, count in sizes.items()
+        split: _draw_images(stream(seed, "synthetic", split), templates, count, noise) for split, count in sizes.items()
     }
     return make_dataset(
         "synthetic", train=parts["train"], validation=parts["validation"], test=parts["test"], num_classes=classes
@@ -55,29 +55,29 @@ def load(
 
 
 def locate(data_dir: Path | None = None) -> str | None:
-    """Generated data are always at hand."""
+    """Return "generated": there is nothing to download."""
     return "generated"
 
 
-def _templates(seed: int, classes: int, channels: int, side: int) -> NDArray[np.float64]:  # [L, C, H, W]
-    """One smooth random picture per class, each from `DARKEST` to `BRIGHTEST`."""
+def _draw_templates(seed: int, classes: int, channels: int, side: int) -> NDArray[np.float64]:  # [L, C, H, W]
+    """Draw one smooth random image per class, with values from `DARKEST` to `BRIGHTEST`."""
     knots = stream(seed, "synthetic", "templates").standard_normal((classes, channels, KNOTS, KNOTS))
-    smooth = _stretch(_stretch(knots, side).swapaxes(2, 3), side).swapaxes(2, 3)
+    smooth = _interpolate(_interpolate(knots, side).swapaxes(2, 3), side).swapaxes(2, 3)
     lowest = smooth.min(axis=(1, 2, 3), keepdims=True)
     highest = smooth.max(axis=(1, 2, 3), keepdims=True)
     templates: NDArray[np.float64] = DARKEST + (BRIGHTEST - DARKEST) * (smooth - lowest) / (highest - lowest)
     return templates
 
 
-def _stretch(knots: NDArray[np.float64], side: int) -> NDArray[np.float64]:  # [..., KNOTS] -> [..., side]
-    """Interpolate linearly along the last axis. It wraps around, so that a shifted picture has no seam."""
+def _interpolate(knots: NDArray[np.float64], side: int) -> NDArray[np.float64]:  # [..., KNOTS] -> [..., side]
+    """Interpolate linearly along the last axis, with wrap-around, so that a shifted image has no seam."""
     place = np.arange(side) * (KNOTS / side)
     left = place.astype(np.int64)
     share = place - left
     return (1 - share) * knots[..., left] + share * knots[..., (left + 1) % KNOTS]
 
 
-def _images(rng: np.random.Generator, templates: NDArray[np.float64], count: int, noise: float) -> Images:
+def _draw_images(rng: np.random.Generator, templates: NDArray[np.float64], count: int, noise: float) -> Images:
     classes, channels, side, _ = templates.shape
     labels = rng.permutation(np.arange(count, dtype=np.int64) % classes)
     farthest = max(1, side // 8)
@@ -103,7 +103,7 @@ def _require_noise(value: object) -> None:
         raise ConfigError(f"synthetic: noise is {value!r}. Use a number from 0 to {MOST_NOISE}.")
 
 
-def _require_moderate(pixels: int) -> None:
+def _require_affordable(pixels: int) -> None:
     if pixels > MOST_PIXELS:
         raise ConfigError(
             f"synthetic: these options ask for {pixels:,} pixels. Use at most {MOST_PIXELS:,}: "

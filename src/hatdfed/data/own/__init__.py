@@ -1,1 +1,1 @@
-"""A server's own images: how they are read, kept and made into a round's work."""
+"""A server's own images, from a folder, an .npz file or a Python function of the user."""

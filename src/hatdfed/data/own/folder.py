@@ -1,8 +1,8 @@
 """A folder with one sub-folder for each class, which devices fill while the server runs.
 
-Every look lists the folder again and reads what it has not read before, known by path, time of change and size. A file
-that is still being written waits for the next look. One that is no image of ours is counted and left alone until it
-changes.
+The folder is listed again in every round, and files that were not read before (by path, time of change and size) are
+read. A file that is still being written is left for the next round. A file that is not a usable image is counted and
+skipped until it changes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hatdfed.data.own.formats import NO_PILLOW, decode
-from hatdfed.data.own.images import STOCK, UNREADABLE, ImageShape, Notices, OwnImage, UnfitError, mark_of
+from hatdfed.data.own.images import (
+    AT_START,
+    NO_PILLOW,
+    UNREADABLE,
+    ImageShape,
+    OnceWarner,
+    OwnImage,
+    UnusableImageError,
+    decode,
+    hash_fraction,
+)
 from hatdfed.errors import DataError, MissingDependencyError
 
-SETTLED_SECONDS = 1.0  # a file that changed later than this ago may still be written
-PATIENCE_SECONDS = 60.0  # one that cannot be read is not called broken before
-MOST_FILE_BYTES = 1 << 26  # an image of ours is far smaller; a film that got lost is not read
-NO_RIGHTS = "cannot be opened"
+SETTLED_SECONDS = 1.0  # a file that changed more recently may still be being written
+BROKEN_AFTER_SECONDS = 60.0  # an unreadable file counts as incomplete until it is this old, then as broken
+MOST_FILE_BYTES = 1 << 26  # far more than an image needs; a video in the folder is not read
+NOT_PERMITTED = "cannot be opened"
 TOO_LARGE = "too large"
 
 
@@ -37,7 +46,7 @@ class _File(NamedTuple):
 
 
 class ClassFolders:
-    """New images of a folder; only the newest `most_files` files are looked at."""
+    """New images of a folder; only the newest `most_files` files are considered."""
 
     def __init__(
         self,
@@ -46,45 +55,45 @@ class ClassFolders:
         num_classes: int,
         *,
         most_files: int,
-        notices: Notices,
+        warner: OnceWarner,
         clock: Callable[[], float],
     ) -> None:
         self.root = root
         self.classes = read_classes(root, num_classes)
         self._image_shape = image_shape
         self._most_files = most_files
-        self._notices = notices
+        self._warner = warner
         self._clock = clock
         self._done: dict[str, tuple[int, int]] = {}  # stamp of each file that need not be read again
-        self._refused: dict[str, UnfitError] = {}  # files that are no images of ours, and why
-        self.waiting = 0  # files that the last look left for the next one
+        self._refused: dict[str, UnusableImageError] = {}  # files that are not usable images, and why
+        self.waiting = 0  # files left for the next round
 
     @property
     def skipped(self) -> Counter[str]:
-        """How many files are left out, by reason."""
+        """Number of skipped files, by reason."""
         return Counter(error.reason for error in self._refused.values())
 
     def new(self, t: int) -> list[OwnImage]:
-        """What can be read now and was not read before, oldest first."""
-        files = sorted(heapq.nlargest(self._most_files + 1, self._listed()))
+        """Read the images that were not read before, oldest first."""
+        files = sorted(heapq.nlargest(self._most_files + 1, self._list_files()))
         if len(files) > self._most_files:
             files = files[1:]
-            self._notices.say_too_many(self._most_files)
+            self._warner.warn_too_many(self._most_files)
         names = {file.name for file in files}
-        # Memory is bounded by what is listed; the keeper of images notices one that comes back unchanged.
+        # Only listed files are remembered, which bounds the memory; `ImageStore` recognises one that comes back.
         self._done = {name: stamp for name, stamp in self._done.items() if name in names}
         self._refused = {name: error for name, error in self._refused.items() if name in names}
         self.waiting = 0
         images = [image for file in files if (image := self._read(file)) is not None]
-        if t == STOCK and self.skipped[NO_PILLOW]:
+        if t == AT_START and self.skipped[NO_PILLOW]:
             raise MissingDependencyError(
                 f"{self.root} holds .png or .jpg files, and Pillow, which reads them, is not installed. "
                 "Install it with: pip install pillow"
             )
-        self._say()
+        self._warn_of_skipped()
         return images
 
-    def _listed(self) -> Iterator[_File]:
+    def _list_files(self) -> Iterator[_File]:
         for label, name in enumerate(self.classes):
             try:
                 with os.scandir(self.root / name) as entries:
@@ -92,16 +101,16 @@ class ClassFolders:
             except FileNotFoundError:
                 continue  # a class that this server has no image of yet
             except OSError as error:
-                self._notices.say_once(
+                self._warner.warn_once(
                     f"list {name}",
                     f"{self.root / name} cannot be listed ({error.strerror}), so its images are left out. "
-                    "Check its rights.",
+                    "Check its permissions.",
                 )
 
     def _read(self, file: _File) -> OwnImage | None:
         if self._done.get(file.name) == file.stamp:
             return None
-        # Absolute, because a clock that was set back must not keep a file away for ever.
+        # Absolute, so that a clock that was set back does not exclude a file for ever.
         age_seconds = abs(self._clock() - file.changed_ns / 1e9)
         if age_seconds < SETTLED_SECONDS:
             self.waiting += 1
@@ -109,8 +118,8 @@ class ClassFolders:
         try:
             image = self._image(file)
         except FileNotFoundError:
-            return None  # taken away since it was listed
-        except UnfitError as error:
+            return None  # removed since it was listed
+        except UnusableImageError as error:
             self._refuse(file, error, age_seconds)
             return None
         self._done[file.name] = file.stamp
@@ -119,36 +128,36 @@ class ClassFolders:
 
     def _image(self, file: _File) -> OwnImage:
         if file.size > MOST_FILE_BYTES:
-            raise UnfitError(TOO_LARGE, f"{file.size} bytes were found, at most {MOST_FILE_BYTES} were wanted")
+            raise UnusableImageError(TOO_LARGE, f"{file.size} bytes were found, at most {MOST_FILE_BYTES} were wanted")
         try:
             data = (self.root / file.name).read_bytes()
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise UnfitError(NO_RIGHTS, f"{error.strerror}; a file that we may read was wanted") from error
+            raise UnusableImageError(NOT_PERMITTED, f"{error.strerror}; a readable file was wanted") from error
         pixels = decode(Path(file.name).suffix.lower(), data, self._image_shape)
-        return OwnImage(file.name, pixels, file.label, mark_of(data))
+        return OwnImage(file.name, pixels, file.label, hash_fraction(data))
 
-    def _refuse(self, file: _File, error: UnfitError, age_seconds: float) -> None:
-        if error.reason == UNREADABLE and age_seconds < PATIENCE_SECONDS:
+    def _refuse(self, file: _File, error: UnusableImageError, age_seconds: float) -> None:
+        if error.reason == UNREADABLE and age_seconds < BROKEN_AFTER_SECONDS:
             self.waiting += 1
             return
         self._refused[file.name] = error
-        if error.reason != NO_RIGHTS:  # rights are mended without a change of the file
+        if error.reason != NOT_PERMITTED:  # permissions can be corrected without a change of the file
             self._done[file.name] = file.stamp
 
-    def _say(self) -> None:
+    def _warn_of_skipped(self) -> None:
         for reason, count in self.skipped.items():
             name, error = next((name, error) for name, error in self._refused.items() if error.reason == reason)
-            self._notices.say_once(
+            self._warner.warn_once(
                 reason,
                 f"{count} {'file' if count == 1 else 'files'} in {self.root} left out: {reason} "
-                f"(such as {name}: {error}). Mend or remove such files; further ones are only counted.",
+                f"(such as {name}: {error}). Repair or remove such files; further ones are only counted.",
             )
 
 
 def _file(entry: os.DirEntry[str], folder: str, label: int) -> _File | None:
-    """What there is to know of a file before it is read; none for hidden files, folders and what has just gone."""
+    """Describe a file without reading it; None for hidden files, folders and files that have just been removed."""
     try:
         if entry.name.startswith(".") or not entry.is_file():
             return None
@@ -162,14 +171,14 @@ CLASS_LIST = "classes.txt"
 
 
 def read_classes(root: Path, num_classes: int) -> tuple[str, ...]:
-    """The sub-folder of each label; a list may name folders that are not there yet."""
+    """Read the name of each label's sub-folder; `classes.txt` may name folders that do not exist yet."""
     listed = root / CLASS_LIST
     try:
         return _from_list(listed, num_classes) if listed.is_file() else _from_folders(root, num_classes)
     except UnicodeDecodeError as error:
-        raise DataError(f"{listed} is no text in UTF-8. Write one name of a sub-folder on each line.") from error
+        raise DataError(f"{listed} is not UTF-8 text. Write one name of a sub-folder on each line.") from error
     except OSError as error:
-        raise DataError(f"{root} cannot be read ({error.strerror}). Check the path and its rights.") from error
+        raise DataError(f"{root} cannot be read ({error.strerror}). Check the path and its permissions.") from error
 
 
 def _from_list(listed: Path, num_classes: int) -> tuple[str, ...]:
@@ -181,7 +190,7 @@ def _from_list(listed: Path, num_classes: int) -> tuple[str, ...]:
         )
     # A name must stay inside the folder.
     if odd := [name for name in names if name != Path(name).name or name in (".", "..")]:
-        raise DataError(f"{listed} names {odd[0]!r}, which is no name of a sub-folder. Use names without slashes.")
+        raise DataError(f"{listed} names {odd[0]!r}, which is not the name of a sub-folder. Use names without slashes.")
     return names
 
 

@@ -1,8 +1,14 @@
-"""One server's own images as a source of work."""
+"""A server's own data instead of simulated devices: a folder that fills, an .npz file or a Python function.
+
+There is no test set: accuracies are measured on a held-out share of the server's own images.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,33 +18,224 @@ import torch
 from torch import Tensor
 
 from hatdfed.data.devices import LocalWork
-from hatdfed.data.own.formats import read_npz
-from hatdfed.data.own.images import STOCK, ImageShape, Inlet, Notices, OwnImage, UnfitError, labelled
-from hatdfed.errors import DataError
+from hatdfed.data.own.folder import ClassFolders
+from hatdfed.data.own.function import RoundFunction, UserSource, import_function, is_called_each_round, is_function_path
+from hatdfed.data.own.images import (
+    AT_START,
+    ImageShape,
+    IncomingImages,
+    OnceWarner,
+    OwnImage,
+    UnusableImageError,
+    make_own_images,
+    read_npz,
+)
+from hatdfed.errors import ConfigError, DataError
 from hatdfed.randomness import stream, torch_seed
-from hatdfed.server.work import Batch, Work
+from hatdfed.server.work import Batch, DataSource, Work
+
+LEAST_IMAGES = 10
 
 
 class Standardise(NamedTuple):
-    """What is subtracted from pixels / 255 in each channel, and what the rest is divided by."""
+    """Mean and standard deviation by which pixels / 255 are standardised in each channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
-class OwnData:
-    """A server's own images: each round takes those that came, then others that it has.
+def open_own_data(
+    where: str | Path,
+    *,
+    image_shape: ImageShape,
+    num_classes: int,
+    settings: LocalWork,
+    seed: int,
+    server: int,
+    work_share: float = 1.0,
+    standardise: Standardise | None = None,
+    held_out_share: float = 0.1,
+    fresh_only: bool = False,
+    max_images: int = 50_000,
+    max_validation: int = 1_000,
+    warn: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> DataSource:
+    """Open one server's own images as its source of work.
 
-    A round can be asked for again until the next one is asked for. Older rounds cannot: the world has moved on.
-    What was used is remembered while the process lives; after a restart all that lies there counts as new once more.
+    `where` is a folder with a sub-folder for each class, an .npz file with x and y, or `package.module:function`, whose
+    contract is in `hatdfed.data.own.function`. Of `settings`, the sizes and passes apply; devices are real here, so
+    their number, their probability and churn do not. A round's `devices_online` is 1 if an image arrived since the last
+    round, else 0; its `num_samples` is the number of images trained on. `standardise` must be the same on all servers;
+    by default, pixels from 0 to 1 become −1 to 1. `warn` is called once for each kind of image that is left out.
+    """
+    standard = standardise or Standardise((0.5,) * image_shape[0], (0.5,) * image_shape[0])
+    _check(image_shape, num_classes, standard, held_out_share, max_images, max_validation)
+    place = _Location(str(where), image_shape, num_classes, max_images, OnceWarner(warn or _warn), clock)
+    incoming = _find_images(place)
+    if isinstance(incoming, UserSource):
+        return _limit_work(incoming, work_share)
+    store = ImageStore(held_out_share=held_out_share, max_images=max_images, max_held_out=max_validation)
+    data = OwnData(
+        incoming,
+        store,
+        settings,
+        place.warner,
+        image_shape=image_shape,
+        num_classes=num_classes,
+        standardise=standard,
+        seed=seed,
+        server=server,
+        fresh_only=fresh_only,
+    )
+    _check_enough(place.where, incoming, data, store)
+    return _limit_work(data, work_share)
+
+
+class _Location(NamedTuple):
+    """Where the images are, and what is needed to read them from there."""
+
+    where: str
+    image_shape: ImageShape
+    num_classes: int
+    most: int
+    warner: OnceWarner
+    clock: Callable[[], float]
+
+
+def _find_images(place: _Location) -> IncomingImages | UserSource:
+    path = Path(place.where)
+    if path.is_dir():
+        return ClassFolders(
+            path,
+            place.image_shape,
+            place.num_classes,
+            most_files=place.most,
+            warner=place.warner,
+            clock=place.clock,
+        )
+    if path.is_file() and path.suffix == ".npz":
+        return read_npz_images(path, place.image_shape, place.num_classes, most=place.most, warner=place.warner)
+    if path.exists() or not is_function_path(place.where):
+        found = "is a file of another type" if path.exists() else "does not exist"
+        raise DataError(
+            f"{place.where} {found}. Name a folder with a sub-folder for each class, an .npz file with x and y, "
+            "or package.module:function."
+        )
+    return _call_user_function(place)
+
+
+def _call_user_function(place: _Location) -> IncomingImages | UserSource:
+    function = import_function(place.where)
+    if is_called_each_round(place.where, function):
+        return RoundFunction(place.where, function, place.image_shape, place.num_classes, place.most, place.warner)
+    try:
+        source = function()
+    except Exception as error:
+        raise DataError(f"{place.where} failed ({type(error).__name__}: {error}). Fix it.") from error
+    return UserSource(place.where, source, place.image_shape)
+
+
+def _limit_work(source: DataSource, work_share: float) -> DataSource:
+    return source if work_share == 1 else SlowMachine(source, work_share)
+
+
+def _check(
+    image_shape: ImageShape, num_classes: int, standard: Standardise, share: float, max_images: int, max_validation: int
+) -> None:
+    if len(image_shape) != 3 or min(image_shape) < 1:
+        raise ConfigError(f"image_shape is {image_shape}, but must be channels, height and width, each at least 1.")
+    if num_classes < 2:
+        raise ConfigError(f"num_classes is {num_classes}, but a classifier needs at least 2.")
+    if any(len(values) != image_shape[0] for values in standard) or not all(std > 0 for std in standard.std):
+        raise ConfigError(
+            f"standardise is {tuple(standard)}, but must have a mean and a std above 0 for each of the "
+            f"{image_shape[0]} channels."
+        )
+    if not 0 < share <= 0.5:
+        raise ConfigError(f"held_out_share is {share}, but must be above 0 and at most 0.5.")
+    if max_images < LEAST_IMAGES or max_validation < 1:
+        raise ConfigError(
+            f"max_images is {max_images} and max_validation {max_validation}, "
+            f"but at least {LEAST_IMAGES} and 1 are needed."
+        )
+
+
+def _check_enough(where: str, incoming: IncomingImages, data: OwnData, store: ImageStore) -> None:
+    if data.num_found < LEAST_IMAGES:
+        raise DataError(
+            f"{where} holds {data.num_found} images that can be used, but at least {LEAST_IMAGES} are needed to hold "
+            f"some out from the start. Add images and start again.{_left_out(incoming)}"
+        )
+    if not store.training:
+        raise DataError(
+            f"{where} holds {data.num_found} images, but their contents are so similar that all are held out. "
+            "Add different images and start again."
+        )
+
+
+def _left_out(incoming: IncomingImages) -> str:
+    if not isinstance(incoming, ClassFolders):
+        return ""
+    reasons = [f"{count} {reason}" for reason, count in incoming.skipped.items()]
+    reasons += [f"{incoming.waiting} still being written"] if incoming.waiting else []
+    return f" Left out: {'; '.join(reasons)}." if reasons else ""
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=3)
+
+
+@dataclass(frozen=True, eq=False)
+class SlowMachine:
+    """A source of work cut to the first `work_share` of its batches, and at least one if there is one."""
+
+    source: DataSource
+    work_share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.work_share <= 1:
+            raise ConfigError(
+                f"work_share is {self.work_share}, but must be above 0 and at most 1; 1 is all of the work."
+            )
+
+    @property
+    def validation(self) -> Batch:
+        """The validation images of the source."""
+        return self.source.validation
+
+    def work(self, t: int) -> Work:
+        """Return the first part of the source's work; `num_samples` counts the images that are left in it."""
+        work = self.source.work(t)
+        batches = work.batches[: count_batches(len(work.batches), self.work_share)]
+        # A pass sees every image once, so images cut from the first pass are not seen at all.
+        seen = min(work.num_samples, sum(len(batch.y) for batch in batches))
+        return work._replace(batches=batches, num_samples=seen)
+
+
+def count_batches(num_batches: int, work_share: float) -> int:
+    """Return the number of batches to train on: the share, rounded up, and at least one if there is one.
+
+    >>> [count_batches(n, 0.3) for n in (0, 1, 4, 10)]
+    [0, 1, 2, 3]
+    """
+    wanted = math.ceil(num_batches * work_share - 1e-9)  # a product that should be whole may come out a little above
+    return max(wanted, min(num_batches, 1))
+
+
+class OwnData:
+    """A server's own images: a round trains on the new ones first, then on others that the server has.
+
+    The same round can be requested again until the next one is; older rounds cannot be replayed. Which images were
+    used is remembered while the process lives; after a restart all images count as new again.
     """
 
     def __init__(
         self,
-        inlet: Inlet,
-        stock: Stock,
+        incoming: IncomingImages,
+        store: ImageStore,
         settings: LocalWork,
-        notices: Notices,
+        warner: OnceWarner,
         *,
         image_shape: ImageShape,
         num_classes: int,
@@ -47,63 +244,63 @@ class OwnData:
         server: int,
         fresh_only: bool,
     ) -> None:
-        self._inlet, self._stock, self._settings, self._notices = inlet, stock, settings, notices
+        self._incoming, self._store, self._settings, self._warner = incoming, store, settings, warner
         self._num_classes, self._fresh_only = num_classes, fresh_only
         self._seed, self._server = seed, server
         self._mean, self._std = (torch.tensor(values).view(1, -1, 1, 1) for values in standardise)
         self._empty = np.empty((0, *image_shape), dtype=np.uint8)
-        images = inlet.new(STOCK)
-        # Files are often copied class by class, so the order of what lies there at the start means nothing.
-        order = stream(seed, "own stock", STOCK, server).permutation(len(images))
-        self.num_found = stock.add([images[i] for i in order])
-        self._came = True
+        images = incoming.new(AT_START)
+        # Files are often copied class by class, so the order of the images at the start has no meaning.
+        order = stream(seed, "own stock", AT_START, server).permutation(len(images))
+        self.num_found = store.add([images[i] for i in order])
+        self._has_new = True
         self._last: tuple[int, Work] | None = None
-        self._validation = self._batch(stock.held_out)
+        self._validation = self._batch(store.held_out)
 
     @property
     def validation(self) -> Batch:
-        """The held-out images that came so far."""
+        """The images held out so far."""
         return self._validation
 
     @property
     def label_counts(self) -> Tensor:
-        """[C] of the images to train on that are kept."""
-        labels = torch.tensor([image.label for image in self._stock.training], dtype=torch.int64)
+        """[C] number of kept training images of each label."""
+        labels = torch.tensor([image.label for image in self._store.training], dtype=torch.int64)
         return torch.bincount(labels, minlength=self._num_classes)
 
     def work(self, t: int) -> Work:
-        """Look for new images, and train on the round's."""
+        """Look for new images and return the work of round t."""
         if self._last is None or self._last[0] != t:
-            self._look(t)
-            self._last = t, self._work(t)
+            self._add_new(t)
+            self._last = t, self._make_work(t)
         return self._last[1]
 
-    def _look(self, t: int) -> None:
-        before = self._stock.dropped
-        if self._stock.add(self._inlet.new(t)):
-            self._came = True
-            self._validation = self._batch(self._stock.held_out)
-        if self._stock.dropped > before:
-            self._notices.say_too_many(len(self._stock.training))
+    def _add_new(self, t: int) -> None:
+        before = self._store.dropped
+        if self._store.add(self._incoming.new(t)):
+            self._has_new = True
+            self._validation = self._batch(self._store.held_out)
+        if self._store.dropped > before:
+            self._warner.warn_too_many(len(self._store.training))
 
-    def _work(self, t: int) -> Work:
+    def _make_work(self, t: int) -> Work:
         chosen = self._choose(t)
-        self._stock.use(chosen)
-        came, self._came = self._came, False
+        self._store.use(chosen)
+        has_new, self._has_new = self._has_new, False
         return Work(
             batches=tuple(self._batch([chosen[i] for i in part]) for part in self._parts(t, len(chosen))),
             num_samples=len(chosen),
-            devices_online=int(came),
-            probe=self._batch(self._probe(t, chosen)),
+            devices_online=int(has_new),
+            probe=self._batch(self._choose_probe(t, chosen)),
             validation=self._validation,
             seed=torch_seed(self._seed, "dropout", t, self._server),
             label_counts=self.label_counts,
         )
 
     def _choose(self, t: int) -> list[OwnImage]:
-        """What was not used yet, newest first; then, unless only that is wanted, others by chance."""
+        """Choose unused images, newest first; then, unless `fresh_only`, used ones at random."""
         most = self._settings.samples_per_round
-        fresh, used = self._stock.fresh[:most], self._stock.used
+        fresh, used = self._store.fresh[:most], self._store.used
         if self._fresh_only:
             return fresh
         rng = stream(self._seed, "own sample", t, self._server)
@@ -115,15 +312,15 @@ class OwnData:
         passes = [rng.permutation(count).tolist() for _ in range(self._settings.local_passes)]
         return [order[start : start + size] for order in passes for start in range(0, count, size)]
 
-    def _probe(self, t: int, chosen: list[OwnImage]) -> list[OwnImage]:
-        """B of the round's images; of all that are kept when there are none, or when too few are to be topped up."""
+    def _choose_probe(self, t: int, chosen: list[OwnImage]) -> list[OwnImage]:
+        """Choose B of the round's images; others fill up if there are none, or too few and `probe_top_up` is set."""
         rng = stream(self._seed, "probe", t, self._server)
         size = self._settings.probe_size
         probe = [chosen[i] for i in rng.permutation(len(chosen))[:size]]
         if chosen and not self._settings.probe_top_up:
             return probe
         names = {image.name for image in chosen}
-        others = [image for image in self._stock.training if image.name not in names]
+        others = [image for image in self._store.training if image.name not in names]
         return probe + [others[i] for i in rng.permutation(len(others))[: size - len(probe)]]
 
     def _batch(self, images: Sequence[OwnImage]) -> Batch:
@@ -133,27 +330,29 @@ class OwnData:
 
 
 @dataclass(frozen=True, eq=False)
-class Once:
-    """Everything at the start, then nothing."""
+class AllAtStart:
+    """All images at the start, then none."""
 
     images: Sequence[OwnImage]
 
     def new(self, t: int) -> Sequence[OwnImage]:
-        """All images before the first round."""
-        return self.images if t == STOCK else ()
+        """Return all images before the first round, later none."""
+        return self.images if t == AT_START else ()
 
 
-def read_arrays(path: Path, image_shape: ImageShape, num_classes: int, *, most: int, notices: Notices) -> Once:
+def read_npz_images(
+    path: Path, image_shape: ImageShape, num_classes: int, *, most: int, warner: OnceWarner
+) -> AllAtStart:
     """The last `most` images of an .npz file."""
     x, y = read_npz(path, ("x", "y"))
     try:
-        return Once(labelled(x, y, image_shape, num_classes, prefix="", most=most, notices=notices))
-    except UnfitError as error:
+        return AllAtStart(make_own_images(x, y, image_shape, num_classes, prefix="", most=most, warner=warner))
+    except UnusableImageError as error:
         raise DataError(f"{path} cannot be used: {error}. Save it again with numpy.savez.") from error
 
 
-class Stock:
-    """At most `max_images` to train on and `max_held_out` to measure with, 8 bits a pixel."""
+class ImageStore:
+    """Keeps at most `max_images` images to train on and `max_held_out` to evaluate on, in 8 bits a pixel."""
 
     def __init__(self, *, held_out_share: float, max_images: int, max_held_out: int) -> None:
         self._share = held_out_share
@@ -161,48 +360,48 @@ class Stock:
         self._training: dict[str, OwnImage] = {}  # oldest first
         self._held_out: dict[str, OwnImage] = {}
         self._used: set[str] = set()
-        self.dropped = 0  # images that had to make room
+        self.dropped = 0  # images dropped because there were too many
 
     @property
     def held_out(self) -> list[OwnImage]:
-        """Those to measure with, in an order that does not depend on when they came."""
-        return sorted(self._held_out.values(), key=lambda image: (image.mark, image.name))
+        """Held-out images, in an order that does not depend on when they arrived."""
+        return sorted(self._held_out.values(), key=lambda image: (image.content_hash, image.name))
 
     @property
     def training(self) -> list[OwnImage]:
-        """Those to train on, oldest first."""
+        """Training images, oldest first."""
         return list(self._training.values())
 
     @property
     def fresh(self) -> list[OwnImage]:
-        """Those to train on that were not used yet, newest first."""
+        """Training images that were not used yet, newest first."""
         return [image for image in reversed(self._training.values()) if image.name not in self._used]
 
     @property
     def used(self) -> list[OwnImage]:
-        """Those that were used before, oldest first."""
+        """Training images that were used before, oldest first."""
         return [image for image in self._training.values() if image.name in self._used]
 
     def add(self, images: Sequence[OwnImage]) -> int:
-        """Keep what is new, oldest first; how many were. A name that is known counts if its content is new."""
+        """Add the images that are new and return their number. A known name counts as new if its content is new."""
         new = [image for image in images if not self._knows(image)]
         for image in new:
             self._forget(image.name)
-            self._side(image)[image.name] = image
+            self._subset_of(image)[image.name] = image
         self._keep_one_held_out()
-        self._make_room()
+        self._drop_oldest()
         return len(new)
 
     def use(self, images: Iterable[OwnImage]) -> None:
-        """Remember that a round trained on these."""
+        """Mark these images as used."""
         self._used.update(image.name for image in images)
 
     def _knows(self, image: OwnImage) -> bool:
         known = self._training.get(image.name) or self._held_out.get(image.name)
-        return known is not None and (known.mark, known.label) == (image.mark, image.label)
+        return known is not None and (known.content_hash, known.label) == (image.content_hash, image.label)
 
-    def _side(self, image: OwnImage) -> dict[str, OwnImage]:
-        return self._held_out if image.mark < self._share else self._training
+    def _subset_of(self, image: OwnImage) -> dict[str, OwnImage]:
+        return self._held_out if image.content_hash < self._share else self._training
 
     def _forget(self, name: str) -> None:
         self._training.pop(name, None)
@@ -210,25 +409,25 @@ class Stock:
         self._used.discard(name)
 
     def _keep_one_held_out(self) -> None:
-        # A function of all images present, so that a restart decides alike. The smallest mark can only fall, so an
-        # image that was trained on is not held out later.
-        if any(image.mark < self._share for image in self._held_out.values()):
-            makeshift = [image for image in self._held_out.values() if image.mark >= self._share]
-            self._move(makeshift, self._held_out, self._training)
+        # Depends on the set of images alone, so that a restart decides the same. The smallest content hash can only
+        # decrease, so an image that was trained on is not held out later.
+        if any(image.content_hash < self._share for image in self._held_out.values()):
+            provisional = [image for image in self._held_out.values() if image.content_hash >= self._share]
+            self._move(provisional, self._held_out, self._training)
         elif everything := {**self._held_out, **self._training}:
             self._move(list(self._held_out.values()), self._held_out, self._training)
-            smallest = min(everything.values(), key=lambda image: image.mark)
-            alike = [image for image in everything.values() if image.mark == smallest.mark]
-            self._move(alike, self._training, self._held_out)
+            smallest = min(everything.values(), key=lambda image: image.content_hash)
+            equal = [image for image in everything.values() if image.content_hash == smallest.content_hash]
+            self._move(equal, self._training, self._held_out)
 
     def _move(self, images: list[OwnImage], source: dict[str, OwnImage], target: dict[str, OwnImage]) -> None:
         for image in images:
             target[image.name] = source.pop(image.name)
 
-    def _make_room(self) -> None:
+    def _drop_oldest(self) -> None:
         for name in list(self._training)[: max(0, len(self._training) - self._max_images)]:
             self._forget(name)
             self.dropped += 1
         for image in self.held_out[self._max_held_out :]:
-            # The smallest marks stay: an even sample of what was held out, again whatever the order of arrival.
+            # Keeping the smallest hashes gives a uniform sample that does not depend on the order of arrival.
             self._forget(image.name)

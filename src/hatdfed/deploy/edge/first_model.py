@@ -14,8 +14,8 @@ from hatdfed.deploy.edge.setup import EdgeSetup
 from hatdfed.deploy.edge.store import EdgeStore, Kept, clear_other_runs
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import WireError
-from hatdfed.server.exchange import Postmark, packed_parts
-from hatdfed.server.message import Buffer, message_overhead, unpack
+from hatdfed.server.exchange import MessageContext, pack_offer_parts
+from hatdfed.server.message import Buffer, compute_overhead, unpack
 from hatdfed.server.program import Offer, ServerState
 
 _log = logging.getLogger("hatdfed.deploy.edge")
@@ -47,13 +47,13 @@ async def first_state(outfit: EdgeSetup, store: EdgeStore, welcome: pb.Welcome, 
 
 def packed_model(server: ServerState, exchange: RoundMailbox) -> list[Buffer]:
     """The model as it is, whole, whatever the codec of the run."""
-    mark = Postmark(exchange.run, _WHOLE)
-    return packed_parts(Offer({_WHOLE: server.params}, 0, 1.0), mark, t=0, sender=exchange.index)
+    mark = MessageContext(exchange.run, _WHOLE)
+    return pack_offer_parts(Offer({_WHOLE: server.params}, 0, 1.0), mark, t=0, sender=exchange.index)
 
 
 def unpacked_model(data: Buffer, run: str, num_params: int) -> torch.Tensor:  # -> [P]
     """A peer's model, checked as any other."""
-    message = unpack(data, max_bytes=4 * num_params + message_overhead())
+    message = unpack(data, max_bytes=4 * num_params + compute_overhead())
     model = message.payload.get(_WHOLE)
     if (message.run, message.codec) != (run, _WHOLE) or model is None:
         raise WireError("foreign", "A peer sent something else than its model.")

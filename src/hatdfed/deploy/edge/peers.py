@@ -23,7 +23,7 @@ from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.deploy.transport.frames import MOST_SENDS, collect, first_frame
 from hatdfed.errors import HatdfedError, IdentityError, WireError
 from hatdfed.server.exchange import Received, accept
-from hatdfed.server.message import Buffer, message_overhead
+from hatdfed.server.message import Buffer, compute_overhead
 
 _log = logging.getLogger("hatdfed.deploy.edge")
 _AT_ONCE = 4  # transfers into this edge; more would only take more memory
@@ -256,7 +256,7 @@ class Peers:
 
 def _limit(exchange: RoundMailbox) -> int:
     """No message of this run is longer."""
-    return 4 * exchange.program.learner.num_params + message_overhead()
+    return 4 * exchange.program.learner.num_params + compute_overhead()
 
 
 def _words(error: grpc.aio.AioRpcError) -> str:

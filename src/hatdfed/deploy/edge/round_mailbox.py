@@ -19,7 +19,7 @@ from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Inbox
 from hatdfed.server.codecs import LinkCodec
 from hatdfed.server.codecs.base import payload_bits
-from hatdfed.server.exchange import Postmark, Received, inbox_of, packed_parts
+from hatdfed.server.exchange import MessageContext, Received, make_inbox, pack_offer_parts
 from hatdfed.server.message import Buffer
 from hatdfed.server.program import EdgeProgram, Offer, ServerState
 
@@ -51,7 +51,7 @@ class RoundMailbox:
         self.run = run
         self.index = index
         self.program = program
-        self.mark = Postmark(run, codec)
+        self.mark = MessageContext(run, codec)
         self.order: pb.RoundOrder | None = None
         self.server: ServerState | None = None  # as of the last merge, and then as of this round's training
         self.refused: Counter[str] = Counter()
@@ -176,7 +176,7 @@ class RoundMailbox:
         async with self._packing:
             parts = self._packed.get(key)
             if parts is None:
-                parts = await asyncio.to_thread(packed_parts, addressed, self.mark, t=t, sender=self.index)
+                parts = await asyncio.to_thread(pack_offer_parts, addressed, self.mark, t=t, sender=self.index)
             if not self._is_open(t):
                 raise WireError("late", f"Round {t} has ended here.")
             self._packed[key] = parts
@@ -241,7 +241,7 @@ class RoundMailbox:
         for row, sender in enumerate(sorted(self.mailbox), start=1):
             models[row] = self.mailbox[sender].model
             self.mailbox[sender] = self.mailbox[sender]._replace(model=models[row])
-        return inbox_of(server, own, self.mailbox, self.mixing(), self.index, models=models)
+        return make_inbox(server, own, self.mailbox, self.mixing(), self.index, models=models)
 
     def forget(self) -> None:
         """The round is merged: its models need not wait for the next to begin."""

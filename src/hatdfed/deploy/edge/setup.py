@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.data.datasets import load_dataset
-from hatdfed.data.own.open import SlowMachine, Standardise, open_own_data
+from hatdfed.data.own.source import SlowMachine, Standardise, open_own_data
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch, DataSource

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.checkpoint import write_atomically
-from hatdfed.server.message import tensor_parts
+from hatdfed.server.message import pack_tensors
 from hatdfed.server.program import ServerState, server_arrays, server_from
 
 _log = logging.getLogger("hatdfed.deploy.edge")
@@ -78,7 +78,7 @@ class EdgeStore:
         self._make()
         arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(kept.server).items()}
         about = {"run": kept.run, "round": str(kept.round), "outcome": kept.outcome.hex(), "digest": _digest(arrays)}
-        write_atomically(self._path(kept.round), tensor_parts(arrays, about))
+        write_atomically(self._path(kept.round), pack_tensors(arrays, about))
         self._prune()
 
     def load(self, run: str | None = None) -> Kept | None:

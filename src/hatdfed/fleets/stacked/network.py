@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from hatdfed.fleets.kernels.blueprint import Blueprint, Dropout, Linear, Relu
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head
 from hatdfed.fleets.kernels.torch_stage import StageOutput
-from hatdfed.server.dropout import keep_mask
+from hatdfed.server.dropout import make_keep_mask
 
 Tensors = Mapping[str, Tensor]  # by name, [S, *shape]
 
@@ -162,7 +162,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
 
 
 def _dropped(x: Tensor, layer: Dropout, seeds: Tensor, step: int) -> Tensor:
-    kept = keep_mask(
+    kept = make_keep_mask(
         seeds, step=step, layer=layer.layer, batch=x.shape[1], units=x.shape[2], probability=layer.probability
     )
     return x * (kept.to(x.dtype) / (1 - layer.probability))

@@ -19,7 +19,7 @@ from hatdfed.server.codecs import CODECS, codec_for
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
-from hatdfed.server.networks import network_maker
+from hatdfed.server.networks import find_network
 from hatdfed.server.optimisers import OPTIMISERS
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.step_schedule import StepSchedule
@@ -82,7 +82,7 @@ def initial_seed(config: Config, server: int) -> int:
 
 def _learner(config: Config, dataset: Dataset) -> Learner:
     _, channels, height, width = dataset.train.pixels.shape
-    maker = partial(network_maker(config.network), (channels, height, width), dataset.num_classes)
+    maker = partial(find_network(config.network), (channels, height, width), dataset.num_classes)
     settings = config.learner
     optimiser = OPTIMISERS[settings.optimiser]
     known = {field.name for field in dataclasses.fields(optimiser)}

@@ -26,7 +26,7 @@ from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.setup.build.program import initial_seed, make_program
 from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import validated
+from hatdfed.setup.layers import validate
 
 _SHARES = (1.0, 0.5, 0.25, 0.1)  # of a CPU, and of a GPU where there is one: as much for each shard as there is
 
@@ -40,7 +40,7 @@ class ShardActor:
 
     def build(self, settings: Mapping[str, Any], dataset: Dataset, first: int, last: int, device: str) -> None:
         """Make the shard; the data set comes from the object store, so its machine need not have it."""
-        self._shard = make_shard(validated(settings), dataset, first, last, device)
+        self._shard = make_shard(validate(settings), dataset, first, last, device)
 
     def train(self, order: ShardOrder) -> dict[int, Any]:
         """The first half of a round: for each shard that wants something, where its letter lies."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hatdfed.data.datasets.base import Dataset, Images
 from hatdfed.data.devices import LocalWork, SimulatedDevices
-from hatdfed.data.partition import grouped_shards, label_skewed_shards, validation_sample
+from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, split_by_group
 from hatdfed.errors import ConfigError
 from hatdfed.server.work import Batch
 from hatdfed.setup.config import Config
@@ -73,7 +73,7 @@ def local_work(config: Config) -> LocalWork:
 
 def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
     if config.split == "labels":
-        return label_skewed_shards(
+        return draw_label_skewed_shards(
             dataset.train.labels,
             seed=config.seed,
             num_servers=config.servers,
@@ -87,14 +87,14 @@ def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
             f"split is groups, but {config.dataset!r} does not say whom its images come from. Use labels."
         )
     sizes = {"num_servers": config.servers, "images_per_server": config.images_per_server}
-    return grouped_shards(dataset.groups, seed=config.seed, **sizes)
+    return split_by_group(dataset.groups, seed=config.seed, **sizes)
 
 
 def _validation(config: Config, pools: Pools) -> Batch:
     """One validation sample for all servers; the test set only where the leak itself is studied (D3)."""
     if config.leaks_test:
         return pools.test
-    chosen = validation_sample(len(pools.validation.y), seed=config.seed, size=config.validation_images)
+    chosen = draw_validation_sample(len(pools.validation.y), seed=config.seed, size=config.validation_images)
     return Batch(pools.validation.x[chosen], pools.validation.y[chosen])
 
 

@@ -15,7 +15,7 @@ import torch
 from hatdfed.runs.play import Job
 from hatdfed.runs.recorder import RunResult
 from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.layers import validated
+from hatdfed.setup.layers import validate
 from hatdfed.sweeps.batches import PlayOptions, one_line, play_there
 from hatdfed.sweeps.executors.run_archive import Parcel, lay_out, pack
 from hatdfed.sweeps.workers import GPU_MEMORY_SHARE
@@ -96,7 +96,7 @@ class _Player(threading.Thread):
         for index, (settings, half_played) in order.runs.items():
             if half_played is not None:
                 lay_out(half_played, folders[index])
-            jobs.append(Job(validated(settings), folders[index], resumed=half_played is not None))
+            jobs.append(Job(validate(settings), folders[index], resumed=half_played is not None))
         how = PlayOptions(
             Placement(order.fleet, order.device),
             order.data_dir if order.data_dir and Path(order.data_dir).is_dir() else None,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.data.datasets.datasets_website import Website, handler_for
 
-from hatdfed.data.datasets import download
+from hatdfed.data.datasets import files
 
 
 @pytest.fixture
@@ -32,5 +32,5 @@ def clean_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("HATDFED_DATA", raising=False)
     monkeypatch.delenv("HATDFED_MIRROR", raising=False)
-    monkeypatch.setattr(download, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(files, "PAUSE_SECONDS", 0.0)
     return tmp_path / "cache" / "hatdfed" / "datasets"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.data.datasets.datasets_website import Website
 
-from hatdfed.data.datasets.download import CHUNK_BYTES, RemoteFile, fetch
+from hatdfed.data.datasets.files import CHUNK_BYTES, RemoteFile, fetch
 from hatdfed.errors import ConfigError, DataError
 
 BODY = hashlib.shake_128(b"a file of some length").digest(300_000)

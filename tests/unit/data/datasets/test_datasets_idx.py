@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hatdfed.data.datasets import idx
-from hatdfed.data.datasets.idx import read_idx
+from hatdfed.data.datasets import fashion_mnist
+from hatdfed.data.datasets.fashion_mnist import read_idx
 from hatdfed.errors import DataError
 
 ARRAY = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
@@ -65,7 +65,7 @@ def test_bytes_after_the_end_are_refused(tmp_path: Path, compressed: bool) -> No
 
 
 def test_many_bytes_after_the_end_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idx, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(fashion_mnist, "CHUNK_BYTES", 16)
     assert "at least 76 bytes of data were found" in refusal(write(tmp_path, VALID + bytes(1000)))
 
 

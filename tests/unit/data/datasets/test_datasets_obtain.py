@@ -17,7 +17,7 @@ from tests.unit.data.datasets.datasets_website import Website
 from hatdfed.data.datasets import cifar10, fashion_mnist, load_dataset
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.datasets.cifar10 import RECORD_BYTES
-from hatdfed.data.datasets.download import unpack
+from hatdfed.data.datasets.files import unpack
 from hatdfed.errors import DataError
 
 PER_FILE = 20
@@ -125,7 +125,7 @@ def refusal(tmp_path: Path, content: bytes, member_bytes: int = PER_FILE * RECOR
     with pytest.raises(DataError) as caught:
         unpack(archive, MEMBERS, tmp_path / "out", member_bytes=member_bytes)
     sentence = str(caught.value)
-    assert sentence.startswith(f"{archive} is spoilt: ")
+    assert sentence.startswith(f"{archive} is damaged: ")
     assert sentence.endswith("Delete it and run the same command again.")
     assert list(tmp_path.glob("out/*.part")) == []
     return sentence

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hatdfed.data.datasets import DATASETS, dataset_kind, load_dataset
-from hatdfed.data.datasets.base import Dataset, Images, channel_statistics, make_dataset
+from hatdfed.data.datasets.base import Dataset, Images, compute_channel_statistics, make_dataset
 from hatdfed.errors import ConfigError
 
 
@@ -77,7 +77,7 @@ def test_arrays_have_the_promised_types_and_are_read_only(name: str) -> None:
 def test_statistics_are_those_of_the_training_pixels_in_each_channel() -> None:
     pixels = np.random.default_rng(5).integers(0, 256, (7, 3, 4, 4), dtype=np.uint8)
     pixels[:, 1] //= 3
-    mean, std = channel_statistics(pixels)
+    mean, std = compute_channel_statistics(pixels)
     assert mean == pytest.approx((pixels / 255).mean(axis=(0, 2, 3)))
     assert std == pytest.approx((pixels / 255).std(axis=(0, 2, 3)))
 

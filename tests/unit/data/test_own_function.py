@@ -3,9 +3,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.unit.data.own_files import SHAPE, contents, opened, picture, trained
+from tests.unit.data.own_files import SHAPE, contents, open_source, picture, trained
 
-from hatdfed.data.own.open import SlowMachine
+from hatdfed.data.own.source import SlowMachine
 from hatdfed.errors import ConfigError, DataError
 from hatdfed.server.work import Batch, Work
 
@@ -56,7 +56,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("module")
 def test_a_function_of_the_round_brings_new_images():
-    source = opened("own_camera:camera", fresh_only=True)
+    source = open_source("own_camera:camera", fresh_only=True)
     rounds = [source.work(t) for t in range(4)]
     assert [work.devices_online for work in rounds] == [1, 1, 0, 1]
     assert source.work(3) is rounds[3]
@@ -69,25 +69,25 @@ def test_a_function_of_the_round_brings_new_images():
 @pytest.mark.usefixtures("module")
 def test_a_function_that_fails_in_a_round_brings_nothing_and_is_told_once():
     warned = []
-    source = opened("own_camera:stumbling", warned=warned)
+    source = open_source("own_camera:stumbling", warned=warned)
     assert [source.work(t).devices_online for t in range(4)] == [1, 0, 0, 0]
     assert source.work(1).num_samples == 12
     assert len(warned) == 1
-    assert "own_camera:stumbling failed for round 1 (RuntimeError: no light). Mend it. The round goes on" in warned[0]
+    assert "own_camera:stumbling failed for round 1 (RuntimeError: no light). Fix it. The round goes on" in warned[0]
 
 
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("broken", r"own_camera:broken failed for round -1 \(RuntimeError: no light\). Mend it"),
+        ("broken", r"own_camera:broken failed for round -1 \(RuntimeError: no light\). Fix it"),
         ("odd", r"own_camera:odd failed for round -1 \(TypeError"),
-        ("failing", r"own_camera:failing failed \(RuntimeError: no light\). Mend it"),
+        ("failing", r"own_camera:failing failed \(RuntimeError: no light\). Fix it"),
     ],
 )
 def test_a_function_that_fails_at_the_start_is_refused(name, sentence):
     with pytest.raises(DataError, match=sentence):
-        opened(f"own_camera:{name}")
+        open_source(f"own_camera:{name}")
 
 
 @pytest.mark.usefixtures("module")
@@ -102,14 +102,14 @@ def test_a_function_that_fails_at_the_start_is_refused(name, sentence):
 )
 def test_names_of_no_function_are_refused(where, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        opened(where)
+        open_source(where)
 
 
 def test_nothing_is_imported_for_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "own.npz", x=np.stack([picture(n) for n in range(20)]), y=np.zeros(20, dtype=int))
     before = set(sys.modules)
-    opened("own.npz").work(0)
+    open_source("own.npz").work(0)
     assert "own" not in set(sys.modules) - before
 
 
@@ -136,9 +136,9 @@ def given(monkeypatch, source):
 def test_a_source_of_ones_own_is_used_as_it_is(monkeypatch):
     source = Source()
     where = given(monkeypatch, source)
-    assert opened(where).work(5) is source.made
-    assert opened(where).validation is source.validation
-    slow = opened(where, work_share=0.5)
+    assert open_source(where).work(5) is source.made
+    assert open_source(where).validation is source.validation
+    slow = open_source(where, work_share=0.5)
     assert isinstance(slow, SlowMachine)
     assert len(slow.work(0).batches) == 1
     assert slow.validation is source.validation
@@ -148,25 +148,25 @@ def test_something_else_than_a_source_is_refused(monkeypatch):
     with pytest.raises(
         ConfigError, match=r"returned \(1, 2\), but must return an object with validation and work\(t\)"
     ):
-        opened(given(monkeypatch, (1, 2)))
+        open_source(given(monkeypatch, (1, 2)))
 
 
 @pytest.mark.parametrize(
     ("validation", "sentence"),
     [
-        ((1, 2), "gave tuple for validation, but must give a Batch of 1×8×8 images with a label each"),
-        (batch(2, (1, 4, 4)), r"gave a Batch of shape \[2, 1, 4, 4\] for validation"),
+        ((1, 2), "returned tuple for validation, but must return a Batch of 1×8×8 images with a label each"),
+        (batch(2, (1, 4, 4)), r"returned a Batch of shape \[2, 1, 4, 4\] for validation"),
         (batch(0), "has no image in its validation. At least one is needed"),
     ],
 )
 def test_validation_that_does_not_fit_is_refused(monkeypatch, validation, sentence):
     with pytest.raises(DataError, match=sentence):
-        opened(given(monkeypatch, Source(validation=validation)))
+        open_source(given(monkeypatch, Source(validation=validation)))
 
 
 def test_work_that_does_not_fit_is_refused(monkeypatch):
-    with pytest.raises(DataError, match="gave int for round 3, but must give a hatdfed Work"):
-        opened(given(monkeypatch, Source(work=7))).work(3)
+    with pytest.raises(DataError, match="returned int for round 3, but must return a hatdfed Work"):
+        open_source(given(monkeypatch, Source(work=7))).work(3)
     wrong = Work((batch(2, (1, 4, 4)),), 2, 1, batch(), batch(), seed=0)
-    with pytest.raises(DataError, match=r"shape \[2, 1, 4, 4\] for round 3, but must give a Batch of 1×8×8 images"):
-        opened(given(monkeypatch, Source(work=wrong))).work(3)
+    with pytest.raises(DataError, match=r"shape \[2, 1, 4, 4\] for round 3, but must return a Batch of 1×8×8 images"):
+        open_source(given(monkeypatch, Source(work=wrong))).work(3)

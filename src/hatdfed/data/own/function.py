@@ -1,15 +1,16 @@
 """Images from a user's own Python function, named as `package.module:function`.
 
-The module is imported when it is named, never before. The function is one of two kinds.
+The module is imported only when it is named. The function has one of two signatures.
 
-With one argument, the round: `function(t)` returns `(x, y)` or None. x and y are arrays as in an .npz file, the images
-that came since the last call, the oldest first; None means that nothing came. It is first called with t = -1, for what
-is there at the start, which must be ten images or more, then once for each round. What it raises in a round counts as
-nothing came, with one warning; what it raises at the start ends the server.
+With one argument, the round: `function(t)` returns `(x, y)` or None. x and y are arrays as in an .npz file: the images
+that have arrived since the last call, the oldest first; None means that there are no new ones. The function is first
+called with t = -1 for the images available at the start, of which there must be at least ten, then once in each round.
+An exception in a round is reported by one warning and counts as no new images; an exception at the start ends the
+server.
 
-Without an argument: `function()` returns an object like `hatdfed.server.work.DataSource`: `validation`, a Batch, and
-`work(t)`, which gives a Work. Images are float tensors [n, C, H, W], standardised as on all other servers. Asked again
-for the same t, it must give the same work. Nothing is held out, counted or sampled for it.
+Without arguments: `function()` returns an object like `hatdfed.server.work.DataSource`, with `validation`, a Batch, and
+`work(t)`, which returns a Work. Images are float tensors [n, C, H, W], standardised as on all other servers. Called
+again with the same t, `work` must return the same work. Holding out, counting and sampling images is up to that object.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from typing import Any
 
 import numpy as np
 
-from hatdfed.data.own.images import STOCK, ImageShape, Notices, OwnImage, in_words, labelled
+from hatdfed.data.own.images import AT_START, ImageShape, OnceWarner, OwnImage, format_shape, make_own_images
 from hatdfed.errors import ConfigError, DataError
 from hatdfed.server.work import Batch, DataSource, Work
 
-_ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_FUNCTION_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-def is_entry(where: str) -> bool:
-    """Whether this could be `package.module:function`.
+def is_function_path(where: str) -> bool:
+    """Whether `where` has the form `package.module:function`.
 
-    >>> is_entry("my.camera:images"), is_entry("/data/images"), is_entry("my.camera")
+    >>> is_function_path("my.camera:images"), is_function_path("/data/images"), is_function_path("my.camera")
     (True, False, False)
     """
-    return _ENTRY.fullmatch(where) is not None
+    return _FUNCTION_PATH.fullmatch(where) is not None
 
 
-def load_entry(where: str) -> Callable[..., Any]:
-    """Import the function that is named."""
+def import_function(where: str) -> Callable[..., Any]:
+    """Import the function that `where` names."""
     module, _, name = where.partition(":")
     try:
         found = getattr(importlib.import_module(module), name, None)
@@ -54,8 +55,8 @@ def load_entry(where: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def wants_rounds(where: str, function: Callable[..., Any]) -> bool:
-    """Whether the function is called for each round, or once for a whole source."""
+def is_called_each_round(where: str, function: Callable[..., Any]) -> bool:
+    """Whether the function takes the round as its argument; otherwise it is called once and returns a source."""
     signature = inspect.signature(function)
     for arguments in ((), (0,)):
         try:
@@ -68,23 +69,25 @@ def wants_rounds(where: str, function: Callable[..., Any]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class RoundFunction:
-    """New images from `function(t)`."""
+    """New images returned by `function(t)`."""
 
     where: str
     function: Callable[[int], Any]
     image_shape: ImageShape
     num_classes: int
     most: int
-    notices: Notices
+    warner: OnceWarner
 
     def new(self, t: int) -> list[OwnImage]:
-        """What the function gives for round t."""
+        """Call the function for round t; a failure after the start is a warning and gives no images."""
         try:
             return self._images(t)
         except DataError as error:
-            if t == STOCK:
+            if t == AT_START:
                 raise
-            self.notices.say_once("function", f"{error} The round goes on without; further failures are not mentioned.")
+            self.warner.warn_once(
+                "function", f"{error} The round goes on without new images; further failures are not reported."
+            )
             return []
 
     def _images(self, t: int) -> list[OwnImage]:
@@ -94,18 +97,18 @@ class RoundFunction:
                 return []
             x, y = (np.asarray(part) for part in given)
         except Exception as error:
-            raise DataError(f"{self.where} failed for round {t} ({type(error).__name__}: {error}). Mend it.") from error
+            raise DataError(f"{self.where} failed for round {t} ({type(error).__name__}: {error}). Fix it.") from error
         try:
-            return labelled(
-                x, y, self.image_shape, self.num_classes, prefix=f"{t}/", most=self.most, notices=self.notices
+            return make_own_images(
+                x, y, self.image_shape, self.num_classes, prefix=f"{t}/", most=self.most, warner=self.warner
             )
         except DataError as error:
-            raise DataError(f"{self.where} gave wrong data for round {t}: {error}. Mend it.") from error
+            raise DataError(f"{self.where} returned wrong data for round {t}: {error}. Fix it.") from error
 
 
 @dataclass(frozen=True, eq=False)
-class ForeignSource:
-    """A user's own source of work, whose images are looked at before they are believed."""
+class UserSource:
+    """A user's own source of work; the shape of its images is checked."""
 
     where: str
     source: DataSource
@@ -122,14 +125,16 @@ class ForeignSource:
 
     @property
     def validation(self) -> Batch:
-        """That of the user's source."""
+        """The validation images of the user's source."""
         return self.source.validation
 
     def work(self, t: int) -> Work:
-        """That of the user's source."""
+        """Return the work of the user's source for round t."""
         work = self.source.work(t)
         if not isinstance(work, Work):
-            raise DataError(f"{self.where} gave {type(work).__name__} for round {t}, but must give a hatdfed Work.")
+            raise DataError(
+                f"{self.where} returned {type(work).__name__} for round {t}, but must return a hatdfed Work."
+            )
         for batch in (*work.batches, work.probe):
             self._check(f"round {t}", batch)
         return work
@@ -138,6 +143,6 @@ class ForeignSource:
         if not isinstance(batch, Batch) or tuple(batch.x.shape) != (len(batch.y), *self.image_shape):
             found = f"a Batch of shape {list(batch.x.shape)}" if isinstance(batch, Batch) else type(batch).__name__
             raise DataError(
-                f"{self.where} gave {found} for {what}, but must give a Batch of {in_words(self.image_shape)} images "
-                "with a label each."
+                f"{self.where} returned {found} for {what}, but must return a Batch of "
+                f"{format_shape(self.image_shape)} images with a label each."
             )
