@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 _Table = TypeVar("_Table")
 
-app = typer.Typer(help="The paper's experiments: run them, and make its tables and figures.", no_args_is_help=True)
+app = typer.Typer(
+    help="The paper's experiments: run them, and make its tables and figures.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 ScaleName = Annotated[str, typer.Option("--scale", help="smoke (digits, minutes on a CPU) or full (a GPU).")]
 ResultsDir = Annotated[

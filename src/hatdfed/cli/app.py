@@ -6,7 +6,6 @@ import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import typer
@@ -26,12 +25,13 @@ from hatdfed.cli.report import report_command
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
-from hatdfed.errors import ConfigError, HatdfedError
+from hatdfed.cli.verbs import VerbGroup
+from hatdfed.errors import HatdfedError
 
-VERBS = "hatdfed.verbs"  # the group of entry points
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}
 
 app = typer.Typer(
+    cls=VerbGroup,
     help="Decentralized federated learning at the edge with a learned, energy-aware topology.",
     no_args_is_help=True,
     add_completion=False,
@@ -64,34 +64,10 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-def add_verbs() -> None:
-    """The verbs of other installed packages: `hatdfed paper` and `hatdfed bench` come this way.
-
-    A package names a Typer application or a function in the group `hatdfed.verbs`.
-    """
-    for point in sorted(entry_points(group=VERBS), key=lambda point: point.name):
-        if any(
-            point.name in (each.name for each in known) for known in (app.registered_commands, app.registered_groups)
-        ):
-            continue  # our own come first
-        try:
-            verb = point.load()
-        except Exception as error:  # noqa: BLE001 (anything may go wrong in somebody else's module)
-            if point.name in sys.argv[1:2]:
-                reason = f"{type(error).__name__}: {error}"
-                raise ConfigError(f"The verb {point.name!r} cannot be loaded from {point.value} ({reason}).") from None
-            continue
-        if isinstance(verb, typer.Typer):
-            app.add_typer(verb, name=point.name)
-        else:
-            app.command(point.name)(verb)
-
-
 def main() -> None:
     """The command `hatdfed`."""
     prepare_streams()
     with _one_sentence():
-        add_verbs()
         app()
 
 
