@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,6 +128,13 @@ class Rows:
         for servers in joined:
             for start in range(servers.start, servers.stop, at_once):
                 yield slice(start, min(start + at_once, servers.stop))
+
+    def neighbours(self, runs: Iterable[int]) -> Iterator[slice]:
+        """These runs in ranges in which all have the same number of servers, so that their rows are one table."""
+        numbered = enumerate(sorted(runs))
+        for _, alike in groupby(numbered, lambda pair: (pair[1] - pair[0], len(self.members[pair[1]].sources))):
+            those = [run for _, run in alike]
+            yield slice(those[0], those[-1] + 1)
 
     def guests(self, count: int) -> Iterator[slice]:
         """The same for rows behind all servers, up to `count`."""
