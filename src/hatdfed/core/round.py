@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.availability import Presence
+from hatdfed.core.consensus import Sketch
 from hatdfed.core.energy.ledger import EnergyRow
 from hatdfed.core.links import BoolMatrix, FloatMatrix, Indices, Scalar, Topology
 
@@ -69,6 +70,7 @@ class ServerReport(NamedTuple):
     energy: tuple[EnergyRow, ...]  # what this server and its devices spent
     scores: Mapping[str, Row] = {}  # what the method's judge thought of each model: "loss", "similarity", …
     senders: Indices | None = None  # [n] whom these rows are about, if not all servers: it and whom it heard
+    sketch: Sketch | None = None  # of its merged model, where the models lie apart
 
     def row(self, values: NDArray[Scalar], nothing: Scalar, num_servers: int) -> NDArray[Scalar]:
         """[N] one of these rows with a place for every server."""
@@ -83,6 +85,7 @@ class RoundReport(NamedTuple):
     """The reports of all servers; None where none came."""
 
     servers: tuple[ServerReport | None, ...]
+    consensus_distance: float | None = None  # of the merged models, relative (`hatdfed.core.consensus`); None: unknown
 
     @property
     def accuracy(self) -> Row:

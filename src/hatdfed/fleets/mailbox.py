@@ -21,6 +21,7 @@ from hatdfed.core.fleet import Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import WireError
 from hatdfed.server.codecs.base import payload_bits
+from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.exchange import MessageContext, Received, accept, make_inbox, make_server_report, pack_offer
 from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
 from hatdfed.server.work import Batch, DataSource, Work
@@ -110,7 +111,8 @@ class MailboxFleet:
                     num_servers=self.num_servers if plan.draw.candidates is None else None,
                 )
                 for i, (_, verdict) in enumerate(merged)
-            )
+            ),
+            consensus_distance=float(consensus_distance(self.models)),
         )
 
     def snapshot(self) -> Snapshot:

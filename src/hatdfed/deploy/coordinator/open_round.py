@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from hatdfed.core.consensus import estimate_consensus_distance
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
 from hatdfed.deploy.coordinator.orders import server_report
@@ -61,7 +62,8 @@ class OpenRound:
         if plan is None or prices is None:
             raise RuntimeError("no round is open")
         self.plan = None
-        return RoundReport(tuple(self._reports.get(server) for server in range(prices.num_servers)))
+        distance = estimate_consensus_distance([report.sketch for report in self._reports.values()])
+        return RoundReport(tuple(self._reports.get(server) for server in range(prices.num_servers)), distance)
 
     def undelivered(self) -> list[tuple[int, int]]:
         """Receivers that reported, and senders whose models did not reach them."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hatdfed.core.consensus import SKETCH_SIZE, Sketch
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.energy.spending import energy_spent
 from hatdfed.core.round import RoundPlan, ServerReport
@@ -85,7 +86,15 @@ def server_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, se
     told = {sent.receiver: sent.share for sent in outcome.sent}
     shares = {receiver: told.get(receiver, 0.0) for receiver in plan.draw.topology.receivers(server)}
     energy = energy_spent(prices, plan, worked, server=server, compression=shares)
-    return ServerReport(outcome.accuracy, outcome.num_samples, importance, delivered, energy, scores)
+    return ServerReport(
+        outcome.accuracy, outcome.num_samples, importance, delivered, energy, scores, sketch=_sketch(outcome)
+    )
+
+
+def _sketch(outcome: pb.Outcome) -> Sketch | None:
+    """Of the edge's model; None where it sent none, or something that is none. Nothing is learned from it."""
+    numbers = np.array(outcome.sketch, dtype=np.float32)
+    return numbers if numbers.shape == (SKETCH_SIZE,) and bool(np.isfinite(numbers).all()) else None
 
 
 def _check(outcome: pb.Outcome, plan: RoundPlan, server: int) -> None:

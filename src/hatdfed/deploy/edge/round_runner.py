@@ -18,6 +18,7 @@ from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.malloc import tidy_freed_memory
+from hatdfed.server.consensus import sketch
 from hatdfed.server.program import EdgeProgram, ServerState, Verdict
 from hatdfed.server.work import DataSource, Work
 
@@ -75,7 +76,9 @@ class RoundRunner:
             inbox = await self.off_loop(exchange.inbox, server, offer)
             del offer
             server, verdict = await self.off_loop(program.merge, server, inbox, work)
+            sketched = await self.off_loop(sketch, server.params[None])
             outcome = self._outcome(t, work, verdict)
+            outcome.sketch.extend(sketched[0].tolist())
             exchange.forget()
             del inbox
             await self._commit(server, t + 1, outcome)

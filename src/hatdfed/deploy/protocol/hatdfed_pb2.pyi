@@ -172,7 +172,7 @@ class Sent(_message.Message):
     def __init__(self, receiver: _Optional[int] = ..., share: _Optional[float] = ..., delivered: bool = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused")
+    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class Outcome(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     accuracy: float
@@ -196,7 +197,8 @@ class Outcome(_message.Message):
     slots: _containers.RepeatedCompositeFieldContainer[Slot]
     sent: _containers.RepeatedCompositeFieldContainer[Sent]
     refused: _containers.ScalarMap[str, int]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    sketch: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Received(_message.Message):
     __slots__ = ("accepted", "reason")

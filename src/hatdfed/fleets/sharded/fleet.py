@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.consensus import estimate_consensus_distance
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.fleet import Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
@@ -110,7 +111,10 @@ class ShardedFleet:
             for samples, devices in zip(report.num_samples, report.devices_online, strict=True)
         ]
         senders = _joined([report.senders for report in reports])
-        return round_report(plan, works, self._prices, senders, _all_measured([report.measured for report in reports]))
+        measured = _all_measured([report.measured for report in reports])
+        distance = estimate_consensus_distance([sketch for report in reports for sketch in report.sketches])
+        report = round_report(plan, works, self._prices, senders, measured)
+        return report._replace(consensus_distance=distance)
 
     def snapshot(self) -> Snapshot:
         """Everything the servers remember, under the names that every fleet uses."""

@@ -24,6 +24,7 @@ from hatdfed.fleets.stacked.reports import Measured, reported_scores
 from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
 from hatdfed.fleets.stacked.run_view import RunView
 from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits
+from hatdfed.server.consensus import sketch
 from hatdfed.server.work import Batch, WorkPlan
 
 
@@ -50,6 +51,7 @@ class ShardReport(NamedTuple):
     devices_online: Indices  # [n]
     refused: int  # models that were not finite
     posted_bytes: int  # of letters to other shards
+    sketches: NDArray[np.float32]  # [n, SKETCH_SIZE] of the merged models
 
 
 class _Open(NamedTuple):
@@ -146,6 +148,7 @@ class Shard:
             devices_online=np.array([here.works[row].devices_online for row in range(rows.count)]),
             refused=int(np.count_nonzero(slots.drawn[own] & ~present)),
             posted_bytes=here.posted_bytes,
+            sketches=sketch(rows.params).cpu().numpy(),
         )
 
     def _restored(self, letters: Sequence[Letter], guests: Indices) -> Tensor:  # -> [g, P]

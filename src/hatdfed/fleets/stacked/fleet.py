@@ -24,6 +24,7 @@ from hatdfed.fleets.stacked.network import Folded
 from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
+from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.work import WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
@@ -64,7 +65,7 @@ class StackedFleet:
         sent, compression = self._send(plans, slots)
         held = self._hold(plans, works, slots, is_finite(sent))
         merged = self.merge(times, works, slots, held, sent)
-        correct = self.measure(times)
+        correct, distance = self.measure(times), self.consensus_distance(times)
         return PendingRound(
             rows,
             plans,
@@ -76,6 +77,7 @@ class StackedFleet:
             mass=merged.mass,
             scores=merged.scores,
             correct=correct,
+            consensus_distance=distance,
         )
 
     def plan_work(self, times: Times) -> dict[int, WorkPlan]:
@@ -237,6 +239,15 @@ class StackedFleet:
                 x, y = rows.validation.stacked(rows.runs_of(part))
                 correct[part] = rows.correct(part, x, y, exact=rows.how.exact).sum(dim=1)
         return correct
+
+    def consensus_distance(self, runs: Runs) -> Tensor:  # -> [runs of this fleet]
+        """How far the models of each of these runs are from their mean; nan for the other runs."""
+        rows = self.rows
+        distance = torch.full((len(rows.members),), torch.nan, dtype=torch.float64, device=rows.how.device)
+        for alike in rows.neighbours(runs):
+            servers = slice(rows.first[alike.start], rows.first[alike.stop])
+            distance[alike] = consensus_distance(rows.params[servers].unflatten(0, (alike.stop - alike.start, -1)))
+        return distance
 
     def _aggregator(self, run: int) -> Aggregator:
         return self.rows.members[run].program.aggregator

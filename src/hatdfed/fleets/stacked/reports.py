@@ -33,12 +33,13 @@ class PendingRound:
     mass: Tensor  # [S]
     scores: Mapping[str, Tensor]  # [S, D] each
     correct: Tensor  # [S]
+    consensus_distance: Tensor  # [runs]
 
     def reports(self) -> dict[int, RoundReport]:
         """Wait for the round and tell what came of it."""
         correct, weights, present = (t.cpu().numpy() for t in (self.correct, self.weights, self.present))
         scores = {name: table.double().cpu().numpy() for name, table in self.scores.items()}
-        mass = self.mass.cpu().numpy()
+        mass, distance = self.mass.cpu().numpy(), self.consensus_distance.cpu().numpy()
         reports = {}
         for run, plan in self.plans.items():
             servers, member = self.rows.of_run(run), self.rows.members[run]
@@ -54,7 +55,8 @@ class PendingRound:
                 raise ValueError("a run without prices cannot keep its ledger")
             works = [self.works[server] for server in range(servers.start, servers.stop)]
             senders = self.slots.sender[servers] - servers.start
-            reports[run] = round_report(plan, works, member.prices, senders, measured)
+            report = round_report(plan, works, member.prices, senders, measured)
+            reports[run] = report._replace(consensus_distance=float(distance[run]))
             not_finite = int(np.count_nonzero(self.slots.drawn[servers] & ~present[servers]))
             if not_finite:
                 self.rows.refused[run]["not-finite"] += not_finite

@@ -128,6 +128,20 @@ class Rows:
             for start in range(servers.start, servers.stop, at_once):
                 yield slice(start, min(start + at_once, servers.stop))
 
+    def neighbours(self, runs: Iterable[int]) -> Iterator[slice]:
+        """These runs in ranges in which all have the same number of servers, so that their rows are one table."""
+        alike = slice(0, 0)
+        for run in sorted(runs):
+            sizes = {len(self.members[one].sources) for one in (run, alike.start)}
+            if alike.stop == run and len(sizes) == 1:
+                alike = slice(alike.start, run + 1)
+                continue
+            if alike.stop > alike.start:
+                yield alike
+            alike = slice(run, run + 1)
+        if alike.stop > alike.start:
+            yield alike
+
     def guests(self, count: int) -> Iterator[slice]:
         """The same for rows behind all servers, up to `count`."""
         for start in range(self.count, count, self.how.judged_at_once):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from contextlib import closing
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.candidates import spread
-from hatdfed.core.energy.ledger import joules_by_cause
 from hatdfed.core.round import RoundRecord
 from hatdfed.errors import RunFolderError
+from hatdfed.runs.records.schema import (
+    LEDGER,
+    LINKS,
+    MATRICES,
+    ROUNDS,
+    SERVERS,
+    TABLES,
+    bring_up_to_date,
+    refuse_newer,
+    select_list,
+)
+from hatdfed.runs.round_row import ROUND_COLUMNS, round_row
 
 Records = list[dict[str, Any]]
 
@@ -25,24 +34,6 @@ MATRIX_LIMIT = 256
 
 COMMIT_SECONDS = 1.0
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS rounds (
-    t INTEGER PRIMARY KEY, links INTEGER, avg_accuracy REAL, std_accuracy REAL, best_accuracy REAL,
-    worst_accuracy REAL, upload_joules REAL, training_joules REAL, link_joules REAL,
-    regret_best_fixed REAL, regret_best_each_round REAL, seconds REAL);
-CREATE TABLE IF NOT EXISTS servers (
-    t INTEGER, server INTEGER, accuracy REAL, num_samples INTEGER, PRIMARY KEY (t, server));
-CREATE TABLE IF NOT EXISTS links (
-    t INTEGER, receiver INTEGER, sender INTEGER, delivered INTEGER, propensity REAL, utility REAL,
-    importance REAL, PRIMARY KEY (t, receiver, sender));
-CREATE TABLE IF NOT EXISTS matrices (t INTEGER PRIMARY KEY, propensity BLOB, utility BLOB);
-CREATE TABLE IF NOT EXISTS ledger (
-    t INTEGER, cause TEXT, sender INTEGER, receiver INTEGER, bits REAL, joules REAL, source TEXT);
-CREATE INDEX IF NOT EXISTS ledger_by_round ON ledger (t);
-"""
-_TABLES = ("rounds", "servers", "links", "matrices", "ledger")
-_ALWAYS_THERE = ("t", "links", "upload_joules", "training_joules", "link_joules", "seconds")
-
 
 class RunDatabase:
     """One run's records; in memory when no path is given."""
@@ -50,49 +41,53 @@ class RunDatabase:
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
         self.path = path
         self._committed_at = time.monotonic()
+        is_only_read = read_only and path is not None
         try:
-            if read_only and path is not None:
-                self._connection = sqlite3.connect(read_only_address(path), uri=True)
-                self._connection.execute("SELECT t FROM rounds LIMIT 1")
-            else:
-                self._connection = sqlite3.connect(path or ":memory:")
-                self._connection.execute("PRAGMA journal_mode=WAL")
-                # A commit need not reach the disk by itself: `flush` sees to that before every checkpoint.
-                self._connection.execute("PRAGMA synchronous=NORMAL")
-                self._connection.executescript(_SCHEMA)
+            address = read_only_address(path) if read_only and path is not None else path or ":memory:"
+            self._connection = sqlite3.connect(address, uri=is_only_read)
+            try:
+                refuse_newer(self._connection, path)  # before anything is written
+                self._begin_reading() if is_only_read else self._begin_writing()
+            except BaseException:
+                self._connection.close()
+                raise
         except sqlite3.Error as error:
             raise self._trouble(error) from None
 
+    def _begin_reading(self) -> None:
+        self._connection.execute("SELECT t FROM rounds LIMIT 1")
+
+    def _begin_writing(self) -> None:
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        # A commit need not reach the disk by itself: `flush` sees to that before every checkpoint.
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        bring_up_to_date(self._connection)
+
     def write(self, record: RoundRecord, seconds: float) -> None:
         """Keep one round, all of it or nothing; others see it within a second."""
-        accuracy = 100 * record.report.accuracy
-        spent = joules_by_cause(record.report.energy)
-        known = accuracy[~np.isnan(accuracy)]
-        figures = (known.mean(), known.std(), known.max(), known.min()) if len(known) else (None,) * 4
-        row = (record.t, record.draw.topology.num_links, *figures, *spent.values(), *record.regret, seconds)
         try:
-            self._write_whole(record, row)
+            self._write_whole(record, round_row(record, seconds))
             # Hundreds of runs side by side would do little else if each round of each were committed alone.
             if time.monotonic() - self._committed_at > COMMIT_SECONDS:
                 self._commit()
         except sqlite3.Error as error:
             raise self._trouble(error) from None
 
-    def _write_whole(self, record: RoundRecord, row: tuple[Any, ...]) -> None:
+    def _write_whole(self, record: RoundRecord, row: dict[str, Any]) -> None:
         """Whatever interrupts it, no part of a round stays behind."""
         connection = self._connection
         if not connection.in_transaction:
             connection.execute("BEGIN")
         connection.execute("SAVEPOINT round")
         try:
-            connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            connection.executemany("INSERT INTO servers VALUES (?, ?, ?, ?)", _server_rows(record))
-            connection.executemany("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", _link_rows(record))
-            connection.executemany("INSERT INTO ledger VALUES (?, ?, ?, ?, ?, ?, ?)", record.report.energy)
+            connection.execute(ROUNDS.insert, tuple(row.values()))
+            connection.executemany(SERVERS.insert, _server_rows(record))
+            connection.executemany(LINKS.insert, _link_rows(record))
+            connection.executemany(LEDGER.insert, record.report.energy)
             if record.draw.topology.num_servers <= MATRIX_LIMIT:
                 matrices = (spread(table, record.draw.candidates) for table in (record.draw.propensity, record.utility))
                 blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
-                connection.execute("INSERT INTO matrices VALUES (?, ?, ?)", (record.t, *blobs))
+                connection.execute(MATRICES.insert, (record.t, *blobs))
             connection.execute("RELEASE round")
         except BaseException:
             if connection.in_transaction:  # a full disk may have ended it already
@@ -111,7 +106,7 @@ class RunDatabase:
         """Drop round t and all later ones: a resumed run plays them again."""
         try:
             with self._connection as connection:
-                for table in _TABLES:
+                for table in TABLES:
                     connection.execute(f"DELETE FROM {table} WHERE t >= ?", (t,))  # noqa: S608 (our own table names)
         except sqlite3.Error as error:
             raise self._trouble(error) from None
@@ -119,22 +114,20 @@ class RunDatabase:
     def records(self, table: str) -> Records:
         """All rows of `rounds`, `servers`, `links` or `ledger`, in the order they were written."""
         try:
-            cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY t, rowid")  # noqa: S608
-            names = [column[0] for column in cursor.description]
-            found = [dict(zip(names, row, strict=True)) for row in cursor]
+            columns = select_list(self._connection, table)
+            cursor = self._connection.execute(f"SELECT {columns} FROM {table} ORDER BY t, rowid")  # noqa: S608
+            found = [dict(zip(TABLES[table].columns, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
             raise self._trouble(error) from None
-        if lost := _columns().get(table, set()) - set(names):
-            raise self._trouble(f"{table} has no {', '.join(sorted(lost))}")
         if table == "rounds":
             self._refuse_gaps(found)
         return found
 
     def _refuse_gaps(self, rounds: Records) -> None:
-        """Accuracies may be unknown; the rest is there in every round, and all of it is numbers."""
+        """All figures are numbers, and only those that may be unknown are ever missing."""
         for row in rounds:
             for name, value in row.items():
-                if not isinstance(value, int | float) and (value is not None or name in _ALWAYS_THERE):
+                if not isinstance(value, int | float) and (value is not None or not ROUND_COLUMNS[name].may_be_unknown):
                     raise self._trouble(f"{name} of round {row['t']} is no number")
 
     def last_propensity(self) -> NDArray[np.float64] | None:  # [N, N]
@@ -168,14 +161,6 @@ class RunDatabase:
             f"The records in {self.path} cannot be used ({error}). "
             "Check that the folder is a run of hatdfed, writable, and on a disk with room."
         )
-
-
-@cache
-def _columns() -> dict[str, set[str]]:
-    """The columns of every table, as the schema says."""
-    with closing(sqlite3.connect(":memory:")) as empty:
-        empty.executescript(_SCHEMA)
-        return {table: {row[1] for row in empty.execute(f"PRAGMA table_info({table})")} for table in _TABLES}
 
 
 def read_only_address(path: Path) -> str:

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.energy.ledger import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.database import Records, read_only_address
+from hatdfed.runs.records.schema import LEDGER, refuse_newer, select_list
+from hatdfed.runs.round_row import ROUND_COLUMNS
 
 _PATIENCE_SECONDS = 2.0
-_CURVES = "t, avg_accuracy, std_accuracy, best_accuracy, worst_accuracy, regret_best_fixed, regret_best_each_round"
-_CAUSES = ("upload_joules", "training_joules", "link_joules")
-_PROGRESS = ("rounds", "first", "last", *_CAUSES, "seconds", "avg_accuracy")
-LEDGER_COLUMNS = ("t", "cause", "sender", "receiver", "bits", "joules", "source")
 
 
 @contextmanager
@@ -31,6 +30,7 @@ def reading(path: Path) -> Iterator[RunReader]:
         try:
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA cache_size=-256")  # KiB; nothing is read twice while it is open
+            refuse_newer(connection, path)
             yield RunReader(connection)
         finally:
             connection.close()
@@ -41,22 +41,23 @@ def reading(path: Path) -> Iterator[RunReader]:
 
 
 class RunReader:
-    """ProbeTable to one run's database."""
+    """Answers questions about one run's database."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def progress(self) -> dict[str, Any]:
-        """How far the run is: rounds, first and last `t`, joules by cause, seconds, last mean accuracy."""
+        """How far the run is: rounds, first and last `t`, and every figure summed over rounds or of the last one."""
+        figures = {name: column for name, column in ROUND_COLUMNS.items() if column.over_rounds is not None}
         if self._is_new():
-            return {**dict.fromkeys(_PROGRESS), "rounds": 0}
+            return {"rounds": 0, "first": None, "last": None, **dict.fromkeys(figures)}
+        sums = ", ".join(f"sum({name}) AS {name}" for name, column in figures.items() if column.over_rounds == "sum")
+        rounds = f"(SELECT {select_list(self._connection, 'rounds')} FROM rounds)"  # noqa: S608 (our own names)
         (found,) = self._records(
-            "SELECT count(*) AS rounds, min(t) AS first, max(t) AS last, sum(upload_joules) AS upload_joules, "
-            "sum(training_joules) AS training_joules, sum(link_joules) AS link_joules, sum(seconds) AS seconds "
-            "FROM rounds"
+            f"SELECT count(*) AS rounds, min(t) AS first, max(t) AS last, {sums} FROM {rounds}"  # noqa: S608
         )
-        last = self._records("SELECT avg_accuracy FROM rounds ORDER BY t DESC LIMIT 1")
-        return {**found, "avg_accuracy": last[0]["avg_accuracy"] if last else None}
+        last = self._records(f"SELECT * FROM {rounds} ORDER BY t DESC LIMIT 1")  # noqa: S608
+        return {**dict.fromkeys(figures), **(last[0] if last else {}), **found}
 
     def accuracies(self) -> list[Any]:
         """Mean accuracy after every round."""
@@ -65,14 +66,17 @@ class RunReader:
         return [value for (value,) in self._connection.execute("SELECT avg_accuracy FROM rounds ORDER BY t")]
 
     def curves(self, first: int, last: int, step: int) -> Records:
-        """Rounds from one to another, every `step`-th and the last, with the joules spent so far.
+        """Rounds from one to another, every `step`-th and the last; what is summed over rounds is summed so far.
 
         Sums are made by SQLite: a run that is watched for days shall not be held in memory to draw some hundred points.
         """
-        so_far = ", ".join(f"sum({cause}) OVER (ORDER BY t) AS {cause}" for cause in _CAUSES)
+        shown = ", ".join(
+            f"sum({name}) OVER (ORDER BY t) AS {name}" if column.over_rounds == "sum" else name
+            for name, column in ROUND_COLUMNS.items()
+        )
+        rounds = f"(SELECT {select_list(self._connection, 'rounds')} FROM rounds WHERE t BETWEEN ? AND ?)"  # noqa: S608
         return self._records(
-            f"SELECT * FROM (SELECT {_CURVES}, {so_far} FROM rounds WHERE t BETWEEN ? AND ?) "  # noqa: S608 (our own)
-            "WHERE (t - ?) % ? = 0 OR t = ? ORDER BY t",
+            f"SELECT * FROM (SELECT {shown} FROM {rounds}) WHERE (t - ?) % ? = 0 OR t = ? ORDER BY t",  # noqa: S608
             (first, last, first, step, last),
         )
 
@@ -87,9 +91,9 @@ class RunReader:
         """Links of one round with the joules that each took."""
         return self._records(
             "SELECT receiver, sender, delivered, propensity, utility, importance, spent.joules AS joules FROM links "
-            "LEFT JOIN (SELECT receiver, sender, sum(joules) AS joules FROM ledger WHERE t = ? AND cause = 'link' "
+            "LEFT JOIN (SELECT receiver, sender, sum(joules) AS joules FROM ledger WHERE t = ? AND cause = ? "
             "GROUP BY receiver, sender) AS spent USING (receiver, sender) WHERE t = ? ORDER BY receiver, sender",
-            (t, t),
+            (t, Cause.LINK, t),
         )
 
     def propensity(self, t: int, num_servers: int) -> NDArray[np.float64] | None:  # [N, N]
@@ -105,7 +109,7 @@ class RunReader:
 
     def ledger_lines(self, after: int, limit: int) -> list[tuple[Any, ...]]:
         """Lines of the whole ledger, their number first: those that follow the line `after`, at most so many."""
-        columns = ", ".join(LEDGER_COLUMNS)
+        columns = ", ".join(LEDGER.columns)
         query = f"SELECT rowid, {columns} FROM ledger WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608 (our own)
         return self._connection.execute(query, (after, limit)).fetchall()
 

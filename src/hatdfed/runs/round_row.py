@@ -1,0 +1,225 @@
+"""What is kept of a round: every figure declared once, with its unit, its meaning and how it is computed.
+
+Whoever writes, reads, shows or explains rounds goes through this declaration: the database and its readers, `hatdfed
+show` and `--json`, reports, the dashboard, TensorBoard and MLflow, the status of a deployment, docs/results.md. To add
+a figure, add a column with the next number as its `since`; older run folders hold NULL there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.energy.ledger import Cause, joules_by_cause
+from hatdfed.core.round import RoundRecord
+
+Number = float | int
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PlayedRound:
+    """A round's record with what several figures are computed from."""
+
+    record: RoundRecord
+    seconds: float | None  # that it took; None while nobody has measured it
+
+    @cached_property
+    def accuracy(self) -> NDArray[np.float64]:
+        """Validation accuracies of the servers that reported, in percent."""
+        percent = 100 * self.record.report.accuracy
+        known: NDArray[np.float64] = percent[~np.isnan(percent)]
+        return known
+
+    @cached_property
+    def joules(self) -> dict[Cause, float]:
+        """Spent in this round."""
+        return joules_by_cause(self.record.report.energy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a run's database."""
+
+    name: str
+    sql: Literal["INTEGER", "REAL", "TEXT", "BLOB"]
+    meaning: str  # in one sentence
+    unit: Literal["", "%", "J", "s", "bits"] = ""
+    since: int = 0  # version of the database that brought it; 0: hatdfed 0.1.0
+    may_be_unknown: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundColumn(Column):
+    """A figure of a round."""
+
+    label: str  # as people read it
+    value: Callable[[PlayedRound], Number | None]
+    over_rounds: Literal["sum", "last"] | None = "last"  # what it comes to in a whole run
+    in_results: bool = True  # whether that stands in results.json, under the same name
+    curve: str | None = ""  # its name in TensorBoard and MLflow; empty: the column's; None: not shown there
+    chart: Literal["accuracy", "energy", "regret", "own"] | None = "own"  # of the dashboard; None: in none
+
+    def value_over(self, rounds: Iterable[Row]) -> Number | None:
+        """What it comes to in these rounds; None where that is unknown."""
+        values = [row.get(self.name) for row in rounds]
+        if not values or self.over_rounds is None:
+            return None
+        if self.over_rounds == "last":
+            return values[-1]
+        return None if None in values else math.fsum(values)
+
+    def text(self, value: Number | None) -> str:
+        """A value with its unit."""
+        if value is None:
+            return "unknown"
+        if self.sql == "INTEGER":
+            return f"{value:,d}" if isinstance(value, int) else f"{value:,.0f}"
+        return f"{value:.1f} {self.unit}" if self.unit in ("%", "s") else f"{value:.3g} {self.unit}".rstrip()
+
+
+def _declared(*columns: RoundColumn) -> dict[str, RoundColumn]:
+    return {column.name: column for column in columns}
+
+
+def _accuracy(
+    name: str, label: str, meaning: str, curve: str, value: Callable[[NDArray[np.float64]], float]
+) -> RoundColumn:
+    return RoundColumn(
+        name=f"{name}_accuracy",
+        sql="REAL",
+        unit="%",
+        label=label,
+        meaning=meaning,
+        value=lambda played: value(played.accuracy) if len(played.accuracy) else None,
+        may_be_unknown=True,
+        in_results=False,  # results.json has the figures of the test set under these names
+        curve=f"validation_accuracy/{curve}",
+        chart="accuracy",
+    )
+
+
+def _joules(cause: Cause, label: str, meaning: str) -> RoundColumn:
+    return RoundColumn(
+        name=JOULES[cause],
+        sql="REAL",
+        unit="J",
+        label=label,
+        meaning=meaning,
+        value=lambda played: played.joules[cause],
+        over_rounds="sum",
+        in_results=False,  # which has megajoules by cause
+        curve=f"joules/{cause}",
+        chart="energy",
+    )
+
+
+JOULES = {cause: f"{cause}_joules" for cause in Cause}  # the columns of energy, in the order in which they are stacked
+
+ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
+    RoundColumn(
+        name="t",
+        sql="INTEGER",
+        label="round",
+        meaning="Number of the round, counted from 0.",
+        value=lambda played: played.record.t,
+        over_rounds=None,
+        in_results=False,
+        curve=None,
+        chart=None,
+    ),
+    RoundColumn(
+        name="links",
+        sql="INTEGER",
+        label="links",
+        meaning="Links that were drawn.",
+        value=lambda played: played.record.draw.topology.num_links,
+        over_rounds="sum",
+        in_results=False,  # which has links_per_round
+        chart=None,
+    ),
+    _accuracy("avg", "validation accuracy", "Validation accuracy, mean over the servers that reported.", "mean", np.mean),
+    _accuracy("std", "its deviation", "Standard deviation of the validation accuracy over servers.", "std", np.std),
+    _accuracy("best", "best server", "Validation accuracy of the best server.", "max", np.max),
+    _accuracy("worst", "worst server", "Validation accuracy of the worst server.", "min", np.min),
+    _joules(Cause.UPLOAD, "device upload", "Energy that devices spent to send their data to their server."),
+    _joules(Cause.TRAINING, "training", "Energy that servers spent on training."),
+    _joules(Cause.LINK, "links", "Energy that servers spent to send their models."),
+    RoundColumn(
+        name="regret_best_fixed",
+        sql="REAL",
+        label="regret against the best fixed links",
+        meaning="Utility missed so far against the best set of links kept for all rounds; unknown where the number of "
+        "links changes.",
+        value=lambda played: played.record.regret.best_fixed,
+        may_be_unknown=True,
+        curve="regret/best_fixed",
+        chart="regret",
+    ),
+    RoundColumn(
+        name="regret_best_each_round",
+        sql="REAL",
+        label="regret against the best links of each round",
+        meaning="Utility missed so far against the best set of links of every single round.",
+        value=lambda played: played.record.regret.best_each_round,
+        may_be_unknown=True,
+        curve="regret/best_each_round",
+        chart="regret",
+    ),
+    RoundColumn(
+        name="seconds",
+        sql="REAL",
+        unit="s",
+        label="time",
+        meaning="Time that the round took; runs that are played together share a batch's time.",
+        value=lambda played: played.seconds,
+        over_rounds="sum",
+        curve=None,  # it is not known yet when a live sink is told of the round
+        chart=None,
+    ),
+    RoundColumn(
+        name="consensus_distance",
+        sql="REAL",
+        since=1,
+        label="consensus distance",
+        meaning="Distance of a server's model to the mean model after the merge, relative to the length of the mean "
+        "model, mean over the servers that reported; exact where one machine has all models, estimated with a standard "
+        "error of about 4 % of the value on shards and real machines, unknown where a server sent no sketch.",
+        value=lambda played: played.record.report.consensus_distance,
+        may_be_unknown=True,
+    ),
+)
+
+
+def round_row(record: RoundRecord, seconds: float | None) -> dict[str, Number | None]:
+    """All figures of a round by name, as plain numbers; None for what is unknown."""
+    played = PlayedRound(record, seconds)
+    return {name: _plain(column.value(played)) for name, column in ROUND_COLUMNS.items()}
+
+
+def _plain(value: Any) -> Number | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if isinstance(value, int | np.integer) else float(value)
+
+
+def joules_of(row: Row) -> float:
+    """Everything that was spent in a round."""
+    return math.fsum(row[name] for name in JOULES.values())
+
+
+def results_over(rounds: Iterable[Row]) -> dict[str, Number | None]:
+    """What stands in results.json under a column's own name."""
+    kept = list(rounds)
+    return {name: column.value_over(kept) for name, column in ROUND_COLUMNS.items() if column.in_results}
+
+
+def columns_in(chart: str | None) -> dict[str, RoundColumn]:
+    """The columns that one of the dashboard's charts shows; "own": those with a chart of their own."""
+    return {name: column for name, column in ROUND_COLUMNS.items() if column.chart == chart}
