@@ -2,6 +2,7 @@
 
 README.md              the table of `make run`, from docs/make_run/comparison.json, of methods, and of speed
 benchmarks/README.md   what is in benchmarks/results
+results.md             the tables of a run's database, from their declaration
 dashboard.md           how fast it is, and whether it grows, from benchmarks/results
 settings.md            every setting, from the config's own definition
 paper/README.md        what of the paper reproduces, from paper/results
@@ -42,6 +43,8 @@ from pydantic import BaseModel
 from scale_blocks import scale_blocks, scale_lines
 
 from hatdfed.cli.tables import COLUMNS, cell
+from hatdfed.runs.records.schema import TABLES
+from hatdfed.runs.round_row import ROUND_COLUMNS
 from hatdfed.setup.config import Component, Config
 from hatdfed.setup.methods import METHODS
 
@@ -59,6 +62,23 @@ def make_run_table() -> str:
 def methods_table() -> str:
     """The named recipes."""
     return table(("name", "what it is"), [[f"`{method.name}`", method.summary] for method in METHODS.values()])
+
+
+def records_tables() -> str:
+    """Every column of a run's database with its unit and its meaning."""
+    parts = []
+    for each in TABLES.values():
+        cells = [[f"`{name}`", column.unit or "–", column.meaning] for name, column in each.columns.items()]
+        parts.append(
+            f"`{each.name}` has a row for each {each.row_for}.\n\n{table(('column', 'unit', 'meaning'), cells)}"
+        )
+    return "\n\n".join(parts)
+
+
+def last_figures() -> str:
+    """The columns of rounds whose last value stands in results.json."""
+    columns = ROUND_COLUMNS.values()
+    return ", ".join(f"`{column.name}`" for column in columns if column.in_results and column.over_rounds == "last")
 
 
 def settings_page() -> str:
@@ -125,6 +145,9 @@ def generated() -> dict[Path, str]:
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/dashboard.md": _filled(ROOT / "docs/dashboard.md", dashboard_blocks(), {}),
+        ROOT / "docs/results.md": _filled(
+            ROOT / "docs/results.md", {"records": records_tables()}, {"last-figures": last_figures()}
+        ),
         ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
         ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
         ROOT / "docs/settings.md": settings_page(),

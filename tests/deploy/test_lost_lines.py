@@ -31,12 +31,12 @@ async def cut_for_a_while(folder):
     async with Deployment(folder, config, QUICK, secure=False) as deployment:
         cut = Cut(*await deployment.start_edges(2, outfit=Slow()))
         progress = deployment.process.progress
-        await deployment.until(lambda: progress.links > 0)
+        await deployment.until(lambda: progress.figures["links"] > 0)
         cut.is_on = True
         await deployment.until(lambda: deployment.status["apart"])
         apart = deployment.status
-        cut.is_on, links = False, progress.links
-        await deployment.until(lambda: progress.links >= links + 4, 5)
+        cut.is_on, links = False, progress.figures["links"]
+        await deployment.until(lambda: progress.figures["links"] >= links + 4, 5)
         return apart, deployment.status
 
 

@@ -16,6 +16,7 @@ from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere
 from hatdfed.cli.identity import needs_deploy, split_address
 from hatdfed.cli.options import Json
 from hatdfed.errors import ConfigError, HatdfedError
+from hatdfed.runs.round_row import columns_in
 
 Where = Annotated[str, typer.Option("--coordinator", metavar="HOST:PORT")]
 Ca = Annotated[
@@ -129,6 +130,10 @@ def _show(status: dict[str, Any]) -> None:
     out.print(
         f"run {status['run']}  {status['state']}  round {status['round']} of {status['rounds']}  "
         f"accuracy {accuracy} (validation)  {status['links']} links  {joules_text(total)}"
+    )
+    figures = status.get("figures", {})  # a coordinator of an older version has none
+    out.print(
+        "  ".join(f"{metric.label} {metric.text(figures.get(name))}" for name, metric in columns_in("own").items())
     )
     if status["waits_for"]:
         until = "" if status["waits_seconds"] is None else f", for at most {status['waits_seconds']:g} s"

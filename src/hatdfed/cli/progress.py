@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hatdfed.cli.console import err, joules_text
-from hatdfed.core.energy.ledger import Cause, total_joules
 from hatdfed.core.round import RoundRecord
 from hatdfed.data.datasets.base import Progress as DownloadProgress
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.round_row import ROUND_COLUMNS, joules_of, round_row
 from hatdfed.setup.config import Config
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def watch_rounds(folder: Path) -> Iterator[OnRound]:
 
         def on_round(config: Config, record: RoundRecord) -> None:
             nonlocal spent
-            before = _spent_before(record.t, folder) if spent is None else spent
-            spent = before + total_joules(record.report.energy)
-            accuracy = 100 * float(record.report.accuracy.mean())
-            show(record.t + 1, config.rounds, f"validation accuracy {accuracy:.1f} %  spent {joules_text(spent)}")
+            row, column = round_row(record, seconds=None), ROUND_COLUMNS["avg_accuracy"]
+            spent = (_spent_before(record.t, folder) if spent is None else spent) + joules_of(row)
+            accuracy = f"{column.label} {column.text(row[column.name])}"
+            show(record.t + 1, config.rounds, f"{accuracy}  spent {joules_text(spent)}")
 
         yield on_round
 
@@ -52,7 +52,7 @@ def watch_rounds(folder: Path) -> Iterator[OnRound]:
 def _spent_before(t: int, folder: Path) -> float:
     """Joules of the rounds before round t, as the folder has them."""
     rounds = RunFolder(folder).read_rounds() if t else []
-    return math.fsum(row[f"{cause}_joules"] for row in rounds if row["t"] < t for cause in Cause)
+    return math.fsum(joules_of(row) for row in rounds if row["t"] < t)
 
 
 @contextmanager

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +15,7 @@ from hatdfed.cli.console import joules_text, out
 from hatdfed.cli.options import Json
 from hatdfed.cli.tables import run_title, summary_table
 from hatdfed.runs.records.folder import RunFolder, named_path
+from hatdfed.runs.round_row import ROUND_COLUMNS, joules_of, results_over
 
 
 def show_command(
@@ -26,19 +29,27 @@ def show_command(
         rounds = database.records("rounds")
     if as_json:
         content = results or {"rounds": len(rounds), "config": config.model_dump(mode="json"), "finished": False}
-        typer.echo(json.dumps(content))
+        typer.echo(json.dumps({**results_over(rounds), **content, "last_round": rounds[-1] if rounds else None}))
         return
     if results is not None:
         out.print(summary_table([results], title=run_title(config)))
+        _print_last_round(rounds)
         for sentence in results.get("notes", ()):
             out.print(f"note: {sentence}", soft_wrap=True)
         return
     out.print(f"{run_title(config)}: {len(rounds)} of {config.rounds} rounds played.", soft_wrap=True)
     if rounds:
-        spent = sum(row["upload_joules"] + row["training_joules"] + row["link_joules"] for row in rounds)
-        accuracy = rounds[-1]["avg_accuracy"]
-        out.print(f"Validation accuracy {accuracy:.1f} %, spent {joules_text(spent)}.", soft_wrap=True)
+        out.print(f"Spent {joules_text(math.fsum(map(joules_of, rounds)))}.", soft_wrap=True)
+    _print_last_round(rounds)
     if (run / "journal.sqlite").exists():
         out.print(f"It is played on real machines: start its coordinator again with --state {run}", soft_wrap=True)
     else:
         out.print(f"Go on with: hatdfed run --resume {run}", soft_wrap=True)
+
+
+def _print_last_round(rounds: Sequence[Mapping[str, Any]]) -> None:
+    """Every figure that is of a round and not a sum over rounds."""
+    if rounds:
+        last = {name: column for name, column in ROUND_COLUMNS.items() if column.over_rounds == "last"}
+        figures = [f"{column.label} {column.text(rounds[-1][name])}" for name, column in last.items()]
+        out.print(f"Last round: {', '.join(figures)}.", soft_wrap=True)

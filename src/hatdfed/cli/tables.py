@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from hatdfed.cli.console import joules_text, out
+from hatdfed.core.energy.ledger import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.config import Config
@@ -23,7 +24,6 @@ COLUMNS = (
     ("link_energy_mj", "link energy"),
     ("links_per_round", "links"),
 )
-_CAUSES = ("upload", "training", "link")
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6}
 _LEAK = "†"
 _LARGEST = 1e300
@@ -133,10 +133,10 @@ def _signed(value: float | None, decimals: int, unit: str = "") -> str:
 
 def _causes(row: Row) -> str:
     """Joules by cause in one unit, that of their sum."""
-    joules = [JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in _CAUSES]
+    joules = [JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in Cause]
     unit = joules_text(sum(joules)).split()[1]
-    upload, training, link = (f"{spent / _JOULES[unit]:.2f}" for spent in joules)
-    return f"{upload} + {training}\n+ {link} {unit}"
+    *others, link = (f"{spent / _JOULES[unit]:.2f}" for spent in joules)
+    return f"{' + '.join(others)}\n+ {link} {unit}"
 
 
 def _price(row: Row) -> str:

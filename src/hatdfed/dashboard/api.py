@@ -23,7 +23,8 @@ from hatdfed.dashboard.run_views import round_view, run_series
 from hatdfed.dashboard.site import Site
 from hatdfed.report.words import count, joules, percent
 from hatdfed.runs.records.cleaning import text
-from hatdfed.runs.records.reading import LEDGER_COLUMNS, reading
+from hatdfed.runs.records.reading import reading
+from hatdfed.runs.records.schema import LEDGER
 
 MOST_SERVERS = 100_000
 _LINES_AT_A_TIME = 2000  # of a ledger that is downloaded
@@ -122,7 +123,7 @@ def _csv(folder: Path) -> Iterator[str]:
 
     A reader that waits inside SQLite would keep the run that is played from trimming its log.
     """
-    yield _written([LEDGER_COLUMNS])
+    yield _written([list(LEDGER.columns)])
     after = 0
     while True:
         with reading(folder / "run.sqlite") as reader:

@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hatdfed.core.energy.ledger import Cause
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.small_files import read_document, read_settings
+from hatdfed.runs.round_row import JOULES
 from hatdfed.runs.summary import JOULES_PER_MJ
 
 RUNNING, DONE, STALE = "running", "done", "stale"
 _SHORTEST_WAIT = 20.0  # seconds without a new round, after which a run counts as stale
 _FIRST_ROUND_WAIT = 120.0  # data may have to be fetched first
 _ROUNDS_TO_WAIT = 5  # or so many times what a round took so far
-_CAUSES = ("upload", "training", "link")
 
 
 class Card(NamedTuple):
@@ -112,14 +113,14 @@ def _with_progress(card: Card, folder: Path) -> Card:
     with reading(folder / "run.sqlite") as reader:
         progress = reader.progress()
     played = whole(progress["rounds"]) or 0
-    spent = [number(progress[f"{cause}_joules"]) or 0.0 for cause in _CAUSES]
+    spent = {cause: number(progress[name]) or 0.0 for cause, name in JOULES.items()}
     a_round = (number(progress["seconds"]) or 0.0) / played if played else 0.0
     return card._replace(
         played=played,
         accuracy=number(progress["avg_accuracy"]),
         accuracy_of="validation",
         spread=None,
-        joules=number(sum(spent)),
-        link_joules=spent[-1],
+        joules=number(sum(spent.values())),
+        link_joules=spent[Cause.LINK],
         patience=max(_SHORTEST_WAIT, _ROUNDS_TO_WAIT * a_round) if played else _FIRST_ROUND_WAIT,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import number, text, whole
+from hatdfed.runs.round_row import columns_in
 
 Ask = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -75,6 +76,7 @@ def asker(address: str, ca: Path | None) -> Ask:
 
 def _clean(status: dict[str, Any]) -> dict[str, Any]:
     joules, refused, servers = status.get("joules"), status.get("refused"), status.get("servers")
+    figures = status.get("figures")  # a coordinator of an older version has none
     return {
         "run": text(status.get("run"), 80),
         "state": text(status.get("state"), 40),
@@ -84,6 +86,10 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
         "links": whole(status.get("links")) or 0,
         "undelivered": whole(status.get("undelivered")) or 0,
         "joules": sum(number(spent) or 0.0 for spent in joules.values()) if isinstance(joules, dict) else 0.0,
+        "figures": {
+            name: metric.text(number(figures.get(name)) if isinstance(figures, dict) else None)
+            for name, metric in columns_in("own").items()
+        },
         "coordinator_seconds": number(status.get("coordinator_seconds")),
         "waits_for": text(status["waits_for"]) if status.get("waits_for") else "",
         "waits_seconds": number(status.get("waits_seconds")),

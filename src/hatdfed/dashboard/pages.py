@@ -15,6 +15,7 @@ from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import flat_settings, number, texts
 from hatdfed.runs.records.small_files import read_document, read_settings
+from hatdfed.runs.round_row import columns_in
 
 MOST_CHOSEN = 500  # identifiers in one address
 Chosen = Annotated[list[str], Query(default_factory=list, max_length=MOST_CHOSEN)]
@@ -51,7 +52,7 @@ def page_routes(site: Site) -> APIRouter:
             }
         except (HatdfedError, OSError) as error:
             card = card._replace(trouble=card.trouble or str(error))
-        content |= {"card": card, "accuracy_name": accuracy_name(card), "place": "runs"}
+        content |= {"card": card, "accuracy_name": accuracy_name(card), "metrics": columns_in("own"), "place": "runs"}
         return site.page("run.html", content)
 
     @routes.get("/compare")
@@ -64,7 +65,8 @@ def page_routes(site: Site) -> APIRouter:
     @routes.get("/deployment")
     async def deployment() -> HTMLResponse:
         address = None if site.deployment is None else site.deployment.address
-        return site.page("deployment.html", {"address": address, "place": "deployment"})
+        content = {"address": address, "metrics": columns_in("own"), "place": "deployment"}
+        return site.page("deployment.html", content)
 
     return routes
 

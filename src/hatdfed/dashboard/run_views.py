@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hatdfed.report.run_data import CAUSES, LastLinks, Record, Vector, column
 from hatdfed.report.words import unparted
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import RunReader, reading
+from hatdfed.runs.round_row import JOULES, RoundColumn, columns_in
 
 MOST_LINES = 12  # servers with a line of their own; more would be a thicket
 MOST_POINTS = 400  # of a curve; a longer run is thinned out, its last round is always there
@@ -48,8 +49,23 @@ def run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         "joules": {cause: plain(values) for cause, values in spent.items()},
         "total_joules": plain(total),
         "regret": {name: plain(values) for name, values in regret.items()},
-        "causes": CAUSES,
+        "causes": {name: {"cause": cause, "label": CAUSES[name]} for cause, name in JOULES.items()},
+        "more": [_own_chart(metric, points) for metric in columns_in("own").values()],
         "titles": _titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
+    }
+
+
+def _own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, Any]:
+    """A figure with a chart to itself, and what that shows in words."""
+    values = column(points, metric.name)
+    known = values[np.isfinite(values)]
+    label = metric.label[:1].upper() + metric.label[1:]
+    title = f"{label} ends at {metric.text(known[-1])}" if len(known) else f"{label} was not recorded"
+    return {
+        "name": metric.name,
+        "label": f"{label} ({metric.unit})" if metric.unit else label,
+        "values": plain(values),
+        "title": unparted(title),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +15,14 @@ from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, run_data
 from hatdfed.report.run_figures import write_run_figures
 from hatdfed.report.style import save
+from hatdfed.report.words import count, joules, percent
 from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.cleaning import flat_settings, number, text, texts
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.search import run_folders
 from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.records.tables import read_tables
+from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS, joules_of, results_over
 from hatdfed.runs.summary import JOULES_PER_MJ
 
 MOST_RUNS = 300
@@ -46,7 +49,7 @@ class Figure(NamedTuple):
 
     name: str
     value: float | None
-    unit: str  # percent, joules or count
+    write: Callable[[float | None], str]
 
 
 class RunPart(NamedTuple):
@@ -172,28 +175,38 @@ def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) 
 def _figures(summary: Mapping[str, Any]) -> list[Figure]:
     by_cause = summary.get("energy_by_cause_mj")
     causes = by_cause if isinstance(by_cause, Mapping) else {}
-    percent = {
+    accuracies = {
         "Test accuracy, mean over servers": "avg_accuracy",
         "its standard deviation over servers": "std_accuracy",
         "best server": "best_accuracy",
         "worst server": "worst_accuracy",
         "Accuracy on own labels": "personal_accuracy",
     }
-    found = [Figure(name, number(summary.get(key)), "percent") for name, key in percent.items()]
-    found.append(Figure("Energy", _joules(summary.get("total_energy_mj")), "joules"))
-    for cause, name in (("upload", "device upload"), ("training", "training"), ("link", "links")):
-        found.append(Figure(f"of it on {name}", _joules(causes.get(cause)), "joules"))
-    found.append(Figure("Links in a round", number(summary.get("links_per_round")), "count"))
-    return [*found, Figure("Regret against the best fixed links", number(summary.get("regret_best_fixed")), "count")]
+    found = [Figure(name, number(summary.get(key)), percent) for name, key in accuracies.items()]
+    found.append(Figure("Energy", _joules(summary.get("total_energy_mj")), joules))
+    for cause, name in JOULES.items():
+        found.append(Figure(f"of it on {ROUND_COLUMNS[name].label}", _joules(causes.get(cause)), joules))
+    found.append(Figure("Links in a round", number(summary.get("links_per_round")), count))
+    return [*found, *_round_figures({name: summary.get(name) for name in ROUND_COLUMNS})]
+
+
+def _round_figures(values: Mapping[str, Any]) -> list[Figure]:
+    """What a run comes to in its rounds, of the figures that results.json has under the name of a column."""
+    shown = {name: column for name, column in ROUND_COLUMNS.items() if column.in_results}
+    return [Figure(_capital(column.label), number(values.get(name)), column.text) for name, column in shown.items()]
+
+
+def _capital(label: str) -> str:
+    return label[:1].upper() + label[1:]
 
 
 def _progress(rounds: Sequence[Mapping[str, Any]]) -> list[Figure]:
     """What can be said before the test data are read."""
     if not rounds:
         return []
-    spent = sum(row[f"{cause}_joules"] for row in rounds for cause in ("upload", "training", "link"))
-    accuracy = Figure("Validation accuracy so far, mean over servers", number(rounds[-1]["avg_accuracy"]), "percent")
-    return [accuracy, Figure("Energy so far", number(spent), "joules")]
+    spent = math.fsum(map(joules_of, rounds))
+    accuracy = Figure("Validation accuracy so far, mean over servers", number(rounds[-1]["avg_accuracy"]), percent)
+    return [accuracy, Figure("Energy so far", number(spent), joules), *_round_figures(results_over(rounds))]
 
 
 def _joules(megajoules: Any) -> float | None:

@@ -14,10 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hatdfed.report.document import Document, Figure, Picture, RunPart
 from hatdfed.report.groups import FRONT, Row
-from hatdfed.report.words import FILTERS, count, difference, joules, percent
+from hatdfed.report.words import FILTERS, difference, joules, percent
 from hatdfed.version import __version__
-
-_WRITTEN = {"percent": percent, "joules": joules, "count": count}
 
 
 def html_text(document: Document) -> str:
@@ -46,7 +44,7 @@ def markdown_text(document: Document, pictures: Path) -> str:
 
 def written(figure: Figure) -> str:
     """A number with its unit."""
-    return _WRITTEN[figure.unit](figure.value)
+    return figure.write(figure.value)
 
 
 def _now() -> str:

@@ -16,6 +16,7 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import TopologyPolicy
 from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.errors import ConfigError
+from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
 from hatdfed.setup.build.coordinator import build_component
 from hatdfed.setup.config import Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, considered_links
@@ -27,7 +28,7 @@ Vector = NDArray[np.float64]
 Record = Mapping[str, Any]
 
 # Column of a round's record, and what a reader calls it. The order is that of the stacks, from the bottom up.
-CAUSES = {"upload_joules": "device upload", "training_joules": "training", "link_joules": "links"}
+CAUSES = {name: ROUND_COLUMNS[name].label for name in JOULES.values()}
 
 _NO_NUMBER = (type(None), str, bytes)  # what SQLite may hold in a column of numbers
 
@@ -38,9 +39,9 @@ class RunData(NamedTuple):
     label: str  # the method, e.g. "hat-dfed"
     title: str  # e.g. "hat-dfed on digits, 5 servers, seed 0"
     num_servers: int
-    rounds: Sequence[Record]  # t, links, {avg,best,worst,std}_accuracy, {upload,training,link}_joules, regret_…
-    servers: Sequence[Record]  # t, server, accuracy, num_samples
-    links: Sequence[Record]  # t, receiver, sender, delivered, propensity, utility, importance
+    rounds: Sequence[Record]  # columns as in `hatdfed.runs.round_row`
+    servers: Sequence[Record]  # and of these as in `hatdfed.runs.records.schema`
+    links: Sequence[Record]
     summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
     link_joules: Vector | None = None  # [N, N] price of each link, row receives; None where unknown
     budget: int | None = None  # B, links that the policy draws in a round; None where it knows its own number

@@ -19,13 +19,19 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from hatdfed.core.energy.ledger import Cause
 from hatdfed.report.run_data import Vector, finite, limits
+from hatdfed.runs.round_row import JOULES
 
 INK, MUTED, FAINT, PAPER = "#1f2429", "#646c75", "#dfe3e8", "#ffffff"
 # Okabe and Ito's colours, which any kind of colour vision tells apart. Their yellow is too pale for lines on white:
 # wine takes its place, and a dark grey that of black.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#4D4D4D")
-CAUSE_COLOURS = {"upload_joules": "#56B4E9", "training_joules": "#0072B2", "link_joules": "#D55E00"}
+CAUSE_COLOURS = {
+    JOULES[Cause.UPLOAD]: "#56B4E9",
+    JOULES[Cause.TRAINING]: "#0072B2",
+    JOULES[Cause.LINK]: "#D55E00",
+}
 TITLE, BODY, SMALL = 13.0, 10.0, 8.5
 FONT = "DejaVu Sans"  # comes with matplotlib, so a figure looks the same on every machine
 DPI = 150

@@ -68,12 +68,13 @@ class RoundColumn(Column):
 
     def value_over(self, rounds: Iterable[Row]) -> Number | None:
         """What it comes to in these rounds; None where that is unknown."""
-        values = [row.get(self.name) for row in rounds]
+        values: list[Number | None] = [row.get(self.name) for row in rounds]
         if not values or self.over_rounds is None:
             return None
         if self.over_rounds == "last":
             return values[-1]
-        return None if None in values else math.fsum(values)
+        known = [value for value in values if value is not None]
+        return math.fsum(known) if len(known) == len(values) else None
 
     def text(self, value: Number | None) -> str:
         """A value with its unit."""
@@ -144,7 +145,9 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         in_results=False,  # which has links_per_round
         chart=None,
     ),
-    _accuracy("avg", "validation accuracy", "Validation accuracy, mean over the servers that reported.", "mean", np.mean),
+    _accuracy(
+        "avg", "validation accuracy", "Validation accuracy, mean over the servers that reported.", "mean", np.mean
+    ),
     _accuracy("std", "its deviation", "Standard deviation of the validation accuracy over servers.", "std", np.std),
     _accuracy("best", "best server", "Validation accuracy of the best server.", "max", np.max),
     _accuracy("worst", "worst server", "Validation accuracy of the worst server.", "min", np.min),

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hatdfed.core.energy.ledger import Cause
+from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
 from hatdfed.runs.summary import METRICS, mean_and_deviation
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def joules_to_reach(rounds: Iterable[Mapping[str, Any]], accuracy: float) -> flo
     """Joules spent up to the first round whose average validation accuracy is `accuracy` percent; None if none is."""
     spent: list[float] = []
     for row in rounds:
-        spent += [row["upload_joules"], row["training_joules"], row["link_joules"]]
+        spent += [row[name] for name in JOULES.values()]
         if row["avg_accuracy"] is not None and row["avg_accuracy"] >= accuracy:
             return math.fsum(spent)
     return None
@@ -116,9 +118,10 @@ def method_row(
     row: dict[str, Any] = {"method": method, "seeds": [result.config.seed for result in runs]}
     for metric in (*METRICS, "links_per_round", "seconds"):
         row[metric], row[f"{metric}_sd"] = mean_and_deviation([result.summary[metric] for result in runs])
-    regrets = [result.summary["regret_best_fixed"] for result in runs]  # None where the number of links has changed
-    row["regret_best_fixed"], row["regret_best_fixed_sd"] = _mean_and_sd(regrets)
-    for cause in ("upload", "training"):  # that of links is one of the metrics
+    for name, column in ROUND_COLUMNS.items():
+        if column.in_results and column.may_be_unknown:  # runs of older versions lack some
+            row[name], row[f"{name}_sd"] = _mean_and_sd(result.summary.get(name) for result in runs)
+    for cause in (Cause.UPLOAD, Cause.TRAINING):  # that of links is one of the metrics
         spent = [result.summary["energy_by_cause_mj"][cause] for result in runs]
         row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = mean_and_deviation(spent)
     row["leaks_test"] = leaks(runs)

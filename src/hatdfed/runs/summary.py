@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.energy.ledger import Cause
+from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
 
 JOULES_PER_MJ = 1e6
@@ -48,7 +50,7 @@ def summarise(
     """
     percent = 100 * test_accuracy
     known = [row["avg_accuracy"] for row in rounds if row["avg_accuracy"] is not None]  # nobody may have been there
-    joules = {cause: math.fsum(row[f"{cause}_joules"] for row in rounds) for cause in ("upload", "training", "link")}
+    joules = {str(cause): math.fsum(row[name] for row in rounds) for cause, name in JOULES.items()}
     return {
         "method": config.method,
         "dataset": config.dataset,
@@ -61,15 +63,13 @@ def summarise(
         "accuracy_by_server": percent.tolist(),
         "personal_accuracy": 100 * float(personal.mean()),
         "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
-        "link_energy_mj": joules["link"] / JOULES_PER_MJ,
+        "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
         "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
         "links_per_round": math.fsum(row["links"] for row in rounds) / len(rounds),
         "best_round_accuracy": max(known, default=None),
-        "regret_best_fixed": rounds[-1]["regret_best_fixed"],
-        "regret_best_each_round": rounds[-1]["regret_best_each_round"],
+        **results_over(rounds),
         "leaks_test": config.leaks_test,
         "rounds": len(rounds),
-        "seconds": math.fsum(row["seconds"] for row in rounds),
     }
 
 

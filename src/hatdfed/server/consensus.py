@@ -22,7 +22,7 @@ def consensus_distance(models: Tensor) -> Tensor:  # [..., n, P] -> [...]
     apart = torch.zeros(models.shape[:-1], dtype=torch.float64, device=models.device)
     length = torch.zeros(models.shape[:-2], dtype=torch.float64, device=models.device)
     at_once = _NUMBERS_ON_CPU if models.device.type == "cpu" else _NUMBERS_ON_GPU
-    for piece in models.split(max(1, at_once // apart.numel()), dim=-1):
+    for piece in torch.split(models, max(1, at_once // apart.numel()), dim=-1):
         mean = piece.mean(dim=-2, keepdim=True)
         apart += (piece - mean).square_().sum(dim=-1)
         length += mean.square_().sum(dim=(-2, -1))
@@ -37,7 +37,7 @@ def sketch(models: Tensor) -> Tensor:  # [n, P] -> [n, SKETCH_SIZE]
     sums = torch.zeros(len(models), SKETCH_SIZE, device=models.device)
     # Raw bits, because numpy promises them to be the same in all its versions, and so on all machines.
     bits = stream(0, "model-sketch").bit_generator
-    for piece in models.split(_PIECE, dim=1):
+    for piece in torch.split(models, _PIECE, dim=1):
         drawn = bits.random_raw(-(-piece.shape[1] // 64)).astype("<u8").view(np.uint8)
         signs = 1 - 2 * torch.from_numpy(np.unpackbits(drawn)[: piece.shape[1]]).to(models.device, torch.float32)
         signed = F.pad(piece * signs, (0, -piece.shape[1] % SKETCH_SIZE))

@@ -113,6 +113,7 @@ def made_up(method, seed, accuracy, *, joules=100.0, curve=None):
             "t": t, "links": 1, "avg_accuracy": value, "std_accuracy": 0.0, "best_accuracy": value,
             "worst_accuracy": value, "upload_joules": 0.1 * joules, "training_joules": 0.3 * joules,
             "link_joules": 0.6 * joules, "regret_best_fixed": 0.5, "regret_best_each_round": 1.0, "seconds": 0.1,
+            "consensus_distance": 0.01 * value,
         }
         for t, value in enumerate(curve or [accuracy / 2, accuracy])
     ]  # fmt: skip

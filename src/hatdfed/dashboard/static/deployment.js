@@ -32,6 +32,7 @@ function show(status) {
   setText("accuracy", percent(status.accuracy));
   setText("energy", joules(status.joules));
   setText("links", count(status.links));
+  for (const [name, text] of Object.entries(status.figures)) setText(name, text);
   const arrived = status.links ? "all of them arrived" : "none so far";
   setText("undelivered", status.undelivered ? `${count(status.undelivered)} of them did not arrive` : arrived);
   setText("waits", waits(status));

@@ -1,7 +1,7 @@
 // One run: its curves, the round that the slider points at, and news while it plays.
 import { bits, byId, decimal, fetchJson, fillTable, joules, setText } from "./dom.js";
 import { watch } from "./live.js";
-import { drawCurves, drawPropensity, moveCursor } from "./run_charts.js";
+import { chartNames, drawCurves, drawPropensity, moveCursor } from "./run_charts.js";
 import { drawTopology } from "./topology.js";
 
 const MOST_KEPT = 40; // rounds; those that were looked at last
@@ -39,7 +39,7 @@ async function loadSeries() {
   slider.max = series.rounds;
   if (wasAtEnd && !player) slider.value = series.rounds;
   drawCurves(series, Number(slider.value));
-  for (const name of ["accuracy", "energy", "both", "regret"]) listen(byId(`${name}-chart`));
+  for (const name of chartNames(series)) listen(byId(`${name}-chart`));
   await goTo(Number(slider.value));
 }
 

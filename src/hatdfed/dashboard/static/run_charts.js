@@ -2,7 +2,6 @@
 import { CELL_GAP, axis, chanceRamp, colour, cursor, draw, energyUnit, inkOn, mixed, scaleBar, scaled } from "./charts.js";
 import { byId, setText } from "./dom.js";
 
-const CAUSES = { upload_joules: "upload", training_joules: "training", link_joules: "links" };
 const ROUNDS = "Rounds played";
 
 export function drawCurves(series, round) {
@@ -11,10 +10,15 @@ export function drawCurves(series, round) {
   drawEnergy(series, round);
   drawBoth(series, round);
   drawRegret(series, round);
+  for (const metric of series.more) drawMetric(series, metric, round);
+}
+
+export function chartNames(series) {
+  return ["accuracy", "energy", "both", "regret", ...series.more.map((metric) => metric.name)];
 }
 
 export function moveCursor(series, round) {
-  for (const name of ["accuracy", "energy", "regret"]) Plotly.relayout(byId(`${name}-chart`), { shapes: cursor(round) });
+  for (const name of chartNames(series).filter((each) => each !== "both")) Plotly.relayout(byId(`${name}-chart`), { shapes: cursor(round) });
   const at = nearest(series.played, round);
   const [, size] = energyUnit(series.total_joules.at(-1) ?? 0);
   Plotly.restyle(byId("both-chart"), { x: [[series.total_joules[at] / size]], y: [[series.accuracy.avg[at]]] }, [1]);
@@ -51,14 +55,14 @@ function bands(played, { avg, std, best, worst }) {
 
 function drawEnergy(series, round) {
   const [unit, size] = energyUnit(series.total_joules.at(-1) ?? 0);
-  const traces = Object.entries(series.joules).map(([cause, values]) => ({
+  const traces = Object.entries(series.causes).map(([column, { cause, label }]) => ({
     x: [0, ...series.played],
-    y: [0, ...values.map((value) => value / size)],
-    name: series.causes[cause],
+    y: [0, ...series.joules[column].map((value) => value / size)],
+    name: label,
     mode: "lines",
     stackgroup: "energy",
-    line: { width: 0.5, color: colour(`cause-${CAUSES[cause]}`) },
-    fillcolor: colour(`cause-${CAUSES[cause]}`),
+    line: { width: 0.5, color: colour(`cause-${cause}`) },
+    fillcolor: colour(`cause-${cause}`),
     hovertemplate: `%{y:.3g} ${unit}`,
   }));
   draw(byId("energy-chart"), traces, {
@@ -86,9 +90,16 @@ function drawRegret(series, round) {
   });
   const traces = [
     line(series.regret.best_fixed, "against the best fixed links", "accent", "solid"),
-    line(series.regret.best_each_round, "against the best links of each round", "cause-links", "dash"),
+    line(series.regret.best_each_round, "against the best links of each round", "cause-link", "dash"),
   ];
   draw(byId("regret-chart"), traces, { shapes: cursor(round), showlegend: true, xaxis: axis(ROUNDS), yaxis: axis("Utility missed so far") });
+}
+
+function drawMetric(series, { name, label, values, title }, round) {
+  setText(`${name}-title`, title);
+  const mode = series.played.length > 1 ? "lines" : "markers";
+  const line = { x: series.played, y: values, name: label, mode, line: { color: colour("accent"), width: 2.2 }, hovertemplate: "%{y:.3g}" };
+  draw(byId(`${name}-chart`), [line], { shapes: cursor(round), xaxis: axis(ROUNDS), yaxis: axis(label, { rangemode: "tozero" }) });
 }
 
 export function drawPropensity(target, round) {

@@ -35,12 +35,12 @@ class Keeper:
         self._database.write(record, seconds)
         self._database.flush()
         self._progress.coordinator_seconds = self._own + (time.perf_counter() - self._since)
-        self._progress.count(record)
+        self._progress.count(record, seconds)
         self._say(record, seconds)
         self._began = self._since = time.perf_counter()
 
     def _say(self, record: RoundRecord, seconds: float) -> None:
-        accuracy = self._progress.accuracy
+        accuracy = self._progress.figures["avg_accuracy"]
         _log.info(
             "round %d: %s accuracy, %d of %d servers, %d links, %.1f s",
             record.t,

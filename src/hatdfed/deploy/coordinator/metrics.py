@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from hatdfed.deploy.transport.connection_limit import ConnectionLimit
 from hatdfed.errors import ConfigError
+from hatdfed.runs.round_row import columns_in
 
 _PLACES = 16  # for callers at a time
 _SECONDS = 5.0  # for question and answer
@@ -44,6 +45,9 @@ class StatusCollector(Collector):
             yield GaugeMetricFamily(
                 "hatdfed_validation_accuracy_percent", "Mean over servers.", value=status["accuracy_percent"]
             )
+        for name, metric in columns_in("own").items():
+            if (value := status["figures"][name]) is not None:
+                yield GaugeMetricFamily(f"hatdfed_{name}", metric.meaning, value=value)
         yield GaugeMetricFamily(
             "hatdfed_coordinator_seconds", "The coordinator's own work in a round.", value=status["coordinator_seconds"]
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from hatdfed.core.energy.ledger import joules_by_cause
 from hatdfed.core.round import RoundRecord
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
+from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS, RoundColumn, round_row
 
 _MOST_PAIRS = 100  # servers that do not reach each other: more are not worth reading
 
@@ -21,10 +22,9 @@ class Progress:
         self.run = run
         self.rounds = rounds
         self.played = 0
-        self.links = 0
         self.undelivered = 0
-        self.accuracy: float | None = None  # mean over servers in the last round, validation, percent
-        self.joules = {"upload": 0.0, "training": 0.0, "link": 0.0}
+        # Every figure over the rounds so far: its sum, or its last known value.
+        self.figures: dict[str, Any] = {name: 0 if column.over_rounds == "sum" else None for name, column in _figures()}
         self.state = "starting"
         self.coordinator_seconds = 0.0  # own work in the last round: drawing, learning, committing
 
@@ -32,22 +32,22 @@ class Progress:
         """What earlier starts have played."""
         self.undelivered = sum(not link["delivered"] for link in links)
         for row in rounds:
-            self._add(row["links"], row["avg_accuracy"], {cause: row[f"{cause}_joules"] for cause in self.joules})
+            self._add(row)
 
-    def count(self, record: RoundRecord) -> None:
+    def count(self, record: RoundRecord, seconds: float) -> None:
         """One more round."""
-        known = [report.accuracy for report in record.report.servers if report is not None]
-        lost = int((record.draw.topology.links & ~record.report.delivered).sum())
-        self.undelivered += lost
-        spent = {str(cause): joules for cause, joules in joules_by_cause(record.report.energy).items()}
-        self._add(record.draw.topology.num_links, 100 * math.fsum(known) / len(known) if known else None, spent)
+        self.undelivered += int((record.draw.topology.links & ~record.report.delivered).sum())
+        self._add(round_row(record, seconds))
 
-    def _add(self, links: int, accuracy: float | None, spent: dict[str, float]) -> None:
+    def _add(self, row: Mapping[str, Any]) -> None:
         self.played += 1
-        self.links += links
-        self.accuracy = self.accuracy if accuracy is None else accuracy
-        for cause in self.joules:
-            self.joules[cause] += spent[cause]
+        for name, column in _figures():
+            if row[name] is not None:
+                self.figures[name] = row[name] + (self.figures[name] if column.over_rounds == "sum" else 0)
+
+
+def _figures() -> list[tuple[str, RoundColumn]]:
+    return [(name, column) for name, column in ROUND_COLUMNS.items() if column.over_rounds is not None]
 
 
 def status_of(station: EdgeHub, progress: Progress) -> dict[str, Any]:
@@ -61,10 +61,11 @@ def status_of(station: EdgeHub, progress: Progress) -> dict[str, Any]:
         "round": progress.played,
         "rounds": progress.rounds,
         "epoch": station.epoch,
-        "accuracy_percent": progress.accuracy,
-        "links": progress.links,
+        "accuracy_percent": progress.figures["avg_accuracy"],
+        "links": progress.figures["links"],
         "undelivered": progress.undelivered,
-        "joules": progress.joules,
+        "joules": {str(cause): progress.figures[name] for cause, name in JOULES.items()},
+        "figures": progress.figures,
         "coordinator_seconds": progress.coordinator_seconds,
         "waits_for": station.waits_for,
         "waits_seconds": None if station.closes_at is None else round(max(0.0, station.closes_at - now), 1),

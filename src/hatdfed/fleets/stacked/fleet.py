@@ -245,8 +245,8 @@ class StackedFleet:
         rows = self.rows
         distance = torch.full((len(rows.members),), torch.nan, dtype=torch.float64, device=rows.how.device)
         for alike in rows.neighbours(runs):
-            servers = slice(rows.first[alike.start], rows.first[alike.stop])
-            distance[alike] = consensus_distance(rows.params[servers].unflatten(0, (alike.stop - alike.start, -1)))
+            models = rows.params[rows.first[alike.start] : rows.first[alike.stop]]
+            distance[alike] = consensus_distance(torch.unflatten(models, 0, (alike.stop - alike.start, -1)))
         return distance
 
     def _aggregator(self, run: int) -> Aggregator:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,17 +131,10 @@ class Rows:
 
     def neighbours(self, runs: Iterable[int]) -> Iterator[slice]:
         """These runs in ranges in which all have the same number of servers, so that their rows are one table."""
-        alike = slice(0, 0)
-        for run in sorted(runs):
-            sizes = {len(self.members[one].sources) for one in (run, alike.start)}
-            if alike.stop == run and len(sizes) == 1:
-                alike = slice(alike.start, run + 1)
-                continue
-            if alike.stop > alike.start:
-                yield alike
-            alike = slice(run, run + 1)
-        if alike.stop > alike.start:
-            yield alike
+        numbered = enumerate(sorted(runs))
+        for _, alike in groupby(numbered, lambda pair: (pair[1] - pair[0], len(self.members[pair[1]].sources))):
+            those = [run for _, run in alike]
+            yield slice(those[0], those[-1] + 1)
 
     def guests(self, count: int) -> Iterator[slice]:
         """The same for rows behind all servers, up to `count`."""

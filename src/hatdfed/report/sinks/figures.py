@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hatdfed.core.energy.ledger import joules_by_cause
 from hatdfed.core.round import RoundRecord
 from hatdfed.runs.records.cleaning import flat_settings, number
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.round_row import ROUND_COLUMNS, round_row
 from hatdfed.runs.summary import METRICS
 
 Curves = dict[str, float]  # one step of each
@@ -37,25 +36,14 @@ def steps(rounds: Sequence[Mapping[str, Any]]) -> list[tuple[int, Curves]]:
 
 
 def round_figures(row: Mapping[str, Any]) -> Curves:
-    """One round: validation accuracy over servers in percent, joules by cause, links; what is not known is left out."""
-    named = {
-        "validation_accuracy/mean": row["avg_accuracy"],
-        "validation_accuracy/min": row["worst_accuracy"],
-        "validation_accuracy/max": row["best_accuracy"],
-        **{f"joules/{cause}": row[f"{cause}_joules"] for cause in ("upload", "training", "link")},
-        "links": row["links"],
-    }
-    return {name: value for name, found in named.items() if (value := number(found)) is not None}
+    """One round, under the names that the columns have as curves; what is not known is left out."""
+    curves = {column.curve or name: name for name, column in ROUND_COLUMNS.items() if column.curve is not None}
+    return {curve: value for curve, name in curves.items() if (value := number(row.get(name))) is not None}
 
 
 def figures_of_record(record: RoundRecord) -> Curves:
     """The same, while the run goes on."""
-    known = [100 * float(value) for value in record.report.accuracy if not math.isnan(value)]
-    accuracy = (sum(known) / len(known), min(known), max(known)) if known else (None, None, None)
-    spent = {f"{cause}_joules": joules for cause, joules in joules_by_cause(record.report.energy).items()}
-    names = ("avg_accuracy", "worst_accuracy", "best_accuracy")
-    links = record.draw.topology.num_links
-    return round_figures({**dict(zip(names, accuracy, strict=True)), **spent, "links": links})
+    return round_figures(round_row(record, seconds=None))
 
 
 def final_figures(results: Mapping[str, Any]) -> Curves:

@@ -46,7 +46,7 @@ def _definition(column: Column) -> str:
 
 _T = Column(name="t", sql="INTEGER", meaning="Number of the round, counted from 0.")
 _SENDER = Column(name="sender", sql="INTEGER", meaning="Server that sends its model.")
-_RECEIVER = Column(name="receiver", sql="INTEGER", meaning="Server that receives it.")
+_RECEIVER = Column(name="receiver", sql="INTEGER", meaning="Server that receives the model.")
 
 ROUNDS = Table("rounds", "round", ROUND_COLUMNS, ("t",))
 SERVERS = _table(
@@ -90,7 +90,7 @@ LEDGER = _table(
     (
         _T,
         Column(name="cause", sql="TEXT", meaning="What the energy was spent on: upload, training or link."),
-        Column(name="sender", sql="INTEGER", meaning="Server that sent; null: devices.", may_be_unknown=True),
+        Column(name="sender", sql="INTEGER", meaning="Server that sent; null where devices did.", may_be_unknown=True),
         Column(name="receiver", sql="INTEGER", meaning="Server that trained or received."),
         Column(name="bits", sql="REAL", unit="bits", meaning="Data that were sent."),
         Column(name="joules", sql="REAL", unit="J", meaning="Energy that it took."),
