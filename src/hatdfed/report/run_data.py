@@ -16,7 +16,6 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import TopologyPolicy
 from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.errors import ConfigError
-from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
 from hatdfed.setup.build.coordinator import build_component
 from hatdfed.setup.config import Config, ScheduleConfig
