@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hatdfed.data.datasets import DATASETS
 from hatdfed.errors import ConfigError
+from hatdfed.runs.play import run
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, merge_layers, parse_assignment, read_config, resolve, validate
 from hatdfed.setup.methods import METHODS
@@ -181,3 +182,18 @@ def test_a_complete_config_keeps_the_price_it_was_played_with():
     played = resolve({"dataset": "fashion-mnist"}).model_dump() | {"network": "linear"}
     assert resolve(played).energy.model_bits == 47_200_000
     assert validate(played).energy.model_bits == 47_200_000
+
+
+@pytest.mark.parametrize("key", ["model_bits", "weak_joules_per_sample", "strong_joules_per_sample"])
+@pytest.mark.parametrize("price", [1e308, 1e20, float("inf"), float("nan")])
+def test_prices_that_no_sum_could_hold_are_refused(key, price):
+    with pytest.raises(ConfigError, match=rf"energy\.{key} is .*, but must be "):
+        resolve({"energy": {key: price}})
+
+
+def test_the_largest_prices_give_sums_that_are_numbers():
+    largest = {"model_bits": 1e15, "weak_joules_per_sample": 1e12, "strong_joules_per_sample": 1e12}
+    slow = {"device_kbit_per_joule": 1e-6, "link_kbit_per_joule": [1e-6, 1e-6]}
+    few = {"dataset": "synthetic", "network": "linear", "servers": 3, "rounds": 2}
+    summary = run({**few, "method": "hat-dfed", "energy": {**largest, **slow}}).summary
+    assert 0 < summary["total_energy_mj"] < 1e30

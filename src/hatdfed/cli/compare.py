@@ -104,7 +104,8 @@ def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bo
         typer.echo(json.dumps({**results_document(comparison), "run_folder": str(folder)}))
         return
     seeds = len(comparison.summary[0]["seeds"])
-    heading = f"{config.dataset}, {config.servers} servers, {config.rounds} rounds, mean ± sd over {seeds} seeds"
+    over = f"mean ± sd over {seeds} seeds" if seeds > 1 else "one seed"
+    heading = f"{config.dataset}, {config.servers} servers, {config.rounds} rounds, {over}"
     out.print(summary_table(comparison.summary, title=heading))
     against, target = comparison.reference, comparison.target_accuracy
     out.print(difference_table(comparison.summary, reference=against, target_accuracy=target))

@@ -21,7 +21,7 @@ from hatdfed.runs.records.checkpoint import read_checkpoint, write_checkpoint
 from hatdfed.runs.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.tables import records_of
-from hatdfed.runs.summary import personal_accuracy, summarise
+from hatdfed.runs.summary import outcome_notes, personal_accuracy, summarise
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import Simulation
 from hatdfed.setup.config import Config
@@ -118,7 +118,7 @@ class Session:
         personal = personal_accuracy(correct, simulation.test.y.numpy(), simulation.label_shares)
         summary = summarise(config, correct.mean(axis=1), personal, rounds)
         summary["computed_by"] = {**self._placement.described, "kernels": simulation.fleet.kernels}
-        summary["notes"] = collect_notes(config)
+        summary["notes"] = [*collect_notes(config), *outcome_notes(config, rounds)]
         if simulation.fleet.refused:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(simulation.fleet.refused.items()))
             summary["notes"].append(f"Models were refused by their receivers: {counts}.")

@@ -117,13 +117,13 @@ def method_row(
     """One method over its seeds: flat, JSON-safe; `_sd` is a standard deviation, `_low` and `_high` an interval."""
     row: dict[str, Any] = {"method": method, "seeds": [result.config.seed for result in runs]}
     for metric in (*METRICS, "links_per_round", "seconds"):
-        row[metric], row[f"{metric}_sd"] = mean_and_deviation([result.summary[metric] for result in runs])
+        row[metric], row[f"{metric}_sd"] = _mean_and_sd([result.summary[metric] for result in runs])
     for name, column in ROUND_COLUMNS.items():
         if column.in_results and column.may_be_unknown:  # runs of older versions lack some
             row[name], row[f"{name}_sd"] = _mean_and_sd(result.summary.get(name) for result in runs)
     for cause in (Cause.UPLOAD, Cause.TRAINING):  # that of links is one of the metrics
         spent = [result.summary["energy_by_cause_mj"][cause] for result in runs]
-        row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = mean_and_deviation(spent)
+        row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = _mean_and_sd(spent)
     row["leaks_test"] = leaks(runs)
     row["validation_accuracy"], row["validation_accuracy_sd"] = _mean_and_sd(_last_accuracy(runs))
     return {**row, **_differences(runs, reference), **_prices(runs, target_accuracy)}

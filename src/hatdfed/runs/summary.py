@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hatdfed.core.energy.ledger import Cause
 from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
+from hatdfed.setup.layers import is_always_silent
 
 JOULES_PER_MJ = 1e6
 METRICS = (
@@ -71,6 +72,14 @@ def summarise(
         "leaks_test": config.leaks_test,
         "rounds": len(rounds),
     }
+
+
+def outcome_notes(config: Config, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a user should know about how the run went."""
+    if any(row["links"] for row in rounds) or is_always_silent(config):  # the settings say so already
+        return []
+    where = f"any of the {len(rounds)} rounds" if len(rounds) > 1 else "the only round"
+    return [f"No link was drawn in {where}: every server learned alone."]
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:

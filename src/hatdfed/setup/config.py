@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Efficiency = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # kbit/J
+Bits = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]  # such prices add up without overflow
+Joules = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -63,11 +65,11 @@ class LearnerConfig(Section):
 class EnergyConfig(Section):
     """The paper's energy prices, in joules."""
 
-    model_bits: Positive | Literal["actual"] = "actual"
+    model_bits: Bits | Literal["actual"] = "actual"
     """Bits of a model on a link: the paper's figure (with its networks), or `actual`, 32 bits for each number sent."""
-    weak_joules_per_sample: Positive = 0.5
+    weak_joules_per_sample: Joules = 0.5
     """τ: training energy per sample on machines of type A (D6)."""
-    strong_joules_per_sample: Positive = 0.25
+    strong_joules_per_sample: Joules = 0.25
     """τ: training energy per sample on machines of type B (D6)."""
     device_kbit_per_joule: Efficiency = 1.0
     """EE^d: energy efficiency of a device's upload."""

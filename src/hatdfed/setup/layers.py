@@ -207,10 +207,23 @@ def collect_notes(config: Config) -> list[str]:
             f"schedule.finish_rounds {config.schedule.finish_rounds} is more than half of the run; the last "
             f"{finish_rounds(config)} rounds have every link."
         )
+    if is_always_silent(config):
+        length = f"{config.rounds} round{'s' * (config.rounds != 1)}"
+        found.append(
+            f"schedule.every is {config.schedule.every}, but the run has {length}: no link is ever drawn, and every "
+            "server learns alone."
+        )
     found += _foreign_prices(config)
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
     return found
+
+
+def is_always_silent(config: Config) -> bool:
+    """Whether the schedule leaves no round with links."""
+    finish = finish_rounds(config)
+    has_finish = finish > 0 and (config.horizon or config.rounds) - finish < config.rounds
+    return config.schedule.every > config.rounds and not has_finish
 
 
 def _foreign_prices(config: Config) -> list[str]:

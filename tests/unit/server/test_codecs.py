@@ -115,6 +115,24 @@ def test_a_model_that_is_none_is_refused_and_leaves_no_trace(codec, poison):
 
 
 @FEW_BITS
+def test_a_large_finite_weight_is_sent_as_the_largest_there_is(codec):
+    largest = codec.most * torch.finfo(codec.scale_format).max
+    for weight in (1e5, 1e6, -1e9, 1e30):
+        model = torch.randn(200)
+        model[7] = weight
+        memory = codec.init(200)
+        for _ in range(20):
+            payload, memory = codec.encode(model, memory)
+            seen = codec.decode(payload, 200)
+        assert seen[7] == pytest.approx(max(-largest, min(weight, largest)), rel=0.01)
+        assert torch.isfinite(memory).all()
+        model[7] = 0.5  # a weight that has come back is soon sent as it is: no debt was piled up
+        for _ in range(10):
+            payload, memory = codec.encode(model, memory)
+        assert abs(codec.decode(payload, 200)[7]) < 2
+
+
+@FEW_BITS
 def test_zeros_stay_zeros(codec):
     payload, memory = codec.encode(torch.zeros(5), codec.init(5))
     assert torch.equal(codec.decode(payload, 5), torch.zeros(5))

@@ -156,6 +156,16 @@ def test_a_run_that_is_read_is_the_run_that_was_played(finished):
         read_run(RunFolder(folder / "nothing-here"))
 
 
+def test_one_seed_has_no_deviation(monkeypatch, capfd, tmp_path):
+    (row,) = compare(["rnd"], seeds=1, **SMALL).summary
+    assert {value for key, value in row.items() if key.endswith("_sd")} == {None}
+    given = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
+    assert command(monkeypatch, "--methods", "rnd", "--seeds", "1", *given, "--out", str(tmp_path / "c")) == 0
+    shown = capfd.readouterr().out
+    assert "one seed" in shown
+    assert "±" not in shown
+
+
 def test_a_method_of_another_package_can_be_compared(monkeypatch):
     theirs = Method("theirs", "From a plug-in", METHODS["rnd"].settings)
     monkeypatch.setitem(METHODS.__dict__, "_plug_ins", {"theirs": None})

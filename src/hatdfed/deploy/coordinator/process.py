@@ -39,7 +39,7 @@ from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import HatdfedError, RunFolderError, TroubleError
 from hatdfed.runs.records.database import RunDatabase
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.runs.summary import summarise
+from hatdfed.runs.summary import outcome_notes, summarise
 from hatdfed.setup.config import Config
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
@@ -223,11 +223,12 @@ class CoordinatorProcess:
         has_test = all(each.has_test for each in figures)
         accuracy = np.array([each.accuracy if has_test else each.validation_accuracy for each in figures])
         personal = np.array([each.personal_accuracy if has_test else each.validation_accuracy for each in figures])
-        summary = summarise(self._config, accuracy, personal, database.records("rounds"))
+        rounds = database.records("rounds")
+        summary = summarise(self._config, accuracy, personal, rounds)
         summary["accuracy_from"] = "test" if has_test else "validation"
-        summary["notes"] = (
-            [] if not self.progress.undelivered else [f"{self.progress.undelivered} models did not arrive."]
-        )
+        summary["notes"] = outcome_notes(self._config, rounds)
+        if self.progress.undelivered:
+            summary["notes"].append(f"{self.progress.undelivered} models did not arrive.")
         summary["run_folder"] = str(self.folder.path)
         self.folder.write_json("results.json", {**summary, "config": self._config.model_dump(mode="json")})
         self.progress.state = "done"

@@ -27,7 +27,9 @@ def read_shown(folder: Path) -> Shown:
     """From its folder."""
     run = RunFolder(folder)
     results = run.read_results() or {}
-    return Shown(flat_settings(results.get("config", {})), steps(run.read_rounds()), final_figures(results))
+    leaks_test = bool(results.get("leaks_test"))
+    rounds = [(step, named_by_data(curves, leaks_test=leaks_test)) for step, curves in steps(run.read_rounds())]
+    return Shown(flat_settings(results.get("config", {})), rounds, final_figures(results))
 
 
 def steps(rounds: Sequence[Mapping[str, Any]]) -> list[tuple[int, Curves]]:
@@ -44,6 +46,13 @@ def round_figures(row: Mapping[str, Any]) -> Curves:
 def figures_of_record(record: RoundRecord) -> Curves:
     """The same, while the run goes on."""
     return round_figures(round_row(record, seconds=None))
+
+
+def named_by_data(curves: Curves, *, leaks_test: bool) -> Curves:
+    """With accuracies named after what they were measured on, which is the test set where that is the feedback (D3)."""
+    if not leaks_test:
+        return curves
+    return {name.replace("validation_accuracy", "test_accuracy"): value for name, value in curves.items()}
 
 
 def final_figures(results: Mapping[str, Any]) -> Curves:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hatdfed.core.round import RoundRecord
 from hatdfed.errors import MissingDependencyError, RunFolderError
-from hatdfed.report.sinks.figures import Curves, figures_of_record, read_shown
+from hatdfed.report.sinks.figures import Curves, figures_of_record, named_by_data, read_shown
 from hatdfed.runs.records.cleaning import flat_settings
 from hatdfed.setup.config import Config
 
@@ -110,9 +110,9 @@ class LiveEvents:
             self._log.settings(flat_settings(config.model_dump(mode="json")))
             for step, figures in self._earlier:
                 if step <= record.t:  # later ones are played again
-                    self._log.curves(step, figures)
+                    self._log.curves(step, named_by_data(figures, leaks_test=config.leaks_test))
         self._step = record.t + 1
-        self._log.curves(self._step, figures_of_record(record))
+        self._log.curves(self._step, named_by_data(figures_of_record(record), leaks_test=config.leaks_test))
 
     def end(self, final: Curves) -> None:
         """After the last round."""

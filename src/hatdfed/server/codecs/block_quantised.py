@@ -47,19 +47,26 @@ class BlockQuantised:
         return torch.zeros(num_params)
 
     def encode(self, model: Tensor, memory: Memory) -> tuple[Payload, Memory]:  # [..., P], [..., P]
-        """The model and what earlier messages lost, to the nearest level; what this one loses is remembered."""
+        """The model and what earlier messages lost, to the nearest level; what this one loses is remembered.
+
+        A number beyond the largest level of the largest scale is sent as that, and the rest of it is forgotten: it
+        would be owed for ever. Infinity is sent as it is, for the receiver to refuse.
+        """
+        largest = torch.finfo(self.scale_format).max
         wanted = model + memory
         coarse, plain = self._split(wanted)
         size = coarse.shape[-1]
         blocks = F.pad(coarse, (0, -size % self.block)).view(*coarse.shape[:-1], -1, self.block)
-        scale = (blocks.abs().amax(dim=-1) / self.most).to(self.scale_format)
+        exact = blocks.abs().amax(dim=-1) / self.most
+        scale = torch.where(torch.isinf(exact), exact, exact.clamp(max=largest)).to(self.scale_format)
         steps = torch.where(scale > 0, scale, 1.0).to(torch.float32)
         levels = torch.nan_to_num(blocks / steps[..., None]).round().clamp(-self.most, self.most).to(torch.int8)
         payload = {"model": self.stored(levels.flatten(-2)[..., :size]), "scale": scale}
         if self.plain:
             payload["plain"] = plain
         lost = wanted - self.restore(payload, model.shape[-1])
-        return payload, torch.where(torch.isfinite(lost), lost, 0.0)  # a model that is none leaves no trace
+        lost = torch.where(torch.isfinite(lost), lost, 0.0)  # a model that is not finite leaves no trace
+        return payload, lost.clamp_(-largest, largest)  # one step of the largest scale
 
     def restore(self, payload: Payload, num_params: int) -> Tensor:  # -> [..., P]
         """Levels times the scale of their block, and what was sent as it is, each in its place."""

@@ -122,6 +122,23 @@ def settings():
     return [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items() if key != "method"]
 
 
+def test_a_run_that_sees_the_test_set_has_no_curve_of_validation_accuracy(tmp_path, monkeypatch):
+    folder, asked = tmp_path / "run", ["--tensorboard", "--mlflow", "--json"]
+    assert command(monkeypatch, "run", "--method", "hat-dfed-released", *settings(), "--out", folder, *asked) == 0
+    assert command(monkeypatch, "run", "--resume", folder, "--rounds", 4, *asked) == 0
+    (publish,) = publishers(tmp_path, tensorboard=True)
+    publish("again", folder)
+    for place in (folder / "tensorboard", tmp_path / "tensorboard" / "again"):
+        found = events(place)
+        assert [step for step, _ in curve(found, "test_accuracy/mean")] == [1, 2, 3, 4]
+        assert not [name for name in found.Tags()["scalars"] if "validation" in name]
+    with sqlite3.connect(folder / "mlflow.sqlite") as store:
+        names = {key for (key,) in store.execute("SELECT DISTINCT key FROM metrics")}
+    store.close()
+    assert {"test_accuracy/mean", "test_accuracy/min", "test_accuracy/max"} <= names
+    assert not [name for name in names if "validation" in name]
+
+
 def test_a_run_is_shown_while_it_is_played_and_whole_after_it_went_on(tmp_path, monkeypatch, capfd):
     folder = tmp_path / "run"
     asked = ["--tensorboard", "--mlflow", "--json"]

@@ -1,0 +1,40 @@
+"""What a run says about itself in plain words."""
+
+import pytest
+from tests.small_runs import SMALL
+
+from hatdfed.runs.play import run
+
+ALONE = "every server"
+
+
+def notes_of(**settings):
+    return [note for note in run({**SMALL, **settings}).summary["notes"] if ALONE in note]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": "hat-dfed-plus", "rounds": 1}, "schedule.every is 2, but the run has 1 round"),
+        ({"method": "rnd", "rounds": 3, "schedule": {"every": 4}}, "schedule.every is 4, but the run has 3 rounds"),
+        ({"method": "rnd", "rounds": 2, "schedule": {"budget_joules": 1e-9}}, "No link was drawn in any of the 2"),
+        ({"method": "rnd", "rounds": 2, "churn": 1.0}, "No link was drawn in any of the 2 rounds"),
+        ({"method": "local", "rounds": 1}, "No link was drawn in the only round"),
+    ],
+)
+def test_a_run_without_any_link_says_so_once(settings, words):
+    (note,) = notes_of(**settings)
+    assert words in note
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "hat-dfed-plus", "rounds": 2},
+        {"method": "rnd", "rounds": 3, "schedule": {"every": 3}},
+        {"method": "rnd", "rounds": 3, "schedule": {"every": 9, "finish_rounds": 1}},
+        {"method": "rnd", "rounds": 1},
+    ],
+)
+def test_a_run_with_links_does_not(settings):
+    assert notes_of(**settings) == []
