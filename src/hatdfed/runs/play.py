@@ -21,7 +21,7 @@ from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import Batched, make_batch, settled_placement
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import merge_layers, overlay, resolve
+from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
 
 
 class Job(NamedTuple):
@@ -170,6 +170,9 @@ def _complete(config: Config | Mapping[str, Any] | None, settings: Mapping[str, 
 def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
     """The folder's own settings; others may be named only if they say the same, but for more rounds."""
     old = folder.config()
+    removed = find_removed_choice(old)
+    if removed is not None:
+        raise RunFolderError(f"The run in {folder.path} can be shown and exported, but not gone on with: {removed}.")
     before = old.model_dump()
     new = resolve(overlay(before, settings))
     if new.rounds < old.rounds:

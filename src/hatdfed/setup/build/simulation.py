@@ -19,7 +19,6 @@ from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.fleets.stacked.run_view import RunView
-from hatdfed.server.codecs import CODECS, LinkCodec
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch
 from hatdfed.setup.build.placement import Placement, chosen_placement
@@ -66,9 +65,8 @@ class _Parts(NamedTuple):
 
 def network_key(config: Config) -> str:
     """Runs that agree in this can be in one stacked fleet, or are all for mailboxes."""
-    by_link = isinstance(CODECS.get(config.codec), LinkCodec)
     learner = config.learner.model_copy(update={"cool_down": 0.0})  # every run of a fleet has its own pace
-    return repr([config.dataset, config.dataset_options, config.network, learner, by_link])
+    return repr([config.dataset, config.dataset_options, config.network, learner])
 
 
 def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:
