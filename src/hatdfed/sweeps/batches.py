@@ -19,7 +19,7 @@ from hatdfed.errors import HatdfedError
 from hatdfed.runs.play import Job, play
 from hatdfed.runs.recorder import RunResult
 from hatdfed.setup.build.placement import Placement, device_of
-from hatdfed.setup.build.simulation import network_key
+from hatdfed.setup.run_identity import fleet_key
 from hatdfed.sweeps.resume_state import prepare_to_resume, read_if_finished
 from hatdfed.sweeps.retries import Attempts
 from hatdfed.sweeps.workers import Workers
@@ -169,7 +169,7 @@ def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict
     most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
     kinds: dict[str, list[dict[int, Job]]] = {}
     for index, job in jobs.items():
-        alike = kinds.setdefault(_kind(job), [{}])
+        alike = kinds.setdefault(fleet_key(job.config), [{}])
         if alike[-1] and sum(other.config.servers for other in alike[-1].values()) + job.config.servers > most:
             alike.append({})
         alike[-1][index] = job
@@ -178,13 +178,7 @@ def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict
 
 
 def _kind_of(batch: Batch) -> str:
-    return _kind(next(iter(batch.values())))
-
-
-def _kind(job: Job) -> str:
-    """Runs that agree in this can share a fleet, and need not wait for each other's steps there."""
-    config = job.config
-    return network_key(config) + repr([config.local_passes, config.samples_per_round, config.batch_size])
+    return fleet_key(next(iter(batch.values())).config)
 
 
 def _play_in_this_process(game: BatchScheduler) -> None:
