@@ -242,7 +242,10 @@ def _is_link_share_chosen(config: Config) -> bool:
     """Whether the user set `link_share`, as far as can be told: it differs from what method and data set give."""
     if config.method not in METHODS:
         return False
-    return config.link_share != resolve({"method": config.method, "dataset": config.dataset}).link_share
+    usual = Config.model_fields["link_share"].default
+    for part in (dataset_kind(config.dataset).defaults, METHODS[config.method].settings):
+        usual = part.get("link_share", usual)
+    return bool(config.link_share != usual)
 
 
 def config_budget(config: Config) -> int:

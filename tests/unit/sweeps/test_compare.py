@@ -17,8 +17,8 @@ from hatdfed.runs.play import play, run
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.methods import METHODS, Method
+from hatdfed.sweeps.catalogue import read_run
 from hatdfed.sweeps.compare import compare
-from hatdfed.sweeps.resume_state import read_run
 
 SMALL = {
     "dataset": "synthetic",
