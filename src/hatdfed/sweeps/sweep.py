@@ -143,8 +143,7 @@ def play_sweep(
     file, folder = plan.file, plan.folder
     with folder.claimed(file):
         playing = Playing(executor, how, *plan.size, on_run, publishers)
-        found = plan.points if file.search is None else _search(file, folder, playing)
-        playing.play(all_runs(found))
+        found = _play(plan.points, playing) if file.search is None else _search(file, folder, playing)
         objectives = DEFAULT_OBJECTIVES if file.search is None else file.search.objectives
         rows = table(found, playing.figures, objectives, with_test=file.search is None)
         write_sweep_files(file, found, rows, playing.failed, folder.path)
@@ -152,6 +151,11 @@ def play_sweep(
     if playing.failed and not playing.figures:
         raise SweepFailedError(result)
     return result
+
+
+def _play(found: list[Point], playing: Playing) -> list[Point]:
+    playing.play(all_runs(found))
+    return found
 
 
 def _search(file: SweepFile, folder: SweepFolder, playing: Playing) -> list[Point]:
