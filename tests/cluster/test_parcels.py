@@ -7,9 +7,9 @@ from tests.small_runs import CPU, config
 
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.play import Job, play
+from hatdfed.sweeps.catalogue import is_finished, prepare_to_resume
 from hatdfed.sweeps.executors import run_archive as parcels
 from hatdfed.sweeps.executors.run_archive import deliver, lay_out, pack
-from hatdfed.sweeps.resume_state import is_finished, prepare_to_resume
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ import hatdfed
 from hatdfed.runs.play import Job, run
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.reading import reading
+from hatdfed.sweeps.catalogue import is_finished, read_run
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import all_runs, points
-from hatdfed.sweeps.resume_state import is_finished, read_run
 
 pytestmark = pytest.mark.cluster
 

@@ -116,6 +116,15 @@ def test_runs_of_other_worlds_are_not_paired():
     assert difference(second.points, "points", same_world=second.same_world) == ["another world:", "not paired"]
 
 
+def test_runs_at_other_prices_are_neither_paired_nor_ranked_with_the_rest():
+    results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
+    results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
+    dear, cheap = ({"method": "rnd", "seed": 0, "energy": {"model_bits": bits}} for bits in (1e6, 1e3))
+    first, second = comparison_rows([Run("a", dear, results), Run("b", cheap, {**results, "total_energy_mj": 0.1})])
+    assert (first.is_on_front, second.is_on_front) == (True, False)
+    assert (second.same_world, second.points, second.energy_percent) == (False, None, None)
+
+
 def test_runs_of_one_world_without_a_seed_in_common_say_so():
     results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}

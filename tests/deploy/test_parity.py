@@ -47,7 +47,7 @@ def deployment_links(deployment, t):
         ("hat-dfed", {}),
         ("hat-dfed-plus", {"schedule": {"every": 2, "finish_rounds": 1}, "codec": "float32"}),
         ("sgp", {"servers": 4}),
-        ("d-psgd", {"codec": "top-k"}),
+        ("d-psgd", {}),
         ("rnd", {"codec": "int4", "rounds": 2}),
     ],
 )

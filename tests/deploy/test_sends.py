@@ -20,15 +20,14 @@ def exchange(monkeypatch):
     monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.payload_bits", lambda payload: 32.0 * 250)
     offer = SimpleNamespace(payload=None)
     learner = SimpleNamespace(num_params=1000)
-    program = SimpleNamespace(learner=learner, address=lambda server, offer, receiver: (offer, None))
-    found = RoundMailbox("run", "float32", 0, program)
+    found = RoundMailbox("run", "float32", 0, SimpleNamespace(learner=learner))
     found.whole = offer
     return found
 
 
 async def send(exchange, times, part=1.0):
-    await exchange.begin(pb.RoundOrder(round=3, seconds=5.0), object())
-    await exchange.offer(object(), exchange.whole)
+    await exchange.begin(pb.RoundOrder(round=3, seconds=5.0))
+    await exchange.offer(exchange.whole)
     for _ in range(times):
         outgoing = await exchange.message_for(1, 3, exchange.until)
         outgoing.sent.share += part * outgoing.share

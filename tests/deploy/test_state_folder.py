@@ -32,8 +32,26 @@ def test_a_second_coordinator_on_the_same_folder_is_refused(tmp_path):
 
 def test_other_settings_on_the_same_folder_are_refused(tmp_path):
     process(tmp_path / "run")._journal.close()
+    with pytest.raises(RunFolderError, match=r"holds a run that has seed 0, but 7 was asked for\. Give back the old"):
+        process(tmp_path / "run", settings(seed=7))
+
+
+def test_they_are_refused_also_where_the_old_ones_cannot_be_read_any_more(tmp_path):
+    process(tmp_path / "run")._journal.close()
+    (tmp_path / "run" / "config.yaml").unlink()
     with pytest.raises(RunFolderError, match="other settings"):
         process(tmp_path / "run", settings(seed=7))
+    process(tmp_path / "run")._journal.close()
+
+
+def test_a_run_that_is_given_more_rounds_keeps_the_horizon_that_it_was_begun_with(tmp_path):
+    for rounds in (6, 9, 9):
+        begun = process(tmp_path / "run", settings(rounds=rounds))
+        begun._journal.close()
+        assert (begun._config.horizon or begun._config.rounds) == 6
+        assert begun.folder.config() == begun._config
+    with pytest.raises(RunFolderError, match="has horizon 6, but 9 was asked for"):
+        process(tmp_path / "run", settings(rounds=9, horizon=9))
 
 
 async def short_run(folder):
@@ -111,7 +129,7 @@ def test_a_full_disk_under_the_journal_is_one_sentence_and_nothing_is_lost(play,
 
 def state(value):
     nothing = torch.zeros(0)
-    return ServerState(torch.full((50,), value), OptimiserState(0, nothing, nothing), nothing, 1.0, {}, {})
+    return ServerState(torch.full((50,), value), OptimiserState(0, nothing, nothing), nothing, 1.0)
 
 
 @pytest.fixture

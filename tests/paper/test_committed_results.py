@@ -9,6 +9,7 @@ import pytest
 
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.methods import method_named
+from hatdfed.setup.run_identity import run_key
 from hatdfed_paper.choices import calibration, chosen_passes, chosen_readings
 from hatdfed_paper.claims import METRICS, Claims
 from hatdfed_paper.figures import figure_digests
@@ -17,7 +18,6 @@ from hatdfed_paper.plus_choice import allowed_link_mj, recipe, tried
 from hatdfed_paper.plus_plans import SWEEPS
 from hatdfed_paper.results import Results, read_all
 from hatdfed_paper.tables import all_tables
-from hatdfed_paper.todo import run_key
 from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED
 from hatdfed_paper.verdicts import verdicts
 

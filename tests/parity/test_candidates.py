@@ -14,12 +14,12 @@ from hatdfed.core.round import RoundReport
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
-from hatdfed.runs.recorder import config_digest
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.ray_shards import make_shard
 from hatdfed.setup.build.simulation import make_batch, make_simulation
 from hatdfed.setup.layers import collect_notes, config_budget, resolve
+from hatdfed.setup.run_identity import resume_digest
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})
 FIXED = {
@@ -157,10 +157,10 @@ def test_a_deployment_refuses_candidates(tmp_path):
 
 def test_a_run_without_candidates_keeps_the_name_it_had_before_there_were_any():
     plain = resolve({"method": "hat-dfed"})
-    assert config_digest(plain) == config_digest(plain.model_copy(update={"refresh_every": 3}))
+    assert resume_digest(plain) == resume_digest(plain.model_copy(update={"refresh_every": 3}))
     limited = plain.model_copy(update={"candidates": 2})
-    assert config_digest(limited) != config_digest(plain)
-    assert config_digest(limited) != config_digest(limited.model_copy(update={"refresh_every": 3}))
+    assert resume_digest(limited) != resume_digest(plain)
+    assert resume_digest(limited) != resume_digest(limited.model_copy(update={"refresh_every": 3}))
 
 
 def test_a_fleet_in_shards_plays_the_same_rounds():

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import merge_layers, resolve
+from hatdfed.setup.run_identity import run_key
 from hatdfed_paper.plans import EXPERIMENTS, Scale, Settings, runs
 from hatdfed_paper.results import ResultFile, read_all, run_name
-
-# Settings that came after the first results; at these values they mean what a run without them meant.
-_NEUTRAL: dict[str, Any] = {
-    "candidates": None,
-    "churn": 0.0,
-    "label_groups": 1,
-    "loss": {"name": "cross-entropy"},
-    "refresh_every": 10,
-    "schedule": {"every": 1, "finish_rounds": 0, "budget_joules": None},
-}
-# The same, for what came into a section that was there.
-_NEUTRAL_INSIDE: dict[str, dict[str, Any]] = {"learner": {"cool_down": 0.0}}
-# Methods whose first results were kept under another name, which is the one in their keys.
-_FIRST_NAMES = {"hat-dfed-plus-0.1": "hat-dfed-plus"}
 
 
 @dataclass(frozen=True)
@@ -74,19 +58,6 @@ def todo(
     missing = {name: run for name, run in wanted.items() if (name, run_key(run.config)) not in there}
     stale = len(missing.keys() & {name for name, _ in there})
     return Todo(tuple(names), scale, folder, files, missing, len(wanted) - len(missing), stale)
-
-
-def run_key(config: Config) -> str:
-    """A short name for everything in a configuration that decides a run's result.
-
-    Defaults inside a policy or an aggregator that a configuration does not name are not in it.
-    """
-    dump = config.model_dump(mode="json", exclude={"checkpoint_every"})
-    dump["method"] = _FIRST_NAMES.get(config.method, config.method)
-    for section, neutral in _NEUTRAL_INSIDE.items():
-        dump[section] = {name: value for name, value in dump[section].items() if value != neutral.get(name, ...)}
-    decides = {name: value for name, value in dump.items() if value != _NEUTRAL.get(name, ...)}
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _wanted(names: Sequence[str], scale: Scale) -> dict[str, Wanted]:

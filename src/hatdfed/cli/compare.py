@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,7 @@ from hatdfed.cli.tables import difference_table, summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes, merge_layers, resolve
+from hatdfed.setup.layers import collect_notes
 from hatdfed.setup.methods import METHODS
 
 if TYPE_CHECKING:
@@ -75,25 +76,35 @@ def compare_command(
     """Compare methods on the same seeds and keep all runs in a folder."""
     require_torch()
     from hatdfed.setup.build.placement import Placement
-    from hatdfed.sweeps.batches import default_processes
-    from hatdfed.sweeps.compare import compare, refuse_other_folder
+    from hatdfed.sweeps.batches import PlayOptions
+    from hatdfed.sweeps.catalogue import check_runs, unfinished
+    from hatdfed.sweeps.compare import (
+        check_question,
+        plan_comparison,
+        play_comparison,
+        refuse_other_folder,
+        summarise_comparison,
+    )
 
     if folder is not None:
         refuse_other_folder(folder)  # before data are fetched
     layer = user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
-    names = _names(methods)
-    question = {"reference": reference, "target_accuracy": target_accuracy}
-    first = _check(layer, names, question, data_dir)
-    folder = folder or fresh_folder("compare", first.dataset)
-    settings = {**layer, **question, "on_note": note, "fleet": fleet, "device": device, "data_dir": data_dir}
+    _refuse_set_by_itself(layer)
+    placement = Placement(fleet, device)
+    planned = plan_comparison(_names(methods), seeds, layer)
+    check_question(planned, reference, target_accuracy)
+    folder = folder or fresh_folder("compare", planned[0].config.dataset)
+    runs = [run.within(folder) for run in planned]
+    _tell_notes([run.config for run in runs])
+    how = PlayOptions(placement, data_dir, on_note=note)
+    with watch_download() as progress:
+        check_runs((run.config for run in unfinished(runs)), how.datasets, data_dir, progress)
     publishers = Asked(tensorboard, mlflow, mlflow_uri).publishers(folder)
-    workers = jobs or default_processes(Placement(fleet, device), len(names) * seeds * first.servers)
     with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as watch:
         on_run, on_rounds = shown_at_end(publishers, watch[0]), watch[1]
-        comparison = compare(
-            names, seeds=seeds, jobs=workers, out=folder, on_run=on_run, on_rounds=on_rounds, **settings
-        )
-    _report(comparison, first, folder, as_json=as_json)
+        results = play_comparison(runs, jobs, replace(how, on_rounds=on_rounds), folder, on_run)
+    comparison = summarise_comparison(results, reference, target_accuracy)
+    _report(comparison, runs[0].config, folder, as_json=as_json)
 
 
 def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bool) -> None:
@@ -121,25 +132,15 @@ def _names(methods: str) -> list[str]:
     return names
 
 
-def _check(layer: dict[str, Any], names: list[str], question: dict[str, Any], data_dir: Path | None) -> Config:
-    """Find out before the first run whether all of them can work; fetch the data once, before the workers want it."""
-    from hatdfed.data.datasets import load_dataset
-    from hatdfed.setup.build.program import make_actors
-    from hatdfed.sweeps.compare import check_question
-
+def _refuse_set_by_itself(layer: dict[str, Any]) -> None:
     for key, option in (("method", "--methods"), ("seed", "--seeds")):
         if key in layer:
             raise ConfigError(f"A comparison sets {key!r} for each run by itself. Use {option} instead.")
-    configs = [resolve(merge_layers(layer, {"method": name})) for name in names]
-    check_question(names, **question)
+
+
+def _tell_notes(configs: list[Config]) -> None:
     for sentence in dict.fromkeys(sentence for config in configs for sentence in collect_notes(config)):
         note(sentence)
-    first = configs[0]
-    with watch_download() as progress:
-        dataset = load_dataset(first.dataset, data_dir=data_dir, progress=progress, options=first.dataset_options)
-    for config in configs:
-        make_actors(config, dataset)
-    return first
 
 
 def _write(comparison: Comparison, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +20,8 @@ from hatdfed.runs.records.folder import named_path
 from hatdfed.sweeps.retries import RETRIES
 
 if TYPE_CHECKING:
-    from hatdfed.sweeps.file import SweepFile
-    from hatdfed.sweeps.folder import SweepFolder
-    from hatdfed.sweeps.sweep import SweepResult
+    from hatdfed.sweeps.file import SearchPlan, SweepFile
+    from hatdfed.sweeps.sweep import SweepPlan, SweepResult
 
 RUNS_FAILED = 1
 _MOST_LISTED = 60
@@ -58,74 +58,69 @@ def sweep_command(
 ) -> None:
     """Play every run of a sweep file that is not done yet, and print the table of all."""
     require_torch()
+    from hatdfed.setup.build.placement import Placement
+    from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.executors import make_executor
-    from hatdfed.sweeps.file import read_sweep
-    from hatdfed.sweeps.folder import SweepFolder, default_folder
-    from hatdfed.sweeps.sweep import SweepFailedError, check_runs, sweep
+    from hatdfed.sweeps.sweep import SweepFailedError, plan_sweep, play_sweep
 
-    plan = read_sweep(file)
-    place = SweepFolder(folder or default_folder(file, plan))
-    place.refuse_others(plan)
+    plan = plan_sweep(file, folder)
     cluster = {"address": address, "cpus_per_batch": cpus_per_batch, "gpus_per_batch": gpus_per_batch}
     player = make_executor(executor, jobs=jobs, retries=retries, **cluster)
+    how = PlayOptions(Placement(fleet, device), data_dir, on_note=note)
     with watch_download() as progress:
-        check_runs(plan, data_dir, progress)
-    _tell_plan(file, plan, place, dry_run=dry_run)
+        plan.check(how.datasets, data_dir, progress)
+    _tell_plan(file, plan, dry_run=dry_run)
     if dry_run:
         return
-    shown = Asked(tensorboard, mlflow, mlflow_uri).publishers(place.path)
-    how: dict[str, Any] = {"fleet": fleet, "device": device, "data_dir": data_dir, "publishers": shown}
-    with interruptible(f"What is done is in {place.path}; the same command goes on."), watch_sweep() as watch:
+    place = plan.folder.path
+    publishers = Asked(tensorboard, mlflow, mlflow_uri).publishers(place)
+    with interruptible(f"What is done is in {place}; the same command goes on."), watch_sweep() as watch:
         on_run, on_rounds = watch
-        how |= {"on_run": on_run, "on_rounds": on_rounds, "on_note": note}
         try:
-            result = sweep(plan, out=place.path, executor=player, **how)
+            result = play_sweep(plan, player, replace(how, on_rounds=on_rounds), on_run, publishers)
         except SweepFailedError as error:  # told below, reason by reason
             result = error.result
-    _report(file, plan, result, as_json=as_json)
+    _report(file, plan.file, result, as_json=as_json)
     if result.failed:
         tell_failures(result.failed, "The same command tries them again.")
         raise typer.Exit(RUNS_FAILED)
 
 
-def _tell_plan(file: Path, plan: SweepFile, place: SweepFolder, *, dry_run: bool) -> None:
+def _tell_plan(file: Path, plan: SweepPlan, *, dry_run: bool) -> None:
     """How many runs there are and how they stand; on standard error, unless that is all that was asked for."""
     say = out.print if dry_run else _aside
-    if plan.search is not None:
-        say(_search_plan(file, plan, place), soft_wrap=True, markup=False)
+    if plan.file.search is not None:
+        say(_search_plan(file, plan, plan.file.search), soft_wrap=True, markup=False)
         return
-    from hatdfed.sweeps.folder import BEGUN, DONE
-    from hatdfed.sweeps.points import all_runs, points
+    from hatdfed.sweeps.catalogue import State
+    from hatdfed.sweeps.points import all_runs
 
-    found = points(plan)
-    runs = {run.name: place.standing(run) for run in all_runs(found)}
+    runs = {run.name: run.state for run in all_runs(plan.points)}
     count = Counter(runs.values())
-    begun = f", {count[BEGUN]} begun" if count[BEGUN] else ""
+    begun = f", {count[State.BEGUN]} begun" if count[State.BEGUN] else ""
     say(
-        f"{file.stem}: {_count(runs, 'run')} ({_count(found, 'point')}, {_count(plan.worlds, 'seed')}), "
-        f"{count[DONE]} done{begun}, "
-        f"{len(runs) - count[DONE]} to play. Folder: {place.path}",
+        f"{file.stem}: {_count(runs, 'run')} ({_count(plan.points, 'point')}, {_count(plan.file.worlds, 'seed')}), "
+        f"{count[State.DONE]} done{begun}, "
+        f"{len(runs) - count[State.DONE]} to play. Folder: {plan.folder.path}",
         soft_wrap=True,
         markup=False,
     )
     if dry_run:
-        for name, standing in list(runs.items())[:_MOST_LISTED]:
-            say(f"  {standing:5}  {name}", soft_wrap=True, markup=False)
+        for name, state in list(runs.items())[:_MOST_LISTED]:
+            say(f"  {state:5}  {name}", soft_wrap=True, markup=False)
         if len(runs) > _MOST_LISTED:
             say(f"  … and {len(runs) - _MOST_LISTED} more")
 
 
-def _search_plan(file: Path, plan: SweepFile, place: SweepFolder) -> str:
+def _search_plan(file: Path, plan: SweepPlan, search: SearchPlan) -> str:
     from hatdfed.sweeps.search import Search
 
-    if plan.search is None:
-        raise ValueError("this sweep has no search")
-    told = Search(plan, place.search).told if place.search.is_file() else 0
-    trials = plan.search.trials
-    names = ", ".join(plan.search.parameters)
+    tried = plan.folder.search
+    told = Search(plan.file, tried).told if tried.is_file() else 0
     return (
-        f"{file.stem}: a search over {names}: {trials} trials of {_count(plan.worlds, 'seed')}, {told} trials done, "
-        f"{max(trials - told, 0)} to play. Folder: {place.path}"
+        f"{file.stem}: a search over {', '.join(search.parameters)}: {search.trials} trials of "
+        f"{_count(plan.file.worlds, 'seed')}, {told} trials done, {max(search.trials - told, 0)} to play. "
+        f"Folder: {plan.folder.path}"
     )
 
 

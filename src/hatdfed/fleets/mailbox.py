@@ -91,11 +91,9 @@ class MailboxFleet:
         works = [source.work(plan.t) for source in self._sources]
         trained = [self._program.train(before[i], works[i], plan.t) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
-        exchange = self._exchange(plan, servers, offers)
+        exchange = self._exchange(plan, offers)
         mailboxes = exchange.mailboxes
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
-        if exchange.known:
-            servers = tuple(_remembered(servers[i], i, exchange) for i in everyone)
         inboxes = [make_inbox(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
         self._before = (plan.t, before)
@@ -106,7 +104,7 @@ class MailboxFleet:
                     verdict,
                     works[i],
                     mailboxes[i],
-                    energy_spent(self._prices, plan, works[i], server=i, compression=exchange.shares[i]),
+                    energy_spent(self._prices, plan, works[i], server=i, compression=self._share(offers[i])),
                     server=i,
                     num_servers=self.num_servers if plan.draw.candidates is None else None,
                 )
@@ -134,30 +132,27 @@ class MailboxFleet:
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))
 
-    def _exchange(self, plan: RoundPlan, servers: Sequence[ServerState], offers: Sequence[Offer]) -> _Exchange:
+    def _exchange(self, plan: RoundPlan, offers: Sequence[Offer]) -> _Exchange:
         """Post every offer along the drawn links."""
-        done = _Exchange([{} for _ in offers], Counter(), [{} for _ in offers], {})
+        done = _Exchange([{} for _ in offers], Counter())
+        codec, num_params = self._program.codec, self.num_params
         for sender, offer in enumerate(offers):
-            data, last = b"", None
-            for receiver in plan.draw.topology.receivers(sender):
-                addressed, known = self._program.address(servers[sender], offer, receiver)
-                done.shares[sender][receiver] = payload_bits(addressed.payload) / (32 * self.num_params)
-                if addressed is not last:  # most codecs send the same to everybody
-                    data, last = pack_offer(addressed, self._mark, t=plan.t, sender=sender), addressed
+            receivers = plan.draw.topology.receivers(sender)
+            data = pack_offer(offer, self._mark, t=plan.t, sender=sender) if len(receivers) else b""
+            for receiver in receivers:
+                sent = self._channel(data)
                 try:
-                    received = self._accept(plan, sender, self._channel(data), servers[receiver].known_of.get(sender))
+                    received = accept(sent, self._mark, t=plan.t, sender=sender, codec=codec, num_params=num_params)
                 except WireError as error:
                     self.refused[error.reason] += 1
                     done.failed[sender] += 1
                     continue
                 done.mailboxes[receiver][sender] = received
-                if known is not None:
-                    done.known[sender, receiver] = known
         return done
 
-    def _accept(self, plan: RoundPlan, sender: int, data: bytes, known: Tensor | None) -> Received:
-        codec, num_params = self._program.codec, self._program.learner.num_params
-        return accept(data, self._mark, t=plan.t, sender=sender, codec=codec, num_params=num_params, known=known)
+    def _share(self, offer: Offer) -> float:
+        """What a message takes of a float32 model."""
+        return payload_bits(offer.payload) / (32 * self.num_params)
 
     def _mixing(self, plan: RoundPlan, i: int) -> NDArray[np.float64] | None:
         return None if plan.draw.mixing is None else plan.draw.mixing[i]
@@ -168,12 +163,3 @@ class _Exchange(NamedTuple):
 
     mailboxes: list[dict[int, Received]]  # by receiver, then sender
     failed: Counter[int]  # how often each sender failed
-    shares: list[dict[int, float]]  # of a float32 model that each sender sent to each receiver
-    known: dict[tuple[int, int], Tensor]  # what a receiver has of a sender from now on, for codecs by link
-
-
-def _remembered(server: ServerState, i: int, exchange: _Exchange) -> ServerState:
-    """Both ends of a link remember what has arrived."""
-    by = {receiver: known for (sender, receiver), known in exchange.known.items() if sender == i}
-    of = {sender: mail.model for sender, mail in exchange.mailboxes[i].items() if (sender, i) in exchange.known}
-    return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})

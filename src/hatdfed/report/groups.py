@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +9,9 @@ import numpy as np
 
 from hatdfed.report.run_data import Record, pareto_front
 from hatdfed.runs.records.cleaning import flat_settings, number, text
-from hatdfed.runs.statistics import PairedDifference, paired_or_none, same_world
+from hatdfed.runs.statistics import PairedDifference, paired_or_none
 from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
+from hatdfed.setup.run_identity import result_key, same_world
 
 # Of what the table shows, in the same words everywhere; nothing is chosen by it.
 FRONT = "the Pareto front of test accuracy and energy"
@@ -51,7 +51,9 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
     reference = next((index for index, leak in enumerate(leaks) if not leak), 0)
     figures = [{name: _over_seeds(group, name) for name in _FIGURES} for group in groups]
     spots = np.array([(row["total_joules"][0], row["avg_accuracy"][0]) for row in figures])
-    fair = [index for index, leak in enumerate(leaks) if not leak]  # what saw the test set is never ranked (D3)
+    is_here = [same_world(group[0].settings, groups[reference][0].settings) for group in groups]
+    # What saw the test set is never ranked (D3), nor are joules of other prices or accuracies on other data.
+    fair = [index for index, leak in enumerate(leaks) if is_here[index] and not leak]
     front = {fair[index] for index in pareto_front(spots[fair])} if fair else set()
     return [
         Row(
@@ -59,7 +61,7 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
             sorted(_by_seed(group, "avg_accuracy")),
             figures[index],
             *_differences(group, groups[reference]),
-            same_world=same_world(group[0].settings, groups[reference][0].settings),
+            same_world=is_here[index],
             is_reference=index == reference,
             leaks_test=leaks[index],
             is_on_front=index in front,
@@ -85,8 +87,7 @@ def is_complete(results: Record) -> bool:
 def _groups(runs: Iterable[Run]) -> list[list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in runs:
-        kept = {key: value for key, value in run.settings.items() if key not in ("seed", "checkpoint_every")}
-        found.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(run)
+        found.setdefault(result_key(run.settings, but=("seed",)), []).append(run)
     return list(found.values())
 
 

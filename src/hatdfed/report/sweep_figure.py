@@ -29,10 +29,14 @@ _MOST_LABELS = 12
 _LEAST_SEEDS = 3  # for an interval
 
 
-def sweep_figure(rows: Sequence[Row], x: str, y: str) -> Figure:
-    """Rows with figures in columns `x` (joules) and `y` (percent), and their intervals over seeds."""
+def sweep_figure(rows: Sequence[Row], worlds: Sequence[str], x: str, y: str) -> Figure:
+    """Rows with figures in columns `x` (joules) and `y` (percent), and their intervals over seeds.
+
+    Only rows of one world are held against each other, so each of the `worlds` [R] has stairs of its own.
+    """
     spots = np.array([(row[x], row[y]) for row in rows], dtype=np.float64)  # [R, 2]
-    front = rp.pareto_front(spots)
+    fronts = _fronts(spots, worlds)
+    front = [index for one in fronts for index in one]
     unit = fd.energy_unit(float(spots[:, 0].max()))
     spots[:, 0] /= unit.joules
     figure, axes = st.chart(9.2, 5.8, _title(rows, front), _note(rows))
@@ -47,13 +51,21 @@ def sweep_figure(rows: Sequence[Row], x: str, y: str) -> Figure:
     left, right = rp.limits(ends[:, 0], least=0.1 * float(spots[:, 0].max()) or 1.0)
     axes.set_xlim(max(left, -0.02 * right), right)
     st.percent_axis(axes, ends[:, 1])
-    stairs = _stairs(spots[front], right)
-    axes.plot(*stairs.T, color="#9AA3AD", linewidth=1.1, zorder=1)
+    stairs = [_stairs(spots[one], right) for one in fronts]
+    for line in stairs:
+        axes.plot(*line.T, color="#9AA3AD", linewidth=1.1, zorder=1)
     _legend(axes, groups)
     named = front[:_MOST_LABELS]
-    busy = np.concatenate([ends, lb.along(stairs), *(_arms(spots[index], arms[index]) for index in named)])
+    along = [lb.along(line) for line in stairs]
+    busy = np.concatenate([ends, *along, *(_arms(spots[index], arms[index]) for index in named)])
     lb.place_labels(figure, axes, spots[named], [_words(rows[index]) for index in named], busy)
     return figure
+
+
+def _fronts(spots: Vector, worlds: Sequence[str]) -> list[list[int]]:
+    """For each world the rows that none of it beats at both, from the cheapest to the best."""
+    members = [[index for index, its in enumerate(worlds) if its == world] for world in dict.fromkeys(worlds)]
+    return [[rows[index] for index in rp.pareto_front(spots[rows])] for rows in members]
 
 
 def _title(rows: Sequence[Row], front: Sequence[int]) -> str:

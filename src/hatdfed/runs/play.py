@@ -15,13 +15,14 @@ from hatdfed.data.datasets.base import Dataset, Progress
 from hatdfed.errors import RunFolderError
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
 from hatdfed.runs.malloc import keep_freed_memory
-from hatdfed.runs.recorder import OnRound, RunResult, Session, config_digest
+from hatdfed.runs.recorder import OnRound, RunResult, Session
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import Batched, make_batch, settled_placement
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import merge_layers, overlay, resolve
+from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
+from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
 
 
 class Job(NamedTuple):
@@ -117,7 +118,7 @@ def _play_what_fits(
     configs = [job.config for job in jobs]
     reason = ""
     try:
-        batch = make_batch(configs, dataset, placement, names=[config_digest(config) for config in configs])
+        batch = make_batch(configs, dataset, placement, names=[resume_digest(config) for config in configs])
     except DoesNotFitError as error:
         if len(jobs) == 1:
             raise
@@ -170,26 +171,20 @@ def _complete(config: Config | Mapping[str, Any] | None, settings: Mapping[str, 
 def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
     """The folder's own settings; others may be named only if they say the same, but for more rounds."""
     old = folder.config()
-    before = old.model_dump()
-    new = resolve(overlay(before, settings))
+    removed = find_removed_choice(old)
+    if removed is not None:
+        raise RunFolderError(f"The run in {folder.path} can be shown and exported, but not gone on with: {removed}.")
+    new = continued(old, resolve(overlay(old.model_dump(), settings)))
     if new.rounds < old.rounds:
         raise RunFolderError(
             f"The run in {folder.path} was started for {old.rounds} rounds, but {new.rounds} were asked for. "
             f"Ask for {old.rounds} or more."
         )
-    if new.rounds > old.rounds and new.horizon is None:
-        new = new.model_copy(update={"horizon": old.rounds})
-    if (new.horizon or new.rounds) != (old.horizon or old.rounds):
+    difference = resume_difference(old, new)
+    if difference is not None:
         raise RunFolderError(
-            f"The run in {folder.path} has horizon {old.horizon or old.rounds}, but {new.horizon} was asked for. "
-            "Resume it with its own settings, or start a new run."
+            f"The run in {folder.path} {difference}. Resume it with its own settings, or start a new run."
         )
-    for key, value in new.model_dump(exclude={"rounds", "horizon", "checkpoint_every"}).items():
-        if value != before[key]:
-            raise RunFolderError(
-                f"The run in {folder.path} has {key} {before[key]!r}, but {value!r} was asked for. "
-                "Resume it with its own settings, or start a new run."
-            )
     return new
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import Simulation
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, considered_links
+from hatdfed.setup.run_identity import resume_digest
 
 OnRound = Callable[[Config, RoundRecord], None]
 
@@ -47,15 +46,6 @@ class RunResult:
     folder: Path | None
 
 
-def config_digest(config: Config) -> str:
-    """A short name for a configuration, the same on every machine."""
-    without = {"rounds", "horizon", "checkpoint_every"}
-    if config.candidates is None:
-        without |= {"candidates", "refresh_every"}  # mean nothing, and runs from before them keep their name
-    text = json.dumps(config.model_dump(mode="json", exclude=without), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 class Session:
     """Keeps what a run brings; use `close` whatever happens."""
 
@@ -74,7 +64,7 @@ class Session:
         self._placement = placement
         self._folder = folder
         self._on_round = on_round
-        self._digest = config_digest(config)
+        self._digest = resume_digest(config)
         self._result: RunResult | None = None
         self._state = self._restored() if resumed else None
         self._database = RunDatabase(None if folder is None else folder.database)

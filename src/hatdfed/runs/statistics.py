@@ -12,23 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit  # Student's t: where it has a given probability to its left
 
 from hatdfed.core.energy.ledger import Cause
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
 from hatdfed.runs.summary import METRICS, mean_and_deviation
+from hatdfed.setup.run_identity import same_world
 
 if TYPE_CHECKING:
     from hatdfed.runs.recorder import RunResult
 
 CONFIDENCE = 0.95
 TARGET_SHARE = 0.9  # of the best accuracy, where no target is named
-_TINY = 1e-300  # stands for a zero that would be divided by
-
-# What makes the world of a seed; runs are paired only where all of it is the same (D20).
-WORLD = (
-    *("dataset", "dataset_options", "servers", "rounds", "label_concentration", "device_online_probability", "churn"),
-    *("devices", "images_per_server", "samples_per_round", "split", "label_groups", "disjoint", "validation_images"),
-)
 
 
 class PairedDifference(NamedTuple):
@@ -50,11 +45,6 @@ class Comparison:
     target_accuracy: float | None  # percent of validation accuracy that joules are counted to
 
 
-def same_world(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether a seed is the same world under these settings, so that runs can be paired."""
-    return all(mine.get(key) == theirs.get(key) for key in WORLD)
-
-
 def paired_difference(mine: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference:
     """`mine` − `reference`, seed by seed, with Student's interval; both map seeds to figures.
 
@@ -68,7 +58,7 @@ def paired_difference(mine: Mapping[int, float], reference: Mapping[int, float])
     mean, n = float(differences.mean()), len(seeds)
     if n == 1:
         return PairedDifference(mean, None, None, n)
-    half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * float(differences.std(ddof=1)) / math.sqrt(n)
     return PairedDifference(mean, mean - half, mean + half, n)
 
 
@@ -144,8 +134,7 @@ def _comparison_row(
 ) -> dict[str, Any]:
     """A method's row; without differences where its settings make another world of the same seed."""
     row = method_row(name, runs, reference=reference, target_accuracy=target)
-    mine, theirs = (one[0].config.model_dump(mode="json") for one in (runs, reference))
-    is_same = same_world(mine, theirs)
+    is_same = same_world(runs[0].config, reference[0].config)
     unknown = {} if is_same else {key: None for key in row if "_difference" in key}
     return {**row, **unknown, "same_world": is_same}
 
@@ -190,51 +179,3 @@ def _mean_and_sd(values: Iterable[float | None]) -> tuple[float | None, float | 
         return None, None
     mean, deviation = mean_and_deviation(known)
     return mean, deviation if len(known) > 1 else None
-
-
-def t_quantile(probability: float, degrees: int) -> float:
-    """Where Student's t with so many degrees of freedom has `probability` to its left.
-
-    >>> round(t_quantile(0.975, 4), 5)
-    2.77645
-    """
-    if not 0 < probability < 1 or degrees < 1:
-        raise ValueError(f"probability {probability}, {degrees} degrees: need 0 < probability < 1 and degrees ≥ 1")
-    if probability < 0.5:
-        return -t_quantile(1 - probability, degrees)
-    # P(|T| > t) = I_x(d/2, ½) at x = d/(d + t²), which grows with x: halve until no float is left between.
-    outside, low, high = 2 * (1 - probability), 0.0, 1.0
-    while low < (middle := (low + high) / 2) < high:
-        if incomplete_beta(degrees / 2, 0.5, middle) < outside:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(degrees * (1 - high) / high)
-
-
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """I_x(a, b), the regularised incomplete beta function: the chance that a beta variable is at most x."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
-        return 1 - incomplete_beta(b, a, 1 - x)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(log_front) / (a * _beta_fraction(a, b, x))
-
-
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction 1 + d₁/(1 + d₂/(1 + …)) of I_x(a, b), by Lentz's method."""
-    value = ratio = 1.0
-    inverse = 0.0
-    for step in range(1, 1000):
-        half = step // 2
-        if step % 2:
-            term = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
-        else:
-            term = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
-        inverse = 1 / ((1 + term * inverse) or _TINY)
-        ratio = (1 + term / ratio) or _TINY
-        value *= ratio * inverse
-        if abs(ratio * inverse - 1) < 1e-15:
-            break
-    return value

@@ -17,7 +17,6 @@ from hatdfed.core.energy.ledger import EnergyRow
 from hatdfed.core.round import ServerReport
 from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Inbox
-from hatdfed.server.codecs import LinkCodec
 from hatdfed.server.codecs.base import Codec
 from hatdfed.server.message import Buffer, Message, compute_overhead, pack_parts, unpack
 from hatdfed.server.program import Offer, ServerState, Verdict
@@ -53,30 +52,16 @@ def pack_offer_parts(offer: Offer, context: MessageContext, *, t: int, sender: i
     return pack_parts(Message(context.run, t, sender, offer.num_samples, offer.mass, context.codec, payload))
 
 
-def accept(
-    data: Buffer,
-    context: MessageContext,
-    *,
-    t: int,
-    sender: int,
-    codec: Codec,
-    num_params: int,
-    known: Tensor | None = None,
-) -> Received:
+def accept(data: Buffer, context: MessageContext, *, t: int, sender: int, codec: Codec, num_params: int) -> Received:
     """What a receiver checks before it believes a message; raises `WireError` for what it refuses.
 
-    `known` is what it has of the sender's model already, for codecs by link. The model may lie in `data`, if that is a
-    `bytearray`.
+    The model may lie in `data`, if that is a `bytearray`.
     """
     message = unpack(data, max_bytes=4 * num_params + compute_overhead())
     if (message.run, message.t, message.sender, message.codec) != (context.run, t, sender, context.codec):
         raise WireError("foreign", "A message belongs to another run, round, sender or codec.")
     payload = {name: torch.from_numpy(array) for name, array in message.payload.items()}
-    if isinstance(codec, LinkCodec):
-        model = codec.decode_from(payload, known, num_params)
-    else:
-        model = codec.decode(payload, num_params)
-    return Received(model, message.num_samples, message.mass)
+    return Received(codec.decode(payload, num_params), message.num_samples, message.mass)
 
 
 def make_inbox(

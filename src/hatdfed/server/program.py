@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
 from hatdfed.server.aggregation import Aggregator, Inbox, Probe
-from hatdfed.server.codecs import LinkCodec
 from hatdfed.server.codecs.base import Codec, Memory, Payload
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
@@ -33,8 +32,6 @@ class ServerState(NamedTuple):
     optimiser: OptimiserState
     codec_memory: Memory
     mass: float = 1.0  # push-sum
-    known_by: Mapping[int, Tensor] = {}  # [P] what each receiver has of this server's model, for codecs by link
-    known_of: Mapping[int, Tensor] = {}  # [P] what this server has of each sender's
 
 
 class Offer(NamedTuple):
@@ -97,17 +94,10 @@ class EdgeProgram:
         """Encode the model for those who hear it; under push-sum, split the mass evenly between them and oneself."""
         payload: Payload = {}
         memory = server.codec_memory
-        if num_receivers and not isinstance(self.codec, LinkCodec):  # those are encoded for each receiver, in `address`
+        if num_receivers:
             payload, memory = self.codec.encode(server.params, memory)
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
         return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
-
-    def address(self, server: ServerState, offer: Offer, receiver: int) -> tuple[Offer, Tensor | None]:
-        """The offer as one receiver gets it; with a codec by link, also what that receiver then has of us."""
-        if not isinstance(self.codec, LinkCodec):
-            return offer, None
-        payload, known = self.codec.encode_for(server.params, server.known_by.get(receiver))
-        return offer._replace(payload=payload), known
 
     def take_back(self, server: ServerState, offer: Offer, failed_sends: int) -> ServerState:
         """Under push-sum, what nobody received stays with its sender: mass is never lost."""
@@ -138,16 +128,13 @@ class EdgeProgram:
 
 def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:
     """Model, optimiser, codec memory and mass."""
-    arrays = {
+    return {
         "params": server.params.numpy(),
         "first": server.optimiser.first.numpy(),
         "second": server.optimiser.second.numpy(),
         "codec_memory": server.codec_memory.numpy(),
         "scalars": np.array([server.optimiser.step, server.mass]),
     }
-    for what, known in (("known_by", server.known_by), ("known_of", server.known_of)):
-        arrays |= {f"{what}.{peer}": model.numpy() for peer, model in known.items()}
-    return arrays
 
 
 def server_from(arrays: Snapshot) -> ServerState:
@@ -159,10 +146,4 @@ def server_from(arrays: Snapshot) -> ServerState:
         optimiser=OptimiserState(int(step), first, second),
         codec_memory=torch.tensor(arrays["codec_memory"]),
         mass=float(mass),
-        known_by=_known(arrays, "known_by."),
-        known_of=_known(arrays, "known_of."),
     )
-
-
-def _known(arrays: Snapshot, prefix: str) -> dict[int, Tensor]:
-    return {int(name[len(prefix) :]): torch.tensor(a) for name, a in arrays.items() if name.startswith(prefix)}

@@ -154,7 +154,7 @@ class Config(Section):
     probe_top_up: bool = False
     """Whether the probe is filled up with images that no device sent (D8)."""
     codec: str = "float32"
-    """Encoding of models on a link: float32, float16, int8 and int4 (with error feedback), top-k (largest changes)."""
+    """Encoding of models on a link: float32, float16, int8 or int4 (the last two with error feedback)."""
 
     policy: Component = Component(name="link-bandit")
     utility: UtilityConfig = UtilityConfig()

@@ -29,6 +29,10 @@ _HINTS = {
     "link_share": " It is the share of all links that is drawn in a round; the paper uses 0.3.",
     "servers": " One server has nobody to exchange models with.",
 }
+# Choices of earlier versions, and what to use instead. A folder that was played with one can still be read.
+_REMOVED = {
+    ("codec", "top-k"): "codec top-k was removed in version 0.2: use int8 or int4, which need no copies at both ends"
+}
 _LONGEST_INTEGER = 256  # bits
 _LONGEST_VALUE = 80  # characters of a value in an error message
 
@@ -80,7 +84,16 @@ def resolve(user: Layer | None = None) -> Config:
     chosen = overlay(method.settings, layer).get("energy")
     if not _is_priced(dataset, settings["network"]) and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
-    return validate(settings)
+    config = validate(settings)
+    removed = find_removed_choice(config)
+    if removed is not None:
+        raise ConfigError(f"{removed}.")
+    return config
+
+
+def find_removed_choice(config: Config) -> str | None:
+    """Explain the first choice that this version does not have any more; None where there is none."""
+    return next((said for (key, value), said in _REMOVED.items() if getattr(config, key) == value), None)
 
 
 def _is_priced(dataset: DatasetKind, network: object) -> bool:
@@ -242,7 +255,10 @@ def _is_link_share_chosen(config: Config) -> bool:
     """Whether the user set `link_share`, as far as can be told: it differs from what method and data set give."""
     if config.method not in METHODS:
         return False
-    return config.link_share != resolve({"method": config.method, "dataset": config.dataset}).link_share
+    usual = Config.model_fields["link_share"].default
+    for part in (dataset_kind(config.dataset).defaults, METHODS[config.method].settings):
+        usual = part.get("link_share", usual)
+    return bool(config.link_share != usual)
 
 
 def config_budget(config: Config) -> int:

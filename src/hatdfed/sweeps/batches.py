@@ -14,13 +14,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from hatdfed.data.datasets import Dataset, load_dataset
+from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.play import Job, play
 from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.build.placement import Placement, device_of
-from hatdfed.setup.build.simulation import network_key
-from hatdfed.sweeps.resume_state import prepare_to_resume, read_if_finished
+from hatdfed.setup.run_identity import fleet_key
+from hatdfed.sweeps.catalogue import PlannedRun, State, is_finished, prepare_to_resume, read_run
 from hatdfed.sweeps.retries import Attempts
 from hatdfed.sweeps.workers import Workers
 
@@ -68,6 +69,10 @@ class PlayOptions:
     keep: Callable[[RunResult], Any] | None = None  # what of a run is worth keeping; all of it by default
     on_batch: Callable[[], None] | None = None  # after the runs of a batch have been told to be done
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(float("inf")))
+    datasets: LoadedDatasets = field(default_factory=LoadedDatasets)  # in this process; others load their own
+
+
+Play = Callable[[Batch, PlayOptions, OnDone, OnFailed | None], None]  # as `Executor.play`
 
 
 class BatchScheduler:
@@ -106,11 +111,11 @@ class BatchScheduler:
         left: dict[int, Job] = {}
         for index, job in batch.items():
             try:
-                result = read_if_finished(job)
-                if result is None:
-                    left[index] = prepare_to_resume(job)
-                else:
+                if job.out is not None and is_finished(job):
+                    result = read_run(RunFolder(job.out))
                     self._tell(index, job, result if self.how.keep is None else self.how.keep(result))
+                else:
+                    left[index] = prepare_to_resume(job)
             except (HatdfedError, OSError) as trouble:  # its folder has become unusable
                 self._give_up(index, job, trouble, self._failed)
         for index in self._attempts.died(left):
@@ -159,6 +164,28 @@ def play_jobs(
         _play_in_this_process(game)
 
 
+def play_runs(
+    runs: Sequence[PlannedRun],
+    play: Play,
+    how: PlayOptions,
+    done: Callable[[PlannedRun, Any], None],
+    failed: Callable[[PlannedRun, str], None] | None = None,
+    *,
+    read: Callable[[Path], Any],
+) -> None:
+    """Bring every run to its end: those that are finished are read from their folders, the rest is played.
+
+    `done` is told each run with what `how.keep` keeps of it or `read` makes of its folder.
+    """
+    states = [run.state for run in runs]  # all of them before the first is played: any folder may be refused
+    for run, state in zip(runs, states, strict=True):
+        if state == State.DONE and run.folder is not None:
+            done(run, read(run.folder))
+    left = {i: prepare_to_resume(run.job) for i, run in enumerate(runs) if states[i] != State.DONE}
+    on_failed = None if failed is None else lambda index, reason: failed(runs[index], reason)
+    play(left, how, lambda index, kept: done(runs[index], kept), on_failed)
+
+
 def server_rounds(batch: Batch) -> int:
     """The size of a batch."""
     return sum(job.config.servers * job.config.rounds for job in batch.values())
@@ -169,7 +196,7 @@ def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict
     most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
     kinds: dict[str, list[dict[int, Job]]] = {}
     for index, job in jobs.items():
-        alike = kinds.setdefault(_kind(job), [{}])
+        alike = kinds.setdefault(fleet_key(job.config), [{}])
         if alike[-1] and sum(other.config.servers for other in alike[-1].values()) + job.config.servers > most:
             alike.append({})
         alike[-1][index] = job
@@ -178,13 +205,7 @@ def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict
 
 
 def _kind_of(batch: Batch) -> str:
-    return _kind(next(iter(batch.values())))
-
-
-def _kind(job: Job) -> str:
-    """Runs that agree in this can share a fleet, and need not wait for each other's steps there."""
-    config = job.config
-    return network_key(config) + repr([config.local_passes, config.samples_per_round, config.batch_size])
+    return fleet_key(next(iter(batch.values())).config)
 
 
 def _play_in_this_process(game: BatchScheduler) -> None:
@@ -197,11 +218,10 @@ def _play_in_this_process(game: BatchScheduler) -> None:
         if game.how.limit.is_over:
             raise _TimeIsUpError
 
-    datasets = _Datasets()
     while batch := game.take():
         start, played = time.monotonic(), 0
         try:
-            kept = _play(list(batch.values()), game.how, datasets, one_more)
+            kept = play_there(one_more, game.how.datasets, list(batch.values()), game.how)
         except _TimeIsUpError:
             return
         except Exception as error:  # noqa: BLE001 (whatever it is, other runs may do without it)
@@ -212,10 +232,9 @@ def _play_in_this_process(game: BatchScheduler) -> None:
 
 def _play_in_processes(game: BatchScheduler, processes: int) -> None:
     how = game.how
-    plain = PlayOptions(
-        how.placement, how.data_dir, keep=how.keep
-    )  # a function of this process means nothing in another
-    with Workers(processes, device_of(how.placement)) as workers:
+    # A function of this process means nothing in another, which also loads data sets of its own, each once.
+    plain = PlayOptions(how.placement, how.data_dir, keep=how.keep)
+    with Workers(processes, device_of(how.placement), LoadedDatasets()) as workers:
         while True:
             while workers.busy < processes and (batch := game.take()):
                 workers.start(batch, play_there, list(batch.values()), plain)
@@ -231,33 +250,11 @@ def _play_in_processes(game: BatchScheduler, processes: int) -> None:
                 return  # runs that are done are kept
 
 
-_datasets_here: list[_Datasets] = []  # of a worker process
-
-
-def play_there(one_more: Callable[[], None], jobs: Sequence[Job], how: PlayOptions) -> list[Any]:
-    """In another process, which keeps the data sets that it has read."""
-    if not _datasets_here:
-        _datasets_here.append(_Datasets())
-    return _play(jobs, how, _datasets_here[0], one_more)
-
-
-def _play(jobs: Sequence[Job], how: PlayOptions, datasets: _Datasets, one_more: Callable[[], None]) -> list[Any]:
-    """Play runs together."""
-    dataset = datasets.of(jobs[0], how.data_dir)
+def play_there(
+    one_more: Callable[[], None], datasets: LoadedDatasets, jobs: Sequence[Job], how: PlayOptions
+) -> list[Any]:
+    """Play runs together, in this process or another; `one_more` is told every round."""
+    first = jobs[0].config
+    dataset = datasets.get(first.dataset, first.dataset_options, how.data_dir)
     results = play(jobs, how.placement, dataset=dataset, on_round=lambda *_: one_more(), on_note=how.on_note)
     return results if how.keep is None else [how.keep(result) for result in results]
-
-
-class _Datasets:
-    """Keeps the data sets that were read: another batch is likely to want them, too."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Dataset] = {}
-
-    def of(self, job: Job, data_dir: Path | str | None) -> Dataset:
-        name, options = job.config.dataset, job.config.dataset_options
-        key = repr([name, options, data_dir])
-        if key not in self._known:
-            where = None if data_dir is None else Path(data_dir)
-            self._known[key] = load_dataset(name, data_dir=where, options=options)
-        return self._known[key]

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.errors import ConfigError, RunFolderError, did_you_mean
-from hatdfed.runs.play import Job
 from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.statistics import Comparison, summarise_runs
 from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.config import Config
 from hatdfed.setup.layers import merge_layers, resolve
-from hatdfed.sweeps.batches import OnRounds, PlayOptions, play_jobs
-from hatdfed.sweeps.resume_state import prepare_to_resume, read_if_finished
+from hatdfed.sweeps.batches import OnRounds, PlayOptions, play_runs
+from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run, unfinished
+from hatdfed.sweeps.executors import LocalExecutor
 from hatdfed.sweeps.workers import refuse_in_unguarded_script
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are
@@ -46,26 +46,63 @@ def compare(
     Runs of one network are played together in stacked fleets, on the GPU where there is one.
     """
     refuse_in_unguarded_script()
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        refuse_other_folder(folder)
+    runs = [run.within(folder) for run in plan_comparison(methods, seeds, settings)]
+    check_question(runs, reference, target_accuracy)
+    how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
+    check_runs((run.config for run in unfinished(runs)), how.datasets, data_dir)
+    results = play_comparison(runs, jobs, how, folder, on_run)
+    return summarise_comparison(results, reference, target_accuracy)
+
+
+def plan_comparison(
+    methods: Iterable[str], seeds: int | Sequence[int], settings: Mapping[str, Any]
+) -> list[PlannedRun]:
+    """The runs of a comparison, method by method and seed by seed."""
     names = list(dict.fromkeys(methods))
     worlds = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not names or not worlds:
         raise ConfigError("A comparison needs at least one method and one seed.")
-    check_question(names, reference, target_accuracy)
-    configs = [_config(settings, method, seed) for method in names for seed in worlds]
-    how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
-    with _claimed(out):
-        results = _play_all([Job(config, _folder(out, config)) for config in configs], jobs, how, on_run)
-    runs = {name: [result for result in results if result.config.method == name] for name in names}
-    return summarise_runs(runs, reference, target_accuracy)
+    layers = [{"method": method, "seed": seed} for method in names for seed in worlds]
+    configs = [resolve(merge_layers({"checkpoint_every": 0}, settings, layer)) for layer in layers]
+    return [PlannedRun(f"{config.method}-seed{config.seed}", config) for config in configs]
 
 
-def check_question(methods: Sequence[str], reference: str | None, target_accuracy: float | None) -> None:
+def check_question(runs: Sequence[PlannedRun], reference: str | None, target_accuracy: float | None) -> None:
     """Refuse a reference that is not compared and an accuracy that none can reach, before anything is played."""
+    methods = list(dict.fromkeys(run.config.method for run in runs))
     if reference is not None and reference not in methods:
         hint = did_you_mean(reference, methods)
         raise ConfigError(f"The reference {reference!r} is not among the methods that are compared. {hint}")
     if target_accuracy is not None and not 0 < target_accuracy <= 100:
         raise ConfigError(f"The target accuracy is {target_accuracy:g}, but must be a percentage above 0, up to 100.")
+
+
+def play_comparison(
+    runs: Sequence[PlannedRun], processes: int | None, how: PlayOptions, folder: Path | None, on_run: OnRun | None
+) -> list[RunResult]:
+    """Play what is left of the runs; the results of all, in their order. The first that fails ends everything."""
+    results: dict[str, RunResult] = {}
+
+    def done(run: PlannedRun, result: RunResult) -> None:
+        results[run.name] = result
+        if on_run is not None:
+            on_run(result, len(results), len(runs))
+
+    with _claimed(folder):
+        play_runs(runs, LocalExecutor(processes).play, how, done, read=lambda path: read_run(RunFolder(path)))
+    return [results[run.name] for run in runs]
+
+
+def summarise_comparison(
+    results: Sequence[RunResult], reference: str | None, target_accuracy: float | None
+) -> Comparison:
+    """The table of these runs, a row for each method."""
+    names = dict.fromkeys(result.config.method for result in results)
+    runs = {name: [result for result in results if result.config.method == name] for name in names}
+    return summarise_runs(runs, reference, target_accuracy)
 
 
 def refuse_other_folder(out: Path) -> None:
@@ -81,34 +118,9 @@ def refuse_other_folder(out: Path) -> None:
         raise RunFolderError(f"{out} already holds {there[0]}, which is no comparison. Choose another --out.")
 
 
-def _claimed(out: Path | str | None) -> AbstractContextManager[None]:
+def _claimed(folder: Path | None) -> AbstractContextManager[None]:
     """The folder for oneself."""
-    if out is None:
+    if folder is None:
         return nullcontext()
-    refuse_other_folder(Path(out))
-    return locked_folder(Path(out), "--out")
-
-
-def _config(settings: Mapping[str, Any], method: str, seed: int) -> Config:
-    return resolve(merge_layers({"checkpoint_every": 0}, settings, {"method": method, "seed": seed}))
-
-
-def _folder(out: Path | str | None, config: Config) -> Path | None:
-    return None if out is None else Path(out) / f"{config.method}-seed{config.seed}"
-
-
-def _play_all(jobs: Sequence[Job], processes: int, how: PlayOptions, on_run: OnRun | None) -> list[RunResult]:
-    results: dict[int, RunResult] = {}
-
-    def done(index: int, result: RunResult) -> None:
-        results[index] = result
-        if on_run is not None:
-            on_run(result, len(results), len(jobs))
-
-    there = [read_if_finished(job) for job in jobs]  # all of them before the first is played: any may be refused
-    for index, result in enumerate(there):
-        if result is not None:
-            done(index, result)
-    missing = {index: prepare_to_resume(job) for index, job in enumerate(jobs) if there[index] is None}
-    play_jobs(missing, processes, how, done)
-    return [results[index] for index in range(len(jobs))]
+    refuse_other_folder(folder)
+    return locked_folder(folder, "--out")

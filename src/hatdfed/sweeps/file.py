@@ -14,7 +14,6 @@ or, instead of `grid` and `zip`, a `search` (see `SearchPlan`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -26,7 +25,9 @@ from pydantic import BaseModel, Field, ValidationError
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Count, Section
 from hatdfed.setup.layers import describe_error, read_yaml, refuse_unknown
+from hatdfed.setup.run_identity import digest_of
 
+_DIGEST = 8  # letters that stand for a file or for settings
 Seed = Annotated[int, Field(ge=0)]
 Objective = Literal["accuracy", "worst_accuracy", "joules", "link_joules"]
 
@@ -78,7 +79,7 @@ class SweepFile(Section):
         said = self.model_dump(mode="json")
         if said["search"] is not None:
             del said["search"]["trials"]
-        return digest(said)
+        return digest_of(said, _DIGEST)
 
 
 def read_sweep(source: Path | str | Mapping[str, Any] | SweepFile) -> SweepFile:
@@ -270,10 +271,4 @@ def folder_name(settings: Mapping[str, Any], short: Mapping[str, str]) -> str:
     name = ",".join(parts)
     if is_exact and len(name) <= _LONGEST:
         return name
-    return f"{name[: _LONGEST - 9]}-{digest(settings)}"
-
-
-def digest(content: Any) -> str:
-    """Eight letters that stand for a value of plain types."""
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST - 9]}-{digest_of(settings, _DIGEST)}"

@@ -1,26 +1,20 @@
-"""The runs that a sweep file stands for: points, seeds, settings and names. No files, no torch."""
+"""The runs that a sweep file stands for: points, seeds, settings and names."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import merge_layers, resolve
+from hatdfed.setup.run_identity import result_key, world_key
+from hatdfed.sweeps.catalogue import PlannedRun
 from hatdfed.sweeps.file import SweepFile, folder_name, nested, short_keys
 
 Settings = Mapping[str, Any]  # by dotted names
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run: the name of its folder, and everything that decides it."""
-
-    name: str
-    config: Config
 
 
 @dataclass(frozen=True)
@@ -28,7 +22,7 @@ class Point:
     """What one row of the table is about: what was varied, and its runs, one a seed."""
 
     settings: Settings
-    runs: tuple[Run, ...]
+    runs: tuple[PlannedRun, ...]
 
     @property
     def label(self) -> str:
@@ -36,28 +30,42 @@ class Point:
         short = short_keys(self.settings)
         return folder_name(self.settings, short) if self.settings else "as in base"
 
+    @property
+    def world(self) -> str:
+        """Points that agree in this can be ranked: their joules and accuracies mean the same.
 
-def points(sweep: SweepFile) -> list[Point]:
+        A sweep may ask how many rounds are worth their energy, so runs of different lengths are ranked together.
+        """
+        return world_key(self.runs[0].config, but=("rounds",))
+
+
+class PointMaker:
+    """Makes points: every config is resolved once, and a run that several points come to has its first name."""
+
+    def __init__(self, sweep: SweepFile, folder: Path | None = None) -> None:
+        """Runs get folders in `folder`, if it is given."""
+        self._sweep, self._folder = sweep, folder
+        self._runs: dict[str, PlannedRun] = {}
+        self._taken: set[str] = set()
+
+    def point(self, settings: Settings, name: str) -> Point:
+        """A point of these settings; its runs are called by `name` and their seeds."""
+        return Point(settings, tuple(self._run(config, name) for config in configs(self._sweep, settings)))
+
+    def _run(self, config: Config, name: str) -> PlannedRun:
+        key = result_key(config)
+        if key not in self._runs:
+            free = _free(f"{name},seed={config.seed}" if name else f"seed={config.seed}", self._taken)
+            self._runs[key] = PlannedRun(free, config).within(self._folder)
+        return self._runs[key]
+
+
+def points(sweep: SweepFile, folder: Path | None = None) -> list[Point]:
     """All points of a grid and a zip, in the order of the file; those that come to the same runs are one."""
     varied = [{**together, **combined} for together in _zipped(sweep.zip) for combined in _combined(sweep.grid)]
     short = short_keys([*sweep.zip, *sweep.grid, "seed"])
-    return distinct(with_runs(sweep, [(settings, folder_name(settings, short)) for settings in varied]))
-
-
-def with_runs(sweep: SweepFile, varied: Iterable[tuple[Settings, str]]) -> list[Point]:
-    """A point for each settings and name; a run that several of them come to has its first name."""
-    known: dict[str, Run] = {}
-    taken: set[str] = set()
-    found = []
-    for settings, name in varied:
-        runs = []
-        for config in configs(sweep, settings):
-            key = _decides(config)
-            if key not in known:
-                known[key] = Run(_free(f"{name},seed={config.seed}" if name else f"seed={config.seed}", taken), config)
-            runs.append(known[key])
-        found.append(Point(settings, tuple(runs)))
-    return found
+    maker = PointMaker(sweep, folder)
+    return distinct(maker.point(settings, folder_name(settings, short)) for settings in varied)
 
 
 def distinct(found: Iterable[Point]) -> list[Point]:
@@ -65,13 +73,13 @@ def distinct(found: Iterable[Point]) -> list[Point]:
     return list({tuple(run.name for run in point.runs): point for point in reversed(list(found))}.values())[::-1]
 
 
-def configs(sweep: SweepFile, settings: Settings) -> list[Config]:
-    """The complete settings of a point, one a seed."""
+def configs(sweep: SweepFile, settings: Settings, seeds: Sequence[int] | None = None) -> list[Config]:
+    """The complete settings of a point, one for each seed of the sweep, or of `seeds`."""
     layer = merge_layers(nested(sweep.base), nested(settings))
-    return [resolve(merge_layers(layer, {"seed": seed})) for seed in sweep.worlds]
+    return [resolve(merge_layers(layer, {"seed": seed})) for seed in seeds or sweep.worlds]
 
 
-def all_runs(found: Sequence[Point]) -> list[Run]:
+def all_runs(found: Sequence[Point]) -> list[PlannedRun]:
     """Every run once, in order."""
     return list({run.name: run for point in found for run in point.runs}.values())
 
@@ -82,11 +90,6 @@ def _zipped(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 def _combined(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
-
-
-def _decides(config: Config) -> str:
-    """Two runs that agree in this are the same run."""
-    return json.dumps(config.model_dump(mode="json", exclude={"checkpoint_every"}), sort_keys=True)
 
 
 def _free(name: str, taken: set[str]) -> str:

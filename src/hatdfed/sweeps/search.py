@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
 from hatdfed.randomness import stream
+from hatdfed.setup.config import Config
 from hatdfed.sweeps.file import Choice, SearchPlan, SweepFile
-from hatdfed.sweeps.points import Point, Settings, configs, with_runs
+from hatdfed.sweeps.points import Point, PointMaker, Settings, configs
 from hatdfed.sweeps.table import OBJECTIVES, Figures
 
 if TYPE_CHECKING:
@@ -36,19 +37,21 @@ def require_optuna() -> None:
 class Search:
     """What was tried so far, and what comes next."""
 
-    def __init__(self, sweep: SweepFile, path: Path | None) -> None:
-        """`path` is the SQLite file; None keeps it in memory, for a look at what would be tried first."""
+    def __init__(self, sweep: SweepFile, path: Path | None, runs: Path | None = None) -> None:
+        """`path` is the SQLite file; None keeps it in memory. `runs` is where the runs have their folders."""
         require_optuna()
         if sweep.search is None:
             raise ValueError("this sweep has no search")
         self._sweep, self._plan = sweep, sweep.search
         self._study = _study(self._plan, path)
+        self._maker, self._points = PointMaker(sweep, runs), list[Point]()
 
     @property
     def points(self) -> list[Point]:
         """All trials so far, in the order of their numbers."""
-        named = [(_settings(self._plan, trial), f"trial={trial.number:03d}") for trial in self._trials()]
-        return with_runs(self._sweep, named)
+        for trial in self._trials()[len(self._points) :]:
+            self._points.append(self._maker.point(_settings(self._plan, trial), f"trial={trial.number:03d}"))
+        return list(self._points)
 
     @property
     def told(self) -> int:
@@ -101,24 +104,22 @@ class Search:
 
     def _refuse_leaks(self) -> None:
         for point in self.points:
-            _refuse_leak(self._sweep, point.settings)
+            _refuse_leak(point.runs[0].config, point.settings)
 
 
-def check_search(sweep: SweepFile) -> None:
+def check_search(sweep: SweepFile, plan: SearchPlan) -> None:
     """Refuse a search without Optuna, and settings under which validation accuracy would be that of the test set."""
-    if sweep.search is None:
-        return
     require_optuna()
-    choices = {
-        key: sweep.search.parameters[key].choices or () for key in _DECIDE_FEEDBACK if key in sweep.search.parameters
-    }
+    choices = {key: plan.parameters[key].choices or () for key in _DECIDE_FEEDBACK if key in plan.parameters}
     for values in product(*choices.values()):
-        _refuse_leak(sweep, dict(zip(choices, values, strict=True)))
+        settings = dict(zip(choices, values, strict=True))
+        (config,) = configs(sweep, settings, seeds=sweep.worlds[:1])
+        _refuse_leak(config, settings)
 
 
-def _refuse_leak(sweep: SweepFile, settings: Settings) -> None:
+def _refuse_leak(config: Config, settings: Settings) -> None:
     """Of validation accuracy that is test accuracy nothing may be told."""
-    if any(config.leaks_test for config in configs(sweep, settings)):
+    if config.leaks_test:
         chosen = ", ".join(f"{key}: {settings[key]}" for key in _DECIDE_FEEDBACK if key in settings)
         where = f"with {chosen}" if chosen else "here"
         raise ConfigError(

@@ -1,30 +1,46 @@
-"""`hatdfed.sweep`: from a sweep file to a folder of runs and a table."""
+"""`hatdfed.sweep`: from a sweep file to a folder of runs and a table.
+
+sweep.yaml            what the sweep file said
+runs/NAME/            one run each, as any other run folder
+search.sqlite         what a search has tried (Optuna)
+summary.json, .csv    the table, one row a point
+pareto.png            accuracy over energy
+tensorboard/, mlflow.sqlite   where they were asked for
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hatdfed.data.datasets import Dataset, load_dataset
+import yaml
+
+from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.data.datasets.base import Progress
-from hatdfed.errors import HatdfedError
+from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.sinks import Publisher
+from hatdfed.runs.play import Job
 from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.build.program import make_actors
-from hatdfed.sweeps.batches import OnRounds, PlayOptions
-from hatdfed.sweeps.executors import make_executor
-from hatdfed.sweeps.executors.local import Executor
-from hatdfed.sweeps.file import SweepFile, read_sweep
-from hatdfed.sweeps.folder import DONE, SweepFolder, default_folder
-from hatdfed.sweeps.points import Point, Run, all_runs, configs, distinct, points
-from hatdfed.sweeps.resume_state import prepare_to_resume, read_run
+from hatdfed.setup.config import Config
+from hatdfed.sweeps.batches import OnDone, OnFailed, OnRounds, PlayOptions, play_runs
+from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run
+from hatdfed.sweeps.executors import Executor, make_executor
+from hatdfed.sweeps.file import SearchPlan, SweepFile, read_sweep
+from hatdfed.sweeps.points import Point, all_runs, configs, distinct, points
 from hatdfed.sweeps.search import Search, check_search, corners
 from hatdfed.sweeps.table import DEFAULT_OBJECTIVES, Figures, Row, figures_of, run_figures, table, write_sweep_files
 from hatdfed.sweeps.workers import refuse_in_unguarded_script
+
+OnRun = Callable[
+    [str, Figures | None, int, int], None
+]  # a run, its figures (None: failed), how many ended, of how many
 
 
 @dataclass(frozen=True)
@@ -71,46 +87,70 @@ def sweep(
     local (`jobs` processes), ray, or one of your own. The result names runs that failed; where all did, it raises.
     """
     refuse_in_unguarded_script()
-    file = read_sweep(source)
-    folder = SweepFolder(default_folder(source, file) if out is None else Path(out))
-    folder.refuse_others(file)
-    placement = Placement(fleet, device)
+    plan = plan_sweep(source, None if out is None else Path(out))
+    how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
     player = make_executor(executor, jobs=jobs) if isinstance(executor, str) else executor
-    check_runs(file, data_dir)
+    plan.check(how.datasets, data_dir)
+    return play_sweep(plan, player, how, on_run, publishers)
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep file, its folder, and its runs: all of a grid, or those of the base of a search."""
+
+    file: SweepFile
+    folder: SweepFolder
+    points: list[Point]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Runs and rounds in all; of a search as many as there can be, at the base's number of rounds."""
+        runs = all_runs(self.points)
+        trials = 1 if self.file.search is None else self.file.search.trials
+        return trials * len(runs), trials * sum(run.config.rounds for run in runs)
+
+    def check(
+        self, datasets: LoadedDatasets, data_dir: Path | str | None = None, progress: Progress | None = None
+    ) -> None:
+        """Find out before the first run whether all can work; load data once, before the workers want it."""
+        search = self.file.search
+        tried = (point.runs[0].config for point in self.points) if search is None else self._extremes(search)
+        check_runs(tried, datasets, data_dir, progress)
+
+    def _extremes(self, search: SearchPlan) -> Iterator[Config]:
+        """Settings at the ends of what is searched."""
+        check_search(self.file, search)
+        for settings in corners(search):
+            yield from configs(self.file, settings, seeds=self.file.worlds[:1])
+
+
+def plan_sweep(source: Path | str | Mapping[str, Any] | SweepFile, out: Path | None = None) -> SweepPlan:
+    """What a sweep file stands for; a folder that holds something else is refused."""
+    file = read_sweep(source)
+    folder = SweepFolder(default_folder(source, file) if out is None else out)
+    folder.refuse_others(file)
+    return SweepPlan(file, folder, points(file, folder.runs))
+
+
+def play_sweep(
+    plan: SweepPlan,
+    executor: Executor,
+    how: PlayOptions,
+    on_run: OnRun | None = None,
+    publishers: Sequence[Publisher] = (),
+) -> SweepResult:
+    """Play what is left of a sweep, and write its table."""
+    file, folder = plan.file, plan.folder
     with folder.claimed(file):
-        how = PlayOptions(placement, data_dir, on_rounds, on_note)
-        playing = Playing(folder, player, how, *size_of(file), on_run, publishers)
-        found = _search(file, playing) if file.search is not None else _play(points(file), playing)
+        playing = Playing(executor, how, *plan.size, on_run, publishers)
+        found = _play(plan.points, playing) if file.search is None else _search(file, folder, playing)
         objectives = DEFAULT_OBJECTIVES if file.search is None else file.search.objectives
         rows = table(found, playing.figures, objectives, with_test=file.search is None)
-        write_sweep_files(file, rows, playing.failed, folder.path)
+        write_sweep_files(file, found, rows, playing.failed, folder.path)
     result = SweepResult(folder.path, rows, playing.failed)
     if playing.failed and not playing.figures:
         raise SweepFailedError(result)
     return result
-
-
-def size_of(file: SweepFile) -> tuple[int, int]:
-    """Runs and rounds in all; of a search as many as there can be, at the base's number of rounds."""
-    if file.search is None:
-        runs = all_runs(points(file))
-        return len(runs), sum(run.config.rounds for run in runs)
-    base = configs(file, {})
-    return file.search.trials * len(base), file.search.trials * sum(config.rounds for config in base)
-
-
-def check_runs(file: SweepFile, data_dir: Path | str | None, progress: Progress | None = None) -> None:
-    """Find out before the first run whether all can work; fetch data once, before the workers want it."""
-    check_search(file)
-    datasets: dict[str, Dataset] = {}
-    where = None if data_dir is None else Path(data_dir)
-    varied = [point.settings for point in points(file)] if file.search is None else corners(file.search)
-    for config in (configs(file, settings)[0] for settings in varied):
-        name = repr([config.dataset, config.dataset_options])
-        if name not in datasets:
-            options = config.dataset_options
-            datasets[name] = load_dataset(config.dataset, data_dir=where, progress=progress, options=options)
-        make_actors(config, datasets[name])
 
 
 def _play(found: list[Point], playing: Playing) -> list[Point]:
@@ -118,17 +158,11 @@ def _play(found: list[Point], playing: Playing) -> list[Point]:
     return found
 
 
-def _search(file: SweepFile, playing: Playing) -> list[Point]:
-    search = Search(file, playing.folder.search)
+def _search(file: SweepFile, folder: SweepFolder, playing: Playing) -> list[Point]:
+    search = Search(file, folder.search, folder.runs)
     playing.play(all_runs(search.points))  # those that were asked for before, of which most are done
     search.go_on(lambda group: playing.play(all_runs(group)), playing.figures)
     return distinct(search.points)
-
-
-OnRun = Callable[
-    [str, Figures | None, int, int], None
-]  # a run, its figures (None: failed), how many ended, of how many
-Publish = Callable[[str, Path], None]  # the name of a finished run, and its folder
 
 
 def kept(result: RunResult) -> Figures:
@@ -140,46 +174,38 @@ def kept(result: RunResult) -> Figures:
 class Playing:
     """The runs of a sweep while they are played; a search hands them in group by group."""
 
-    folder: SweepFolder
     executor: Executor
     how: PlayOptions
     total: int  # runs in all
     total_rounds: int
     on_run: OnRun | None = None
-    publishers: Sequence[Publish] = ()
+    publishers: Sequence[Publisher] = ()
     figures: dict[str, Figures] = field(default_factory=dict)  # of the runs that are done, by name
     failed: dict[str, str] = field(default_factory=dict)  # why, by name
     _rounds: int = 0  # of the runs that have ended
 
-    def play(self, runs: Sequence[Run]) -> None:
+    def play(self, runs: Sequence[PlannedRun]) -> None:
         """Each run that has not ended yet."""
         new = [run for run in runs if run.name not in self.figures and run.name not in self.failed]
-        # All of them before the first is played: any folder may be refused.
-        missing = {index: run for index, run in enumerate(new) if self.folder.standing(run) != DONE}
-        for index, run in enumerate(new):
-            if index not in missing:
-                self._done(run, None)
-        jobs = {index: prepare_to_resume(self.folder.job(run)) for index, run in missing.items()}
+        play_runs(new, self._play, replace(self.how, keep=kept), self._done, self._fail, read=run_figures)
+
+    def _play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed | None) -> None:
         before = self._rounds
-        how = replace(self.how, keep=kept, on_rounds=lambda done, _: self._tell_rounds(before + done))
-        self.executor.play(
-            jobs, how, lambda i, result: self._done(new[i], result), lambda i, why: self._fail(new[i], why)
-        )
+        how = replace(how, on_rounds=lambda played, _: self._tell_rounds(before + played))
+        self.executor.play(jobs, how, done, failed)
 
-    def _done(self, run: Run, figures: Any) -> None:
-        place = self.folder.job(run).out
-        if place is None:
-            raise ValueError("a run of a sweep has a folder")
-        self.figures[run.name] = run_figures(place) if figures is None else figures
-        for publish in self.publishers:
-            publish(run.name, place)
-        self._ended(run, self.figures[run.name])
+    def _done(self, run: PlannedRun, figures: Figures) -> None:
+        self.figures[run.name] = figures
+        if run.folder is not None:
+            for publish in self.publishers:
+                publish(run.name, run.folder)
+        self._ended(run, figures)
 
-    def _fail(self, run: Run, reason: str) -> None:
+    def _fail(self, run: PlannedRun, reason: str) -> None:
         self.failed[run.name] = reason
         self._ended(run, None)
 
-    def _ended(self, run: Run, figures: Figures | None) -> None:
+    def _ended(self, run: PlannedRun, figures: Figures | None) -> None:
         self._rounds += run.config.rounds
         ended = len(self.figures) + len(self.failed)
         if self.on_run is not None:
@@ -190,3 +216,59 @@ class Playing:
     def _tell_rounds(self, done: int) -> None:
         if self.how.on_rounds is not None:
             self.how.on_rounds(done, max(done, self.total_rounds))
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The paths inside one sweep's folder."""
+
+    path: Path
+
+    @property
+    def search(self) -> Path:
+        """What a search has tried."""
+        return self.path / "search.sqlite"
+
+    @property
+    def runs(self) -> Path:
+        """Where every run has its folder."""
+        return self.path / "runs"
+
+    def refuse_others(self, sweep: SweepFile) -> None:
+        """A folder that holds something else is not touched."""
+        try:
+            if not self.path.exists():
+                return
+        except OSError as error:  # a name that no folder can have
+            raise RunFolderError(f"{self.path} cannot be a folder ({error.strerror}). Choose another --out.") from None
+        written = self.path / "sweep.yaml"
+        if written.is_file():
+            there = read_sweep(written)
+            if there.version != sweep.version:
+                raise RunFolderError(
+                    f"{self.path} belongs to another sweep file (version {there.version}, this one is "
+                    f"{sweep.version}). Choose another --out, or leave it out: every version has a folder of its own."
+                )
+        elif not self.path.is_dir() or any(entry.name != ".lock" for entry in self.path.iterdir()):
+            raise RunFolderError(f"{self.path} holds something that is no sweep. Choose another --out.")
+
+    @contextmanager
+    def claimed(self, sweep: SweepFile) -> Iterator[None]:
+        """The folder for oneself and for this sweep."""
+        self.refuse_others(sweep)
+        with locked_folder(self.path, "--out"):
+            self.refuse_others(sweep)
+            content = yaml.safe_dump(_spoken(sweep), sort_keys=False, allow_unicode=True)
+            write_atomically(self.path / "sweep.yaml", content.encode())
+            yield
+
+
+def default_folder(source: Path | str | Mapping[str, Any] | SweepFile, sweep: SweepFile) -> Path:
+    """Every version of a sweep file has a folder of its own, so that the same command goes on with it."""
+    stem = Path(source).stem if isinstance(source, str | Path) else "sweep"
+    return Path("runs") / f"{stem}-{sweep.version}"
+
+
+def _spoken(sweep: SweepFile) -> dict[str, Any]:
+    """What was said, without what was not."""
+    return {key: value for key, value in sweep.model_dump(mode="json", exclude_none=True).items() if value != {}}

@@ -68,12 +68,15 @@ def table(
     """A row for each point; `figures` are those of the runs that are done, by name."""
     metrics = [name for name in METRICS if with_test or name not in TEST_METRICS]
     rows = [_row(point, figures, metrics) for point in points]
-    front = pareto(rows, objectives)
+    front = pareto(rows, objectives, [point.world for point in points])
     return [{**row, "is_on_front": index in front} for index, row in enumerate(rows)]
 
 
-def pareto(rows: Sequence[Row], objectives: Sequence[str]) -> set[int]:
-    """Rows that no other one equals or beats at everything; of equals the first. What saw the test set has no part."""
+def pareto(rows: Sequence[Row], objectives: Sequence[str], worlds: Sequence[str] = ()) -> set[int]:
+    """Rows that no other one equals or beats at everything; of equals the first. What saw the test set has no part.
+
+    Only rows of the same one of `worlds`, if these are given, are held against each other.
+    """
     signed = {}
     for index, row in enumerate(rows):
         values = [(row[column], up) for column, up in (OBJECTIVES[name] for name in objectives)]
@@ -85,7 +88,7 @@ def pareto(rows: Sequence[Row], objectives: Sequence[str]) -> set[int]:
         return any(
             all(a >= b for a, b in zip(theirs, mine, strict=True)) and (theirs != mine or other < index)
             for other, theirs in signed.items()
-            if other != index
+            if other != index and (not worlds or worlds[other] == worlds[index])
         )
 
     return {index for index in signed if not is_beaten(index)}
@@ -120,15 +123,20 @@ def summary_document(sweep: SweepFile, rows: Sequence[Row], failed: Mapping[str,
     }
 
 
-def write_sweep_files(sweep: SweepFile, rows: Sequence[Row], failed: Mapping[str, str], folder: Path) -> None:
-    """Write all three; the picture only where there is something to see."""
+def write_sweep_files(
+    sweep: SweepFile, points: Sequence[Point], rows: Sequence[Row], failed: Mapping[str, str], folder: Path
+) -> None:
+    """Write summary.json, summary.csv and, where there is something to see, pareto.png."""
     document = json.dumps(summary_document(sweep, rows, failed), indent=2, ensure_ascii=False, default=str) + "\n"
     write_atomically(folder / "summary.json", document.encode())
     write_atomically(folder / "summary.csv", csv_text(rows).encode())
     x, y = axes_of(() if sweep.search is None else sweep.search.objectives)
-    fair = [row for row in rows if not row["leaks_test"] and row[x] is not None and row[y] is not None]
+    fair = [
+        index for index, row in enumerate(rows) if not row["leaks_test"] and row[x] is not None and row[y] is not None
+    ]
     if fair:
-        save(sweep_figure(fair, x, y), folder / "pareto.png")
+        picture = sweep_figure([rows[index] for index in fair], [points[index].world for index in fair], x, y)
+        save(picture, folder / "pareto.png")
 
 
 def axes_of(objectives: Sequence[str]) -> tuple[str, str]:

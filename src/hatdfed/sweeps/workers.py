@@ -60,9 +60,10 @@ class Ended:
 class Workers:
     """A pool of processes; whoever starts a task gets it back with its result and its seconds."""
 
-    def __init__(self, processes: int, device: str) -> None:
+    def __init__(self, processes: int, device: str, *own: Any) -> None:
+        """Every process gets a copy of `own`, which it keeps and hands to all its work."""
         refuse_in_unguarded_script()
-        self._limits = (processes, device)
+        self._limits = (processes, device, *own)
         self._all: list[_Worker] = []
 
     @property
@@ -76,7 +77,7 @@ class Workers:
         return sum(int(worker.counter.value) for worker in self._all if worker.is_busy)
 
     def start(self, task: Any, work: Callable[..., Any], *arguments: Any) -> None:
-        """Do `work(one_more, *arguments)` in a process; `one_more()` counts there."""
+        """Do `work(one_more, *own, *arguments)` in a process; `one_more()` counts there."""
         idle = next((worker for worker in self._all if not worker.is_busy), None)
         if idle is None:
             idle = _Worker(*self._limits)
@@ -126,13 +127,13 @@ class Workers:
 class _Worker:
     """One process, as its parent sees it."""
 
-    def __init__(self, processes: int, device: str) -> None:
+    def __init__(self, processes: int, device: str, *own: Any) -> None:
         # Spawned, not forked: neither torch's threads nor CUDA survive a fork.
         context = multiprocessing.get_context("spawn")
         self.counter: Any = context.RawValue("q", 0)  # no lock: a killed process would hold it for ever
         self._is_up: Any = context.RawValue("b", 0)  # whether it has read the script that started it
         self.line, theirs = context.Pipe()
-        given = (theirs, processes, device, self.counter, self._is_up)
+        given = (theirs, processes, device, self.counter, self._is_up, *own)
         self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()
         theirs.close()
@@ -177,7 +178,7 @@ def multi_process_service() -> bool:
     return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108
 
 
-def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any, is_up: Any) -> None:
+def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any, is_up: Any, *own: Any) -> None:
     """In the process: one task after another, until nobody is at the other end."""
     is_up.value = 1
     _prepare(processes, device)
@@ -192,7 +193,7 @@ def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any
             return
         answer: tuple[Any, Exception | None]
         try:
-            answer = (work(one_more, *arguments), None)
+            answer = (work(one_more, *own, *arguments), None)
         except Exception as error:  # noqa: BLE001 (it is the parent's to judge)
             error.add_note(f"In a worker process:\n{traceback.format_exc()}")
             answer = (None, error)

@@ -9,7 +9,7 @@ from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import resolve
-from hatdfed.sweeps.resume_state import prepare_to_resume
+from hatdfed.sweeps.catalogue import prepare_to_resume
 
 
 @pytest.mark.parametrize("every", [0, 1])

@@ -6,49 +6,26 @@ import numpy as np
 import pytest
 
 from hatdfed.runs.play import RunResult
-from hatdfed.runs.statistics import incomplete_beta, joules_to_reach, paired_difference, summarise_runs, t_quantile
+from hatdfed.runs.statistics import joules_to_reach, paired_difference, summarise_runs
 from hatdfed.runs.summary import summarise
 from hatdfed.setup.layers import resolve
 
 
 @pytest.mark.parametrize(
-    ("probability", "degrees", "expected"),
-    [
-        (0.975, 1, 12.7062),
-        (0.975, 2, 4.30265),
-        (0.975, 4, 2.77645),
-        (0.975, 9, 2.26216),
-        (0.975, 30, 2.04227),
-        (0.975, 1000, 1.96234),
-        (0.995, 3, 5.84091),
-        (0.025, 4, -2.77645),
-        (0.5, 7, 0.0),
-    ],
+    ("degrees", "quantile"),
+    [(1, 12.7062), (2, 4.30265), (4, 2.77645), (9, 2.26216), (30, 2.04227), (1000, 1.96234)],
 )
-def test_students_quantiles_are_those_of_the_tables(probability, degrees, expected):
-    assert t_quantile(probability, degrees) == pytest.approx(expected, rel=3e-6, abs=1e-9)
+def test_intervals_have_the_width_of_the_tables_of_students_t(degrees, quantile):
+    values = {seed: float(seed % 3) for seed in range(degrees + 1)}
+    difference = paired_difference(values, dict.fromkeys(values, 0.0))
+    half = quantile * np.std(list(values.values()), ddof=1) / math.sqrt(degrees + 1)
+    assert difference.high - difference.mean == pytest.approx(half, rel=3e-6)
+    assert difference.mean - difference.low == pytest.approx(half, rel=3e-6)
 
 
-def test_the_quantile_of_one_degree_is_that_of_cauchy():
-    for probability in (0.51, 0.6, 0.75, 0.975, 0.999):
-        assert t_quantile(probability, 1) == pytest.approx(math.tan(math.pi * (probability - 0.5)), rel=1e-11)
-
-
-@pytest.mark.parametrize(("probability", "degrees"), [(0.0, 3), (1.0, 3), (0.975, 0)])
-def test_a_quantile_that_does_not_exist_is_refused(probability, degrees):
-    with pytest.raises(ValueError, match="need 0 < probability"):
-        t_quantile(probability, degrees)
-
-
-def test_the_incomplete_beta_function_runs_from_0_to_1_and_has_its_symmetry():
-    assert incomplete_beta(2.0, 3.0, 0.0) == 0
-    assert incomplete_beta(2.0, 3.0, 1.0) == 1
-    assert incomplete_beta(1.0, 1.0, 0.3) == pytest.approx(0.3, rel=1e-14)
-    assert incomplete_beta(2.0, 3.0, 0.4) == pytest.approx(0.5248, rel=1e-12)  # 6x² − 8x³ + 3x⁴
-    x = np.linspace(0.01, 0.99, 50)
-    values = [incomplete_beta(0.7, 4.0, value) for value in x]
-    assert (np.diff(values) > 0).all()
-    np.testing.assert_allclose(values, [1 - incomplete_beta(4.0, 0.7, 1 - value) for value in x], rtol=1e-12)
+def test_the_interval_of_two_pairs_is_that_of_cauchy():
+    low, high = paired_difference({0: -1.0, 1: 1.0}, {0: 0.0, 1: 0.0})[1:3]
+    assert (low, high) == pytest.approx((-math.tan(math.pi * 0.475), math.tan(math.pi * 0.475)), rel=1e-12)
 
 
 def test_a_difference_has_the_interval_of_students_test():

@@ -1,10 +1,14 @@
 import pytest
 import torch
+from tests.small_runs import config
 
-from hatdfed.errors import WireError
-from hatdfed.server.codecs import CODECS, TopK
-from hatdfed.server.codecs.base import message_share, payload_bits
+from hatdfed.errors import ConfigError, WireError
+from hatdfed.fleets.stacked.merging import sent_models
+from hatdfed.runs.play import run
+from hatdfed.server.codecs import CODECS, codec_for
+from hatdfed.server.codecs.base import expect, message_share, payload_bits, sound
 from hatdfed.server.codecs.block_quantised import Int4, Int8
+from hatdfed.setup.layers import resolve
 
 MODEL = torch.tensor([0.0, 1.5, -2.25, 1e-4, 3e4])
 
@@ -165,48 +169,47 @@ def test_a_payload_without_its_plain_part_is_refused(codec):
         codec.decode({name: part for name, part in payload.items() if name != "plain"}, 2004)
 
 
-def test_only_what_has_changed_most_is_sent():
-    codec = TopK(share=0.25)
-    model = torch.arange(8.0)
-    first, known = codec.encode_for(model, None)
-    assert payload_bits(first) == 32 * 8
-    assert torch.equal(known, model)
-    changed = model.clone()
-    changed[2], changed[5], changed[7] = 100.0, -3.0, 7.5
-    payload, now = codec.encode_for(changed, known)
-    assert payload_bits(payload) == 64 * 2
-    assert sorted(payload["place"].tolist()) == [2, 5]
-    decoded = codec.decode_from(payload, known, 8)
-    assert torch.equal(decoded, now)
-    assert decoded.tolist() == [0, 1, 100, 3, 4, -3, 6, 7]
-    assert torch.equal(known, model)  # nobody's copy is changed in place
+class Halves:
+    """A codec of one's own, which takes one model at a time: every other number."""
+
+    def init(self, num_params):
+        return torch.zeros(0)
+
+    def encode(self, model, memory):
+        return {"even": model[::2].clone()}, memory
+
+    def decode(self, payload, num_params):
+        model = torch.zeros(num_params)
+        model[::2] = expect(payload, "even", torch.float32, ((num_params + 1) // 2,))
+        return sound(model)
 
 
-def test_what_was_passed_over_comes_later():
-    codec = TopK(share=0.2)
-    model, known = torch.rand(10), torch.zeros(10)
-    for _ in range(5):
-        _, known = codec.encode_for(model, known)
-    assert torch.equal(known, model)
+def test_a_codec_of_ones_own_gives_the_same_run_in_every_fleet(monkeypatch):
+    monkeypatch.setitem(CODECS._loaded, "halves", Halves())
+    by_fleet = [run(config(codec="halves", rounds=3), fleet=fleet, device="cpu") for fleet in ("mailbox", "stacked")]
+    mailbox, stacked = (result.summary for result in by_fleet)
+    assert mailbox["accuracy_by_server"] == pytest.approx(stacked["accuracy_by_server"], abs=1e-6)
+    assert mailbox["link_energy_mj"] == pytest.approx(stacked["link_energy_mj"])
+    assert {row["bits"] for row in by_fleet[0].ledger if row["cause"] == "link"} != set()
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"place": torch.tensor([0, 8], dtype=torch.int32), "value": torch.zeros(2)},
-        {"place": torch.tensor([-1, 0], dtype=torch.int32), "value": torch.zeros(2)},
-        {"place": torch.tensor([0], dtype=torch.int32), "value": torch.zeros(1)},
-        {"place": torch.tensor([0, 1]), "value": torch.zeros(2)},
-        {"place": torch.tensor([0, 1], dtype=torch.int32), "value": torch.tensor([0.0, torch.nan])},
-        {},
-    ],
-)
-def test_what_names_no_places_of_the_model_is_refused(payload):
-    with pytest.raises(WireError):
-        TopK(share=0.25).decode_from(payload, torch.zeros(8), 8)
+def test_a_message_that_such_a_codec_refuses_is_a_model_that_is_not_merged():
+    models = torch.stack([torch.ones(6), torch.full((6,), torch.inf)])
+    sent = sent_models(Halves(), models, [torch.zeros(0)] * 2)
+    assert torch.isfinite(sent.models).all(dim=1).tolist() == [True, False]
 
 
-def test_differences_mean_nothing_to_who_has_nothing():
-    payload, _ = TopK(share=0.25).encode_for(torch.rand(8), torch.zeros(8))
-    with pytest.raises(WireError):
-        TopK(share=0.25).decode_from(payload, None, 8)
+def test_a_codec_knows_the_tensors_of_its_model_where_it_asks_for_them():
+    assert codec_for("int8", (2000, 4)).plain == ((2000, 2004),)
+    assert codec_for("float16", (2000, 4)) is CODECS["float16"]
+
+
+@pytest.mark.parametrize("thing", [Halves, "int4", object()])
+def test_what_is_no_codec_is_refused(thing):
+    with pytest.raises(ConfigError, match="must be an object"):
+        CODECS.add("theirs", thing)
+
+
+def test_a_codec_that_was_removed_is_refused_with_what_to_use_instead():
+    with pytest.raises(ConfigError, match=r"^codec top-k was removed in version 0\.2: use int8 or int4, [^.]*\.$"):
+        resolve({"codec": "top-k"})

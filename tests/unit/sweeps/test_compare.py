@@ -17,8 +17,8 @@ from hatdfed.runs.play import play, run
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.methods import METHODS, Method
+from hatdfed.sweeps.catalogue import read_run
 from hatdfed.sweeps.compare import compare
-from hatdfed.sweeps.resume_state import read_run
 
 SMALL = {
     "dataset": "synthetic",
@@ -117,7 +117,7 @@ def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, m
     ("name", "what"), [("config.yaml", "a run"), ("run.sqlite", "a run"), ("sweep.yaml", "a sweep")]
 )
 def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path, monkeypatch, capfd, name, what):
-    monkeypatch.setattr("hatdfed.sweeps.compare.play_jobs", no_play)
+    monkeypatch.setattr("hatdfed.sweeps.executors.play_jobs", no_play)
     for file in (name, "results.json"):
         (tmp_path / file).write_text("mine")
     with pytest.raises(RunFolderError, match=f"already holds {what}"):

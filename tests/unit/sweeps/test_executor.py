@@ -9,7 +9,7 @@ from tests.small_runs import CPU, Told, config
 from hatdfed.errors import ConfigError
 from hatdfed.runs.play import Job, play
 from hatdfed.sweeps.batches import one_line
-from hatdfed.sweeps.executors.local import LocalExecutor
+from hatdfed.sweeps.executors import LocalExecutor
 from hatdfed.sweeps.retries import Attempts
 
 

@@ -8,11 +8,11 @@ import pytest
 import yaml
 from tests.unit.sweeps.small import SMALL
 
+from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.sweeps.file import read_sweep
-from hatdfed.sweeps.folder import SweepFolder, default_folder
 from hatdfed.sweeps.points import all_runs, points
-from hatdfed.sweeps.sweep import check_runs, size_of
+from hatdfed.sweeps.sweep import SweepFolder, default_folder, plan_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 RANGE = {"low": 0.1, "high": 0.5}
@@ -148,9 +148,9 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "sweeps").glob("*.yaml")), ids=lambda path: path.name)
 def test_example_files_can_be_played(path):
-    sweep = read_sweep(path)
-    check_runs(sweep, None)
-    assert size_of(sweep)[0] >= 20
+    plan = plan_sweep(path)
+    plan.check(LoadedDatasets())
+    assert plan.size[0] >= 20
 
 
 def test_the_files_of_the_page_can_be_read():

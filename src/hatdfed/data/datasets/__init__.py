@@ -15,7 +15,7 @@ from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.registry import Registry
 
-__all__ = ["DATASETS", "Dataset", "DatasetKind", "Images", "Progress", "dataset_kind", "load_dataset"]
+__all__ = ["DATASETS", "Dataset", "DatasetKind", "Images", "LoadedDatasets", "Progress", "dataset_kind", "load_dataset"]
 
 _KINDS = (
     DatasetKind(
@@ -77,6 +77,27 @@ def load_dataset(
     chosen = dict(options or {})
     _require_known_options(kind, chosen)
     return kind.load(data_dir, progress, **chosen)
+
+
+class LoadedDatasets:
+    """The data sets that a process has loaded: whoever shares this object loads none of them twice."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Dataset] = {}
+
+    def get(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        data_dir: Path | str | None = None,
+        progress: Progress | None = None,
+    ) -> Dataset:
+        """The data set called `name` with these options; `progress` is told if it has to be downloaded."""
+        key = repr([name, options, None if data_dir is None else str(data_dir)])
+        if key not in self._known:
+            where = None if data_dir is None else Path(data_dir)
+            self._known[key] = load_dataset(name, data_dir=where, progress=progress, options=options)
+        return self._known[key]
 
 
 def _require_known_options(kind: DatasetKind, options: Mapping[str, Any]) -> None:

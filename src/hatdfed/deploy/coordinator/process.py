@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import secrets
@@ -36,11 +35,12 @@ from hatdfed.deploy.identity.identity_store import IdentityStore
 from hatdfed.deploy.identity.join_server import JoinServer
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_CoordinationServicer_to_server, add_OperationServicer_to_server
 from hatdfed.deploy.transport.endpoints import Endpoints
-from hatdfed.errors import HatdfedError, RunFolderError, TroubleError
+from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, TroubleError
 from hatdfed.runs.records.database import RunDatabase
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.summary import outcome_notes, summarise
 from hatdfed.setup.config import Config
+from hatdfed.setup.run_identity import continued, is_resume_digest, resume_difference, resume_digest
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
 _FINAL_SECONDS = 60.0
@@ -67,13 +67,15 @@ class CoordinatorProcess:
     """One coordinator; `serve` plays the run."""
 
     def __init__(self, config: Config, settings: DeploySettings, hosting: Hosting) -> None:
+        self.folder = _run_folder(hosting.folder, config)
+        there = _settings_there(self.folder)
+        config = config if there is None else continued(there, config)
         self._config = config
         self._settings = settings
         self._hosting = hosting
-        self.folder = _run_folder(hosting.folder, config)
         self._journal = Journal(hosting.folder / "journal.sqlite")
         try:
-            run_id, epoch = _opened(self._journal, config)
+            run_id, epoch = _opened(self._journal, config, there)
             self.folder.write_config(config)  # the number of rounds may be another than at the start before
         except BaseException:
             self._journal.close()
@@ -252,15 +254,21 @@ def _run_folder(path: Path, config: Config) -> RunFolder:
     return RunFolder.create(path, config)
 
 
-def _opened(journal: Journal, config: Config) -> tuple[str, int]:
+def _settings_there(folder: RunFolder) -> Config | None:
+    """The settings of the start before; None where they cannot be read, and the journal alone knows its run."""
+    try:
+        return folder.config()
+    except ConfigError:
+        return None
+
+
+def _opened(journal: Journal, config: Config, there: Config | None) -> tuple[str, int]:
     """The run's name and which start of it this is; other settings than those of the first start are refused."""
-    settings = config.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"})
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     known = journal.fact("settings")
-    if known not in (None, digest):
-        raise RunFolderError(
-            f"{journal.path.parent} holds a run with other settings. Give back the old ones, or choose another --state."
-        )
+    difference = None if there is None else resume_difference(there, config)
+    if difference is not None or not (known is None or is_resume_digest(known, config)):
+        what = "holds a run with other settings" if difference is None else f"holds a run that {difference}"
+        raise RunFolderError(f"{journal.path.parent} {what}. Give back the old settings, or choose another --state.")
     if config.rounds < (played := journal.next_round()):
         raise RunFolderError(
             f"{journal.path.parent} has {played} rounds already, but rounds is {config.rounds}. Set rounds to {played} "
@@ -268,6 +276,6 @@ def _opened(journal: Journal, config: Config) -> tuple[str, int]:
         )
     run_id = journal.fact("run") or secrets.token_hex(8)
     epoch = (journal.fact("epoch") or 0) + 1
-    for name, value in (("settings", digest), ("run", run_id), ("epoch", epoch)):
+    for name, value in (("settings", known or resume_digest(config)), ("run", run_id), ("epoch", epoch)):
         journal.state_fact(name, value)
     return run_id, epoch

@@ -30,7 +30,7 @@ from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, Ru
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.server.learner import Learner
-from hatdfed.setup.build.program import make_program
+from hatdfed.setup.build.program import make_learner
 from hatdfed.setup.build.world import make_pools
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import read_config
@@ -67,7 +67,7 @@ class Exporter:
             "mean": json.dumps(list(dataset.mean)),  # of pixels / 255: what is to be subtracted
             "std": json.dumps(list(dataset.std)),  # and divided by
         }
-        return cls(make_program(config, dataset).learner, images, about)
+        return cls(make_learner(config, dataset), images, about)
 
     def write(self, model: StoredModel, path: Path) -> float:
         """Write the file that `path` ends in; the largest difference of its answers to the model's own."""

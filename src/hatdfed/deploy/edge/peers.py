@@ -112,12 +112,10 @@ class PeerService(PeerServicer):
 
 async def believed(exchange: RoundMailbox, data: Buffer, t: int, sender: int) -> Received:
     """The model behind the bytes, checked off the event loop; raises `WireError` for what is refused."""
-    program, server = exchange.program, exchange.server
-    known = None if server is None else server.known_of.get(sender)
-    num_params = program.learner.num_params
+    codec, num_params = exchange.program.codec, exchange.program.learner.num_params
     try:
         return await asyncio.to_thread(
-            accept, data, exchange.mark, t=t, sender=sender, codec=program.codec, num_params=num_params, known=known
+            accept, data, exchange.mark, t=t, sender=sender, codec=codec, num_params=num_params
         )
     except (TypeError, ValueError, KeyError, RuntimeError) as error:  # whatever else strangers think of
         raise WireError("not-a-message", f"A message cannot be read ({type(error).__name__}).") from None

@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.transport.frames import MOST_SENDS, frames
 from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Inbox
-from hatdfed.server.codecs import LinkCodec
 from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.exchange import MessageContext, Received, make_inbox, pack_offer_parts
 from hatdfed.server.message import Buffer
@@ -53,15 +51,13 @@ class RoundMailbox:
         self.program = program
         self.mark = MessageContext(run, codec)
         self.order: pb.RoundOrder | None = None
-        self.server: ServerState | None = None  # as of the last merge, and then as of this round's training
         self.refused: Counter[str] = Counter()
         self.mailbox: dict[int, Received] = {}
         self.sent: dict[int, pb.Sent] = {}
         self.until = 0.0  # when the round ends, on the monotonic clock
-        self._known: dict[int, Tensor | None] = {}  # what receivers have of us, once they say so; for codecs by link
         self._offer: Offer | None = None
-        self._packed: dict[int, list[Buffer]] = {}
-        self._packing = asyncio.Lock()  # so that what goes to all is packed once
+        self._packed: list[Buffer] = []  # the message of this round, once somebody has asked for it
+        self._packing = asyncio.Lock()  # so that it is packed once
         self._excuses: dict[int, set[int]] = {}  # by round: one may come before its round begins here
         self._silent: dict[int, set[int]] = {}  # by round: who is there and will not call this edge any more
         self._given_up: set[int] = set()  # whom this edge calls no more in this round
@@ -70,29 +66,29 @@ class RoundMailbox:
         self._came_early = 0
         self._models = torch.empty(0)  # [1 + senders, P] the own one first, then what came
 
-    async def begin(self, order: pb.RoundOrder, server: ServerState) -> None:
+    async def begin(self, order: pb.RoundOrder) -> None:
         """A new round: from now on its models are taken."""
         async with self._changed:
-            self.order, self.server, self._is_closed = order, server, False
+            self.order, self._is_closed = order, False
             self.until = time.monotonic() + order.seconds
-            self.mailbox, self.sent, self._known = {}, {}, {}
+            self.mailbox, self.sent = {}, {}
             self._excuses = {t: peers for t, peers in self._excuses.items() if t >= order.round}
             self._silent = {t: peers for t, peers in self._silent.items() if t >= order.round}
             self._given_up = set()
-            self._offer, self._packed, self._came_early = None, {}, 0
+            self._offer, self._packed, self._came_early = None, [], 0
             self._changed.notify_all()
 
-    async def offer(self, server: ServerState, offer: Offer) -> None:
+    async def offer(self, offer: Offer) -> None:
         """The own model is trained: from now on it can be had."""
         async with self._changed:
-            self.server, self._offer = server, offer
+            self._offer = offer
             self._changed.notify_all()
 
     async def close(self) -> None:
         """Nothing more is taken for this round; who waits for it need not."""
         async with self._changed:
-            self._is_closed, self._packed = True, {}
-            self._offer = self.server = None  # nobody needs them any more, and each may be a whole model
+            self._is_closed, self._packed = True, []
+            self._offer = None  # nobody needs it any more, and it may be a whole model
             self._changed.notify_all()
 
     async def excuse(self, t: int, peers: Iterable[int], silent: Iterable[int] = ()) -> None:
@@ -168,21 +164,16 @@ class RoundMailbox:
     async def message_for(self, receiver: int, t: int, until: float) -> Outgoing:
         """The bytes for one receiver, once the model is trained."""
         await self._wait(lambda: self._is_closed or self._offer is not None, until)
-        offer, server = self._offer, self.server
-        if not self._is_open(t) or offer is None or server is None:
+        offer = self._offer
+        if not self._is_open(t) or offer is None:
             raise WireError("late", f"The model of round {t} is not to be had any more.")
-        addressed, known = self.program.address(server, offer, receiver)
-        key = -1 if addressed is offer else receiver  # most codecs send the same to everybody
         async with self._packing:
-            parts = self._packed.get(key)
-            if parts is None:
-                parts = await asyncio.to_thread(pack_offer_parts, addressed, self.mark, t=t, sender=self.index)
+            parts = self._packed or await asyncio.to_thread(pack_offer_parts, offer, self.mark, t=t, sender=self.index)
             if not self._is_open(t):
                 raise WireError("late", f"Round {t} has ended here.")
-            self._packed[key] = parts
-        self._known[receiver] = known
+            self._packed = parts
         sent = self.sent.setdefault(receiver, pb.Sent(receiver=receiver))
-        share = payload_bits(addressed.payload) / (32 * self.program.learner.num_params)
+        share = payload_bits(offer.payload) / (32 * self.program.learner.num_params)
         if sent.share > (MOST_SENDS - 1) * share * (1 + 1e-9):  # what is left is not enough for a whole one
             raise WireError("spent", f"The model of round {t} was sent to server {receiver} too often.")
         return Outgoing(parts, sum(map(len, parts)), share, sent)
@@ -221,13 +212,6 @@ class RoundMailbox:
                 self.sent[receiver].delivered = True
             self._changed.notify_all()
 
-    def remembered(self, server: ServerState) -> ServerState:
-        """Both ends of a link remember what has arrived, for codecs that send differences."""
-        by = {r: known for r, known in self._known.items() if known is not None and self.sent[r].delivered}
-        by_link = isinstance(self.program.codec, LinkCodec)
-        of = {s: mail.model for s, mail in self.mailbox.items()} if by_link else {}
-        return server._replace(known_by={**server.known_by, **by}, known_of={**server.known_of, **of})
-
     def make_room(self, server: ServerState) -> ServerState:
         """The same server, whose model is the first row of the tensor that will be merged."""
         senders = 0 if self.order is None else len(self.order.senders)
@@ -245,7 +229,7 @@ class RoundMailbox:
 
     def forget(self) -> None:
         """The round is merged: its models need not wait for the next to begin."""
-        self.mailbox, self._known = {}, {}
+        self.mailbox = {}
 
     def mixing(self) -> NDArray[np.float64] | None:
         """The plan's weights as a row, if it has any."""

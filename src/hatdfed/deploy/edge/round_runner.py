@@ -57,7 +57,7 @@ class RoundRunner:
         """One round; the outcome is committed before it is told."""
         t, until = order.round, time.monotonic() + _EXCHANGE_SHARE * order.seconds
         exchange, program = self._exchange, self._program
-        await exchange.begin(order, self.server)
+        await exchange.begin(order)
         self.doing = f"training for round {t}"
         work: Work = await self.off_loop(self._source.work, t)
         try:
@@ -67,12 +67,12 @@ class RoundRunner:
             self._worker.submit(tidy_freed_memory)
             failpoint("trained")
             server, offer = await self.off_loop(program.offer, server, work, len(order.receivers))
-            await exchange.offer(server, offer)
+            await exchange.offer(offer)
             self.doing = f"exchanging models of round {t}"
             await self._exchange_models(order, until)
             self.doing = f"merging round {t}"
             self._worker.submit(tidy_freed_memory)
-            server = exchange.remembered(program.take_back(server, offer, exchange.failed_sends))
+            server = program.take_back(server, offer, exchange.failed_sends)
             inbox = await self.off_loop(exchange.inbox, server, offer)
             del offer
             server, verdict = await self.off_loop(program.merge, server, inbox, work)

@@ -70,7 +70,9 @@ class Shard:
 
     def __init__(self, member: RunServers, execution: Execution, first: int) -> None:
         if not isinstance(member.program.codec, ManyAtOnce):
-            raise ConfigError("This codec writes a letter for every receiver, so the run cannot be cut into shards.")
+            raise ConfigError(
+                "This codec encodes one model at a time, so the run cannot be cut into shards. Use --fleet stacked."
+            )
         self._stack = StackedFleet([member], execution)
         self._run = RunView(self._stack, 0)
         self._first = first

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.errors import WireError
 from hatdfed.fleets.stacked.inboxes import InboxTable
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe
-from hatdfed.server.codecs.base import Codec, ManyAtOnce, Memory, Plain, payload_bits
+from hatdfed.server.codecs.base import Codec, ManyAtOnce, Memory, Payload, Plain, payload_bits
 
 _CODED_AT_ONCE = 16  # models; meanwhile a codec takes several times their memory
 
@@ -37,9 +38,17 @@ def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sen
         parts = [_coded(codec, models[at : at + _CODED_AT_ONCE], memories[at : at + _CODED_AT_ONCE]) for at in starts]
         return parts[0] if len(parts) == 1 else Sent(torch.cat([part.models for part in parts]), *_joined(parts))
     encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
-    decoded = [codec.decode(payload, models.shape[1]).to(models.device) for payload, _ in encoded]
+    decoded = [_decoded(codec, payload, models.shape[1]).to(models.device) for payload, _ in encoded]
     compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]
     return Sent(torch.stack(decoded), [memory for _, memory in encoded], compression)
+
+
+def _decoded(codec: Codec, payload: Payload, num_params: int) -> Tensor:
+    """What a receiver sees; where it would refuse the message, a model that is not finite, which is not merged."""
+    try:
+        return codec.decode(payload, num_params)
+    except WireError:
+        return torch.full((num_params,), torch.nan)
 
 
 def _coded(codec: ManyAtOnce, models: Tensor, memories: Sequence[Memory]) -> Sent:

@@ -17,7 +17,6 @@ from torch import Tensor
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.fleets.kernels.stages import StageKernels
 from hatdfed.fleets.stacked.learner import Images, Models, StackedLearner
-from hatdfed.server.codecs import LinkCodec
 from hatdfed.server.codecs.base import Memory
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch, PooledSource
@@ -66,8 +65,6 @@ class Rows:
         pool, learner = members[0].sources[0].pool, members[0].program.learner
         if any(source.pool is not pool for member in members for source in member.sources):
             raise ValueError("all runs of a stacked fleet must share one pool of images")
-        if any(isinstance(member.program.codec, LinkCodec) for member in members):
-            raise ValueError("a codec that sends something else to every receiver needs mailboxes")
         channels, height, width = pool.x.shape[1:]
         self.learner = StackedLearner(learner, (channels, height, width), execution.device, execution.kernels)
         self.pool = self.images(pool)

@@ -8,7 +8,7 @@ memory stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -32,6 +32,14 @@ class Codec(Protocol):
 
     def decode(self, payload: Payload, num_params: int) -> Tensor:
         """The model [P] that a receiver sees; refuses what is not one."""
+
+
+@runtime_checkable
+class FittedCodec(Codec, Protocol):
+    """A codec that wants to know which numbers of a model belong to one tensor."""
+
+    def fitted(self, sizes: Sequence[int]) -> Codec:
+        """The codec for a model of tensors of these sizes, in their order."""
 
 
 @runtime_checkable

@@ -8,7 +8,6 @@ import torch
 
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.fleets.kernels.blueprint import ImageShape, NotStackableError, read_blueprint
-from hatdfed.server.codecs import LinkCodec
 from hatdfed.server.program import EdgeProgram
 
 FLEETS = ("auto", "stacked", "mailbox", "sharded")
@@ -42,15 +41,13 @@ class Placement:
 
 
 def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) -> Placement:
-    """Without `auto`: the stacked fleet where network and codec allow it, the GPU where there is one."""
+    """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
     device = "cpu" if asked.fleet == "sharded" and asked.device == "auto" else device_of(asked)
     if asked.fleet == "mailbox":
         if device == "cuda":
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
         return Placement("mailbox", "cpu")
     try:
-        if isinstance(program.codec, LinkCodec):
-            raise NotStackableError("its codec sends something else to every receiver")
         read_blueprint(program.learner.module, image)
     except NotStackableError as reason:
         if asked.fleet == "auto" and asked.device != "cuda":

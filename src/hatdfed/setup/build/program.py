@@ -50,7 +50,7 @@ def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
 def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
     """One server's program."""
     require_one_of("codec", config.codec, CODECS)
-    learner = _learner(config, dataset)
+    learner = make_learner(config, dataset)
     return EdgeProgram(
         learner=learner,
         aggregator=build_component("aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share),
@@ -80,7 +80,8 @@ def initial_seed(config: Config, server: int) -> int:
     return torch_seed(config.seed, "initial-model", 0 if config.common_init else server)
 
 
-def _learner(config: Config, dataset: Dataset) -> Learner:
+def make_learner(config: Config, dataset: Dataset) -> Learner:
+    """What trains and measures one server's models."""
     _, channels, height, width = dataset.train.pixels.shape
     maker = partial(find_network(config.network), (channels, height, width), dataset.num_classes)
     settings = config.learner

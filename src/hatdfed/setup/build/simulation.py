@@ -19,13 +19,13 @@ from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.fleets.stacked.run_view import RunView
-from hatdfed.server.codecs import CODECS, LinkCodec
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch
 from hatdfed.setup.build.placement import Placement, chosen_placement
 from hatdfed.setup.build.program import initial_seed, make_actors, make_program
-from hatdfed.setup.build.world import WORLD_SETTINGS, Pools, World, make_pools, make_world
+from hatdfed.setup.build.world import Pools, World, make_pools, make_world
 from hatdfed.setup.config import Config
+from hatdfed.setup.run_identity import sources_key
 
 
 class Simulation(NamedTuple):
@@ -62,13 +62,6 @@ class _Parts(NamedTuple):
     program: EdgeProgram
     world: World
     seeds: list[int]
-
-
-def network_key(config: Config) -> str:
-    """Runs that agree in this can be in one stacked fleet, or are all for mailboxes."""
-    by_link = isinstance(CODECS.get(config.codec), LinkCodec)
-    learner = config.learner.model_copy(update={"cool_down": 0.0})  # every run of a fleet has its own pace
-    return repr([config.dataset, config.dataset_options, config.network, learner, by_link])
 
 
 def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:
@@ -111,7 +104,7 @@ def _parts(configs: Sequence[Config], dataset: Dataset, pools: Pools) -> list[_P
     worlds: dict[str, World] = {}
     parts = []
     for config in configs:
-        key = repr([getattr(config, name) for name in WORLD_SETTINGS])
+        key = sources_key(config)
         if key not in worlds:
             worlds[key] = make_world(config, dataset, pools)
         seeds = [initial_seed(config, server) for server in range(config.servers)]

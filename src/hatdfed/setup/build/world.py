@@ -31,14 +31,6 @@ class World(NamedTuple):
     label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
 
 
-# Settings that a world depends on: two runs that agree in them share its objects.
-WORLD_SETTINGS = (
-    "seed", "servers", "label_concentration", "device_online_probability", "devices", "images_per_server",
-    "samples_per_round", "churn", "label_groups", "split", "disjoint", "validation_images", "feedback", "local_passes",
-    "batch_size", "probe_size", "probe_top_up",
-)  # fmt: skip
-
-
 def make_pools(dataset: Dataset) -> Pools:
     """Standardised images as tensors."""
     return Pools(*(_batch(dataset, images) for images in (dataset.train, dataset.validation, dataset.test)))

@@ -1,19 +1,59 @@
-"""Executors by name; the one that needs Ray is imported only where it is asked for."""
+"""Who plays the runs of a sweep: processes on this machine, or tasks on a Ray cluster (`executors.ray`)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 from hatdfed.errors import ConfigError, MissingDependencyError, require_one_of
-from hatdfed.sweeps.executors.local import Executor, LocalExecutor
+from hatdfed.runs.play import Job
+from hatdfed.sweeps.batches import OnDone, OnFailed, PlayOptions, default_processes, play_jobs
 from hatdfed.sweeps.retries import RETRIES
 
 EXECUTORS = ("local", "ray")
 
 
+class Executor(Protocol):
+    """Plays jobs and tells about each; the caller neither knows nor cares where.
+
+    What every executor promises:
+
+    - Jobs are put together into batches of compatible runs (`batches.make_batches`) and each batch is one task.
+    - `done(index, kept)` is told in the caller's thread as runs end; `kept` is `how.keep(result)`, or the result. By
+      then the job's folder (`job.out`), if it has one, is complete on the caller's machine, results.json and all.
+    - A batch that dies or raises is tried again as `retries.Attempts` says; the rest goes on. A run that is given up
+      is told by `failed(index, reason)`, exactly once and never after `done`; where `failed` is None, the error ends
+      everything instead. `batches.BatchScheduler` keeps these books.
+    - A folder that is half played is looked at again before every try (`catalogue.prepare_to_resume`).
+    - `how.on_rounds` is told how many rounds all runs have played and will have played; it never goes back.
+    - A KeyboardInterrupt passes through, after every process or task that was started has been stopped.
+    """
+
+    def play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed | None) -> None:
+        """Play all of them; returns when each has been told to be done or failed."""
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Processes on this machine; the number of them by the cores or the GPU, unless it is given.
+
+    A single process is this one: then what kills it ends the sweep, which can be started again.
+    """
+
+    processes: int | None = None
+    retries: int = RETRIES
+
+    def play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed | None) -> None:
+        """Play all of them."""
+        servers = sum(job.config.servers for job in jobs.values())
+        processes = self.processes or default_processes(how.placement, servers)
+        play_jobs(jobs, processes, how, done, failed, retries=self.retries)
+
+
 def make_executor(name: str = "local", *, jobs: int | None = None, retries: int = RETRIES, **ray: Any) -> Executor:
-    """`ray` are the settings of a cluster: address, cpus_per_batch, gpus_per_batch; those that are None are not set."""
+    """The executor called `name`; `ray` are the settings of a cluster: address, cpus_per_batch, gpus_per_batch."""
     require_one_of("--executor", name, EXECUTORS)
     given = {key: value for key, value in ray.items() if value is not None}
     if name == "local":
@@ -25,7 +65,7 @@ def make_executor(name: str = "local", *, jobs: int | None = None, retries: int 
         raise ConfigError("--jobs counts processes of this machine. With --executor ray, use --cpus-per-batch.")
     if find_spec("ray") is None:
         raise MissingDependencyError("--executor ray needs Ray, which is not installed: pip install 'hatdfed[ray]'.")
-    from hatdfed.sweeps.executors.ray import RayExecutor
+    from hatdfed.sweeps.executors.ray import RayExecutor  # imported only where it is asked for
 
     executor: Executor = RayExecutor(retries=retries, **given)
     return executor

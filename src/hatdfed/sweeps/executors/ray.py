@@ -1,8 +1,8 @@
-"""Plays the batches of a sweep as Ray tasks, on one machine or many (`hatdfed.sweeps.executors.local.Executor`).
+"""Plays the batches of a sweep as Ray tasks, on one machine or many (`hatdfed.sweeps.executors.Executor`).
 
 One task a batch. Runs come back as plain bytes and are written to their folders here, so machines share no disk and a
 run is in its folder once, however often it was begun. Ray is not asked to try anything again: a batch that is lost with
-its machine comes back through the same books as one that dies in a process (`batches.Game`).
+its machine comes back through the same books as one that dies in a process (`batches.BatchScheduler`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hatdfed.sweeps.batches import (
     make_batches,
     one_line,
 )
+from hatdfed.sweeps.catalogue import read_run
 from hatdfed.sweeps.executors.ray_task import Order, play_order
 from hatdfed.sweeps.executors.run_archive import deliver, pack
-from hatdfed.sweeps.resume_state import read_run
 from hatdfed.sweeps.retries import RETRIES
 from hatdfed.version import __version__
 
@@ -49,7 +49,7 @@ class RayExecutor:
     gpus_per_batch: float = 0.0
     retries: int = RETRIES
 
-    def play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed) -> None:
+    def play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed | None) -> None:
         """Play all of them."""
         if not jobs:
             return

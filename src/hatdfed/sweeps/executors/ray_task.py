@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.runs.play import Job
 from hatdfed.runs.recorder import RunResult
 from hatdfed.setup.build.placement import Placement
@@ -22,6 +23,7 @@ from hatdfed.sweeps.workers import GPU_MEMORY_SHARE
 from hatdfed.version import __version__
 
 TELL_SECONDS = 0.5  # between two words about how many rounds have been played
+_DATASETS = LoadedDatasets()  # Ray gives one process many tasks and no place to keep what they have in common
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class _Player(threading.Thread):
             on_note=lambda sentence: self._words.put(("note", sentence)),
             keep=_nothing,
         )
-        play_there(self._one_more, jobs, how)
+        play_there(self._one_more, _DATASETS, jobs, how)
         return folders
 
     def _one_more(self) -> None:

@@ -18,7 +18,7 @@ from hatdfed.runs.play import Job
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.reading import reading
-from hatdfed.sweeps.resume_state import is_finished
+from hatdfed.sweeps.catalogue import is_finished
 
 Parcel = Mapping[str, bytes]  # the files of one run folder, by name
 
