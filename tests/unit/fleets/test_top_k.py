@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from tests.alone import run_alone
 
-from hatdfed.core import loop
 from hatdfed.core.energy.ledger import Cause
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
@@ -31,15 +31,15 @@ def fleet_of(config, **how):
     coordinator, program = make_actors(config, DATASET)
     program = dataclasses.replace(program, codec=TopK(share=0.1))
     seeds = [initial_seed(config, server) for server in range(config.servers)]
-    sources = make_world(config, DATASET, make_pools(DATASET)).sources
+    world = make_world(config, DATASET, make_pools(DATASET))
     return coordinator, MailboxFleet(
-        program, sources, coordinator.prices, initial_seeds=seeds, codec_name="top-k", **how
+        program, world.sources, coordinator.prices, world.test, initial_seeds=seeds, codec_name="top-k", **how
     )
 
 
 def played(coordinator, fleet, rounds=6, state=None):
     records = []
-    state = loop.run(coordinator, fleet, rounds=rounds, sinks=[lambda _, record: records.append(record)], state=state)
+    state = run_alone(coordinator, fleet, rounds=rounds, sinks=[lambda _, record: records.append(record)], state=state)
     return state, records
 
 
@@ -99,7 +99,7 @@ def test_it_runs_with_mailboxes_and_says_why_not_otherwise():
 def test_it_shares_no_batch_with_codecs_that_can_be_stacked():
     assert network_key(config()) != network_key(config(codec="float32"))
     coordinator, program = make_actors(config(), DATASET)
-    sources = make_world(config(), DATASET, make_pools(DATASET)).sources
-    member = RunServers(program, sources, coordinator.prices, [0, 1, 2, 3])
+    world = make_world(config(), DATASET, make_pools(DATASET))
+    member = RunServers(program, world.sources, coordinator.prices, [0, 1, 2, 3], world.test)
     with pytest.raises(ValueError, match="needs mailboxes"):
         Rows([member], Execution(torch.device("cpu"), 4))
