@@ -13,6 +13,7 @@ import torch
 
 from hatdfed.core import loop
 from hatdfed.data.datasets import load_dataset
+from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.learner import Images
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.runs.records.folder import environment
@@ -54,14 +55,16 @@ def main() -> None:
     dataset = load_dataset("fashion-mnist", data_dir=arguments.data_dir)
     config = resolve({"method": "hat-dfed", "dataset": "fashion-mnist", "servers": SERVERS, "rounds": ROUNDS})
     batch = make_batch([config], dataset, Placement("stacked", "cuda"), names=["half"])
-    (simulation,) = batch.simulations
-    loop.run(simulation.coordinator, simulation.fleet, rounds=ROUNDS)
-    rows = batch.stack.rows
+    (coordinator,), fleets = batch.coordinators, batch.fleets
+    assert isinstance(fleets, StackedFleet)
+    start = coordinator.start(fleets.fleets[0].validation_accuracy())
+    loop.run([loop.RunInPlay(coordinator, start, ROUNDS)], fleets)
+    rows = fleets.rows
     result = {
         "machine": {"name": torch.cuda.get_device_name(), **environment()},
         "servers": SERVERS,
         "rounds": ROUNDS,
-        "test": compared(rows, rows.images(simulation.test)),
+        "test": compared(rows, rows.images(rows.members[0].test.data)),
         "validation": compared(rows, rows.validation[0]),
     }
     print(json.dumps({key: result[key] for key in ("test", "validation")}))

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from hatdfed.core import loop
+from hatdfed.core.fleet import SeparateFleets
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.sharded.fleet import ShardedFleet
 from hatdfed.fleets.sharded.orders import even_bounds
@@ -28,6 +29,7 @@ from hatdfed.runs.records.folder import environment
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.ray_shards import RayShards
 from hatdfed.setup.build.simulation import make_batch
+from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve
 
@@ -48,11 +50,11 @@ def measure(config: Config, shards: int) -> tuple[dict[str, Any], list[Any]]:
     """A row of the table, and what every way must agree in."""
     dataset = load_dataset("synthetic", options=IMAGES)
     batch = make_batch([config], dataset, Placement("stacked", "cpu"), names=["benchmark"])
-    coordinator, fleet = batch.simulations[0].coordinator, batch.simulations[0].fleet
+    coordinator, fleet = batch.simulations[0]
     began, carrier = time.perf_counter(), None
     if shards:
         carrier = RayShards(config, dataset, even_bounds(config.servers, shards), "cpu", None)
-        fleet = ShardedFleet(carrier, coordinator.prices)
+        fleet = ShardedFleet(carrier, coordinator.prices, make_world(config, dataset, make_pools(dataset)).test)
     started, ends, posted, played = time.perf_counter(), [], [], []
 
     def watch(_: Any, record: Any) -> None:
@@ -61,7 +63,8 @@ def measure(config: Config, shards: int) -> tuple[dict[str, Any], list[Any]]:
         played.append((record.draw.topology, sum(row.joules for row in record.report.energy)))
 
     try:
-        loop.run(coordinator, fleet, rounds=config.rounds, sinks=[watch])
+        start = coordinator.start(fleet.validation_accuracy())
+        loop.run([loop.RunInPlay(coordinator, start, config.rounds, [watch])], SeparateFleets(fleet))
         memory = [] if carrier is None else carrier.memory()
     finally:
         if carrier is not None:

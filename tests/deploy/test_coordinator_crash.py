@@ -5,12 +5,11 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from tests.alone import mailbox_simulation, run_alone
 from tests.deploy.deployment import settings
 from tests.deploy.processes import KILLED, Processes, ended
 
-from hatdfed.core.loop import run
 from hatdfed.data.datasets import load_dataset
-from hatdfed.setup.build.simulation import make_simulation
 
 POINTS = [
     "before-plan-commit",
@@ -27,9 +26,9 @@ POINTS = [
 
 def undisturbed(config):
     """Links of every round as the simulation draws them, and the models of the last."""
-    simulation = make_simulation(config, load_dataset(config.dataset, options=config.dataset_options))
+    simulation = mailbox_simulation(config, load_dataset(config.dataset, options=config.dataset_options))
     links = []
-    run(
+    run_alone(
         simulation.coordinator,
         simulation.fleet,
         rounds=config.rounds,

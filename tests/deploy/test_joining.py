@@ -131,9 +131,7 @@ async def away_for_a_while(folder):
 
 def weights_of(deployment):
     journal = deployment.process._journal
-    like = DurableCoordinator(
-        deployment.config, deployment.process.station.manifest, journal, lambda: None, lambda record: None
-    ).restored()
+    like = DurableCoordinator(deployment.config, deployment.process.station.manifest, journal, lambda: None).restored()
     return like.policy.log_weights
 
 

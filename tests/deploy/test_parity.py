@@ -2,21 +2,20 @@
 
 import pytest
 import torch
+from tests.alone import mailbox_simulation, run_alone
 from tests.deploy.deployment import Deployment, settings
 
-from hatdfed.core.loop import run
 from hatdfed.data.datasets import load_dataset
-from hatdfed.setup.build.simulation import make_simulation
 
 TOLERANCE = 1e-5
 
 
 def simulated(config):
     """Links of every round, and the models of the last."""
-    simulation = make_simulation(config, load_dataset(config.dataset, options=config.dataset_options))
+    simulation = mailbox_simulation(config, load_dataset(config.dataset, options=config.dataset_options))
     links = []
     keep = lambda state, record: links.append(record.draw.topology.links.tolist())  # noqa: E731
-    run(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=[keep])
+    run_alone(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=[keep])
     return links, simulation.fleet.models
 
 

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.alone import mailbox_simulation, run_alone
 
 from hatdfed import resume, run
 from hatdfed.cli.app import app
-from hatdfed.core import loop
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.links import Topology
 from hatdfed.core.round import RoundReport
@@ -17,7 +17,8 @@ from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.ray_shards import make_shard
-from hatdfed.setup.build.simulation import make_batch, make_simulation
+from hatdfed.setup.build.simulation import make_batch
+from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed.setup.layers import collect_notes, config_budget, resolve
 from hatdfed.setup.run_identity import resume_digest
 
@@ -34,11 +35,11 @@ def records_of(config, fleet):
     kept = []
     sink = [lambda state, record: kept.append(record)]
     if fleet == "mailbox":
-        simulation = make_simulation(config, DATASET)
-        loop.run(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=sink)
+        simulation = mailbox_simulation(config, DATASET)
+        run_alone(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=sink)
     else:
         simulation = make_batch([config], DATASET, Placement("stacked", "cpu"), names=[""]).simulations[0]
-        loop.run(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=sink)
+        run_alone(simulation.coordinator, simulation.fleet, rounds=config.rounds, sinks=sink)
     return kept, simulation.fleet.models
 
 
@@ -169,8 +170,8 @@ def test_a_fleet_in_shards_plays_the_same_rounds():
     coordinator, _ = make_actors(config, DATASET)
     shards = LocalShards([make_shard(config, DATASET, *ends, "cpu") for ends in pairwise(bounds)], bounds)
     kept = []
-    fleet = ShardedFleet(shards, coordinator.prices)
-    loop.run(coordinator, fleet, rounds=4, sinks=[lambda state, record: kept.append(record)])
+    fleet = ShardedFleet(shards, coordinator.prices, make_world(config, DATASET, make_pools(DATASET)).test)
+    run_alone(coordinator, fleet, rounds=4, sinks=[lambda state, record: kept.append(record)])
     for one, other in zip(records_of(config, "stacked")[0], kept, strict=True):
         assert one.draw.topology == other.draw.topology
         assert one.report.energy == other.report.energy

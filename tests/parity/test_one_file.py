@@ -160,11 +160,11 @@ def library_world(maker, seed):
     dataset = load_dataset(config.dataset, options=config.dataset_options)
     learner = Learner(maker, Adam(config.learner.learning_rate))
     program = dataclasses.replace(make_program(config, dataset), learner=learner)
-    sources = make_world(config, dataset, make_pools(dataset)).sources
+    world = make_world(config, dataset, make_pools(dataset))
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=learner.num_params)
     seeds = [initial_seed(config, server) for server in range(config.servers)]
-    fleet = MailboxFleet(program, sources, prices, initial_seeds=seeds)
-    return World(config, sources, prices, make_coordinator(config, prices), fleet, learner)
+    fleet = MailboxFleet(program, world.sources, prices, world.test, initial_seeds=seeds)
+    return World(config, world.sources, prices, make_coordinator(config, prices), fleet, learner)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -19,7 +19,7 @@ from hatdfed.server.aggregation import PushSum, Uniform
 from hatdfed.server.codecs import CODECS
 from hatdfed.server.optimisers import Sgd
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import Batch, Work
+from hatdfed.server.work import Batch, HeldOut, Work
 
 SENDS_TO = {0: [1], 1: [2], 2: [0, 3], 3: [4], 4: [0]}
 GOALS = (1, 2, 3, 4, 5)
@@ -87,7 +87,8 @@ def fleet_of(start, *, train, aggregator=None, learner=None, channel=bytes):
     program = EdgeProgram(learner or Quadratic(), aggregator or PushSum(), CODECS["float32"])
     prices = EnergyPrices(1, 1.0, 1.0, np.ones(5), np.ones((5, 5)), 32.0)
     sources = [Goal(value, train) for value in GOALS]
-    return MailboxFleet(program, sources, prices, initial_seeds=start, run="parity", channel=channel)
+    test = HeldOut(sources[0].validation, np.ones((5, 1)))
+    return MailboxFleet(program, sources, prices, test, initial_seeds=start, run="parity", channel=channel)
 
 
 def play(fleet, rounds, first=0, topology=TOPOLOGY):

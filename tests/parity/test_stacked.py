@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.alone import mailbox_simulation, run_alone
 from tests.parity.same_rounds import assert_same_rounds
 from torch import nn
 
@@ -18,14 +19,13 @@ from hatdfed.fleets.kernels.stages import TorchStages, stage_kernels
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.rows import Execution, RunServers
-from hatdfed.fleets.stacked.run_view import RunView
 from hatdfed.server.aggregation import Merged, Rule
 from hatdfed.server.learner import Learner
 from hatdfed.server.networks import NETWORKS
 from hatdfed.server.optimisers import Sgd
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import initial_seed, make_actors
-from hatdfed.setup.build.simulation import make_batch, make_simulation
+from hatdfed.setup.build.simulation import make_batch
 from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.methods import METHODS
@@ -68,10 +68,10 @@ def stacked_alone(config, *, rows_at_once=4, kernels=None, **changes):
     coordinator, program = make_actors(config, DATASET)
     program = dataclasses.replace(program, **changes)
     member = RunServers(
-        program, world.sources, coordinator.prices, [initial_seed(config, i) for i in range(config.servers)]
+        program, world.sources, coordinator.prices, [initial_seed(config, i) for i in range(config.servers)], world.test
     )
     fleet = StackedFleet([member], Execution(CPU, rows_at_once, rows_at_once + 1, kernels=kernels))
-    return coordinator, RunView(fleet, 0)
+    return coordinator, fleet.fleets[0]
 
 
 def mailboxes(config, **changes):
@@ -79,13 +79,15 @@ def mailboxes(config, **changes):
     coordinator, program = make_actors(config, DATASET)
     seeds = [initial_seed(config, i) for i in range(config.servers)]
     program = dataclasses.replace(program, **changes)
-    sources = make_world(config, DATASET, pools).sources
-    return coordinator, MailboxFleet(program, sources, coordinator.prices, initial_seeds=seeds, codec_name=config.codec)
+    world = make_world(config, DATASET, pools)
+    return coordinator, MailboxFleet(
+        program, world.sources, coordinator.prices, world.test, initial_seeds=seeds, codec_name=config.codec
+    )
 
 
 def played(coordinator, fleet, rounds=ROUNDS):
     records = []
-    loop.run(coordinator, fleet, rounds=rounds, sinks=[lambda _, record: records.append(record)])
+    run_alone(coordinator, fleet, rounds=rounds, sinks=[lambda _, record: records.append(record)])
     return records
 
 
@@ -222,18 +224,18 @@ def batch_of_runs():
     records = [[] for _ in MIXED]
     players = [
         loop.RunInPlay(
-            sim.coordinator, config.rounds, [kept_in(mine)], sim.coordinator.start(sim.fleet.validation_accuracy())
+            sim.coordinator, sim.coordinator.start(sim.fleet.validation_accuracy()), config.rounds, [kept_in(mine)]
         )
         for sim, config, mine in zip(batch.simulations, MIXED, records, strict=True)
     ]
-    loop.run_many(players, batch)
+    loop.run(players, batch.fleets)
     return batch, records
 
 
 @pytest.mark.parametrize("number", range(len(MIXED)))
 def test_runs_in_one_fleet_are_what_each_is_alone(batch_of_runs, number):
     batch, records = batch_of_runs
-    sim = make_simulation(MIXED[number], DATASET)
+    sim = mailbox_simulation(MIXED[number], DATASET)
     alone = played(sim.coordinator, sim.fleet, MIXED[number].rounds)
     assert [r.draw.topology for r in records[number]] == [r.draw.topology for r in alone]
     assert [r.report.energy for r in records[number]] == [r.report.energy for r in alone]
@@ -262,12 +264,12 @@ def test_the_same_bits_every_time():
 def test_a_run_can_change_fleets_in_the_middle():
     config = settings("sgp", rounds=6, device_online_probability=0.5)
     referee, box = mailboxes(config)
-    state = loop.run(referee, box, rounds=3)
+    state = run_alone(referee, box, rounds=3)
     coordinator, member = stacked_alone(config)
     member.restore(box.snapshot())
     assert torch.equal(member.models, box.models)
-    loop.run(coordinator, member, rounds=6, state=state)
-    loop.run(referee, box, rounds=6, state=state)
+    run_alone(coordinator, member, rounds=6, state=state)
+    run_alone(referee, box, rounds=6, state=state)
     torch.testing.assert_close(member.models, box.models, rtol=0, atol=1e-4)
     back = mailboxes(config)[1]
     back.restore(member.snapshot())
@@ -288,8 +290,8 @@ def test_runs_of_different_pools_are_refused():
     members = []
     for _ in range(2):
         coordinator, program = make_actors(config, DATASET)
-        sources = make_world(config, DATASET, make_pools(DATASET)).sources
-        members.append(RunServers(program, sources, coordinator.prices, [1] * 6))
+        world = make_world(config, DATASET, make_pools(DATASET))
+        members.append(RunServers(program, world.sources, coordinator.prices, [1] * 6, world.test))
     with pytest.raises(ValueError, match="share one pool"):
         StackedFleet(members, Execution(CPU, 4))
 

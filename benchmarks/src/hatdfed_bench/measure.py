@@ -17,11 +17,12 @@ from torch import nn
 
 from hatdfed.core.coordinator import CoordinatorState
 from hatdfed.data.datasets.base import Dataset
+from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import predicted_bytes
 from hatdfed.server.networks import paper_cnn
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
-from hatdfed.setup.build.simulation import Batched, make_batch
+from hatdfed.setup.build.simulation import SimulatedRuns, make_batch
 from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed_bench.machine import forget_peak_memory, gemm_gflops, peak_memory_mb, timed
 from hatdfed_bench.plain_loop import PlainLoop
@@ -77,8 +78,9 @@ def measure(
         count = runs if fleet == "stacked" else 1
         batch = None if fleet == "loop" else _batch(fleet, workload, servers, dataset, device, count)
         turn = _loop_turn(workload, servers, dataset, device) if batch is None else _fleet_turn(batch)
-        stack = None if batch is None else batch.stack
-        predicted = None if stack is None else predicted_bytes(stack.rows.members, stack.rows.how) / 1e6
+        predicted = None
+        if batch is not None and isinstance(batch.fleets, StackedFleet):
+            predicted = predicted_bytes(batch.fleets.rows.members, batch.fleets.rows.how) / 1e6
         timings.append(_Timing(fleet, count, turn, [], [], predicted))
     for timing in timings:
         forget_peak_memory(device)
@@ -119,22 +121,25 @@ def one_turn(workload: Workload, servers: int, device: torch.device, runs: int) 
     return _fleet_turn(_batch("stacked", workload, servers, workload.dataset(), device, runs))
 
 
-def _batch(fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int) -> Batched:
+def _batch(
+    fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int
+) -> SimulatedRuns:
     configs = [workload.config(servers, rounds=10_000, seed=seed) for seed in range(runs)]
     placement = Placement(fleet, device.type if fleet == "stacked" else "cpu")
     return make_batch(configs, dataset, placement, names=[str(config.seed) for config in configs])
 
 
-def _fleet_turn(batch: Batched) -> Turn:
+def _fleet_turn(batch: SimulatedRuns) -> Turn:
     """A whole round: plan, fleet, learn."""
-    coordinators = [simulation.coordinator for simulation in batch.simulations]
+    coordinators = batch.coordinators
     states: list[CoordinatorState] = [
-        simulation.coordinator.start(np.zeros(simulation.fleet.num_servers)) for simulation in batch.simulations
+        coordinator.start(np.zeros(fleet.num_servers))
+        for coordinator, fleet in zip(coordinators, batch.fleets.fleets, strict=True)
     ]
 
     def turn() -> None:
         plans = {run: coordinator.plan(states[run]) for run, coordinator in enumerate(coordinators)}
-        for run, report in batch.run_rounds(plans).items():
+        for run, report in batch.fleets.run_rounds(plans).items():
             states[run], _ = coordinators[run].learn(states[run], plans[run], report)
 
     return turn

@@ -1,9 +1,9 @@
-"""What the main loop asks of a fleet, however its servers are run."""
+"""What the main loop and the recorder ask of a fleet, however and wherever its servers are run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +11,37 @@ from numpy.typing import NDArray
 from hatdfed.core.round import RoundPlan, RoundReport
 
 Snapshot = Mapping[str, NDArray[Any]]
+Accuracies = NDArray[np.float64]  # [N], fractions
+
+
+class FinalAccuracy(NamedTuple):
+    """What the models are worth after the last round, for the n servers that could be measured."""
+
+    overall: Accuracies  # [n]
+    personal: Accuracies  # [n] on each server's own mix of labels
+    measured_on: str = "test"  # "validation" where there are no test data
 
 
 class Fleet(Protocol):
-    """N servers that play rounds."""
+    """The N servers of one run."""
 
     @property
     def num_servers(self) -> int:
         """N."""
 
-    def validation_accuracy(self) -> NDArray[np.float64]:
+    @property
+    def num_params(self) -> int:
+        """P, the numbers in a model."""
+
+    @property
+    def computed_by(self) -> Mapping[str, str | int]:
+        """Which fleet this is and what it computes with, for the reader of a result."""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many messages servers have refused, by reason."""
+
+    def validation_accuracy(self) -> Accuracies:
         """[N] of the models as they are now, on validation data."""
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
@@ -29,8 +50,57 @@ class Fleet(Protocol):
         May be asked for the same round again until the next one is asked for, and then gives the same result.
         """
 
+    def final_accuracy(self) -> FinalAccuracy:
+        """Measure the models on test data: once, after the last round."""
+
     def snapshot(self) -> Snapshot:
-        """Everything the servers remember, as named arrays."""
+        """What has to be kept here for the servers to go on later, as named arrays."""
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to what `snapshot` remembers."""
+
+    def close(self) -> None:
+        """Give back what the servers occupy elsewhere."""
+
+
+class FleetGroup(Protocol):
+    """The fleets of several runs that play their rounds together; one run is the case of one."""
+
+    @property
+    def fleets(self) -> Sequence[Fleet]:
+        """One for each run."""
+
+    def run_rounds(self, plans: Mapping[int, RoundPlan]) -> Mapping[int, RoundReport]:
+        """One round of the runs that have a plan; runs are numbered as `fleets` are."""
+
+    def close(self) -> None:
+        """Close all fleets."""
+
+
+class SeparateFleets:
+    """Fleets that share nothing: in every round each plays when its turn comes."""
+
+    def __init__(self, *fleets: Fleet) -> None:
+        self.fleets = fleets
+
+    def run_rounds(self, plans: Mapping[int, RoundPlan]) -> Mapping[int, RoundReport]:
+        """One after another."""
+        return {run: self.fleets[run].run_round(plan) for run, plan in plans.items()}
+
+    def close(self) -> None:
+        """One after another."""
+        for fleet in self.fleets:
+            fleet.close()
+
+
+def measured_accuracy(
+    correct: NDArray[np.bool_], labels: NDArray[np.int64], label_shares: NDArray[np.float64]
+) -> FinalAccuracy:  # [N, n], [n], [N, classes]
+    """From which test samples each server answers rightly; `label_shares` is what its own data consist of.
+
+    The personal accuracy is taken label by label and weighted by these shares: what personalised methods such as DAC
+    aim at. A label that the test data lack counts nowhere.
+    """
+    by_label = np.stack([correct[:, labels == label].mean(axis=1) for label in np.unique(labels)], axis=1)
+    held = label_shares[:, np.unique(labels)]
+    return FinalAccuracy(correct.mean(axis=1), (by_label * held).sum(axis=1) / held.sum(axis=1))

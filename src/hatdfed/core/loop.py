@@ -1,22 +1,25 @@
-"""The main loop (Algorithm 1). It does not print, plot or save: sinks do."""
+"""The main loop (Algorithm 1): every simulation, comparison, sweep and deployment executes `run`.
+
+It does not print, plot or save: sinks do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.coordinator import Coordinator, CoordinatorState
-from hatdfed.core.fleet import Fleet
+from hatdfed.core.coordinator import CoordinatorState
+from hatdfed.core.fleet import FleetGroup
 from hatdfed.core.round import RoundPlan, RoundRecord, RoundReport
 
 Sink = Callable[[CoordinatorState, RoundRecord], None]
 
 
 class Plans(Protocol):
-    """What the loop asks of a coordinator; one that can be killed wraps `Coordinator` and has the same verbs."""
+    """What is asked of a coordinator; one that can be killed wraps `Coordinator` and has the same verbs."""
 
     def start(self, accuracy: NDArray[np.float64]) -> CoordinatorState:
         """The state before round 0."""
@@ -30,50 +33,24 @@ class Plans(Protocol):
         """What the round taught."""
 
 
-def run(
-    coordinator: Plans,
-    fleet: Fleet,
-    *,
-    rounds: int,
-    sinks: Iterable[Sink] = (),
-    state: CoordinatorState | None = None,
-) -> CoordinatorState:
-    """Play until `rounds` rounds have been played; give `state` and a restored fleet to resume."""
-    if state is None:
-        state = coordinator.start(fleet.validation_accuracy())
-    while state.t < rounds:
-        plan = coordinator.plan(state)  # phase I: draw this round's links
-        report = fleet.run_round(plan)  # phase II: train, exchange, merge, measure
-        state, record = coordinator.learn(state, plan, report)  # utility, estimate, weights
-        for sink in sinks:
-            sink(state, record)
-    return state
-
-
 class RunInPlay(NamedTuple):
-    """One of several runs that are played together."""
+    """One run: who plans it, where it stands, how far it goes, who is told of its rounds."""
 
-    coordinator: Coordinator
+    coordinator: Plans
+    state: CoordinatorState  # of `coordinator.start`, or one to go on from
     rounds: int
-    sinks: Sequence[Sink]
-    state: CoordinatorState
+    sinks: Sequence[Sink] = ()
 
 
-class ManyRuns(Protocol):
-    """A fleet of several runs, numbered as the players are."""
-
-    def run_rounds(self, plans: Mapping[int, RoundPlan]) -> Mapping[int, RoundReport]:
-        """One round of the runs that have a plan."""
-
-
-def run_many(players: Sequence[RunInPlay], fleet: ManyRuns) -> list[CoordinatorState]:
-    """The same for several runs side by side; a run that has played its rounds drops out."""
-    states = [player.state for player in players]
-    while plans := {
-        run: player.coordinator.plan(states[run]) for run, player in enumerate(players) if states[run].t < player.rounds
+def run(runs: Sequence[RunInPlay], fleets: FleetGroup) -> list[CoordinatorState]:
+    """Play runs side by side until each has played its rounds; give a state and a restored fleet to resume."""
+    states = [each.state for each in runs]
+    while plans := {  # phase I: draw this round's links
+        n: each.coordinator.plan(states[n]) for n, each in enumerate(runs) if states[n].t < each.rounds
     }:
-        for run, report in fleet.run_rounds(plans).items():
-            states[run], record = players[run].coordinator.learn(states[run], plans[run], report)
-            for sink in players[run].sinks:
-                sink(states[run], record)
+        reports = fleets.run_rounds(plans)  # phase II: train, exchange, merge, measure
+        for n, report in reports.items():
+            states[n], record = runs[n].coordinator.learn(states[n], plans[n], report)  # utility, estimate, weights
+            for sink in runs[n].sinks:
+                sink(states[n], record)
     return states

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.energy.spending import energy_spent
-from hatdfed.core.fleet import Snapshot
+from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import WireError
 from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.exchange import MessageContext, Received, accept, make_inbox, make_server_report, pack_offer
 from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
-from hatdfed.server.work import Batch, DataSource, Work
+from hatdfed.server.work import DataSource, HeldOut, Work
 
 
 class MailboxFleet:
@@ -35,6 +35,7 @@ class MailboxFleet:
         program: EdgeProgram,
         sources: Sequence[DataSource],
         prices: EnergyPrices,
+        test: HeldOut,
         *,
         initial_seeds: Sequence[int],
         codec_name: str = "float32",
@@ -44,6 +45,7 @@ class MailboxFleet:
         self._program = program
         self._sources = sources
         self._prices = prices
+        self._test = test
         self._mark = MessageContext(run, codec_name)
         self._channel = channel
         self._servers = [program.start(seed) for seed in initial_seeds]
@@ -56,14 +58,14 @@ class MailboxFleet:
         return len(self._sources)
 
     @property
-    def kernels(self) -> str:
-        """Who computes."""
-        return "torch"
-
-    @property
     def num_params(self) -> int:
         """P."""
         return self._program.learner.num_params
+
+    @property
+    def computed_by(self) -> dict[str, str]:
+        """One server after another, in torch."""
+        return {"fleet": "mailbox", "device": "cpu", "kernels": "torch"}
 
     @property
     def models(self) -> Tensor:
@@ -79,10 +81,10 @@ class MailboxFleet:
             ]
         )
 
-    def correct(self, data: Batch) -> NDArray[np.bool_]:
-        """[N, n] which samples each server answers rightly: of the test set, once, after the last round."""
-        learner = self._program.learner
-        return np.stack([learner.correct(server.params, data).numpy() for server in self._servers])
+    def final_accuracy(self) -> FinalAccuracy:
+        """On the test data, once, after the last round."""
+        answers = [self._program.learner.correct(server.params, self._test.data) for server in self._servers]
+        return self._test.accuracy(torch.stack(answers).numpy())
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure."""
@@ -128,6 +130,9 @@ class MailboxFleet:
             server, _, what = name.partition(".")
             parts[int(server)][what] = array
         self._servers = [server_from(part) for part in parts]
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from hatdfed.core.loop import run_many
+from hatdfed.core import loop
+from hatdfed.core.coordinator import CoordinatorState
+from hatdfed.core.fleet import Fleet
+from hatdfed.core.loop import RunInPlay
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Dataset, Progress
 from hatdfed.errors import RunFolderError
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
 from hatdfed.runs.malloc import keep_freed_memory
-from hatdfed.runs.recorder import OnRound, RunResult, Session
+from hatdfed.runs.recorder import OnRound, Recorder, RunResult, open_records
+from hatdfed.runs.records.checkpoint import Checkpoints
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.build.simulation import Batched, make_batch, settled_placement
+from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, make_batch, settled_placement
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
+from hatdfed.setup.layers import collect_notes, find_removed_choice, merge_layers, overlay, resolve
 from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
 
 
@@ -116,35 +121,61 @@ def _play_what_fits(
         # They gain nothing from being together, and one after another takes the memory of one.
         return [_play_what_fits([job], dataset, placement, on_round, on_note)[0] for job in jobs]
     configs = [job.config for job in jobs]
-    reason = ""
     try:
         batch = make_batch(configs, dataset, placement, names=[resume_digest(config) for config in configs])
     except DoesNotFitError as error:
         if len(jobs) == 1:
             raise
         reason = str(error)
-    if not reason:
+    else:
         return _play_batch(jobs, batch, on_round)
-    half = (len(jobs) + 1) // 2
     if on_note is not None:
         on_note(f"{len(jobs)} runs do not fit at once, so they are played in two parts. {reason}")
+    half = (len(jobs) + 1) // 2
     parts = (jobs[:half], jobs[half:])
     return [result for part in parts for result in _play_what_fits(part, dataset, placement, on_round, on_note)]
 
 
-def _play_batch(jobs: Sequence[Job], batch: Batched, on_round: OnRound | None) -> list[RunResult]:
-    with ExitStack() as stack, _suitable_threads(batch.simulations[0].fleet.num_params):
-        stack.callback(batch.close)
+def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | None) -> list[RunResult]:
+    with ExitStack() as stack, _suitable_threads(batch.fleets.fleets[0].num_params):
+        stack.callback(batch.fleets.close)
         for job in jobs:  # all of them before the first is touched: any may be refused
             stack.enter_context(_claimed(job))
-        sessions = []
-        for job, simulation in zip(jobs, batch.simulations, strict=True):
-            folder = _folder(job)
-            session = Session(job.config, simulation, batch.placement, folder, resumed=job.resumed, on_round=on_round)
-            stack.callback(session.close)
-            sessions.append(session)
-        run_many([session.player() for session in sessions], batch)
-        return [session.result() for session in sessions]
+        opened = [
+            _open(job, simulation, on_round, stack) for job, simulation in zip(jobs, batch.simulations, strict=True)
+        ]
+        runs = [
+            RunInPlay(coordinator, recorder.begin(coordinator, state), job.config.rounds, [recorder.keep])
+            for job, coordinator, (recorder, state) in zip(jobs, batch.coordinators, opened, strict=True)
+        ]
+        loop.run(runs, batch.fleets)
+        return [
+            recorder.result(coordinator.prices)
+            for coordinator, (recorder, _) in zip(batch.coordinators, opened, strict=True)
+        ]
+
+
+def _open(
+    job: Job, simulation: Simulation, on_round: OnRound | None, stack: ExitStack
+) -> tuple[Recorder, CoordinatorState | None]:
+    """The run's recorder, and the state to go on from if it is resumed; `stack` closes its records."""
+    config, (coordinator, fleet), folder = job.config, simulation, _folder(job)
+    store, state = None, None
+    if folder is not None:
+        store = Checkpoints(folder.checkpoint, resume_digest(config), config.checkpoint_every, config.rounds, fleet)
+        state = store.restore(coordinator) if job.resumed else None
+    database = stack.enter_context(closing(open_records(folder, 0 if state is None else state.t)))
+    if folder is not None and job.resumed:
+        folder.write_config(config)  # only now: what cannot go on keeps the settings that it was played with
+    watchers = [] if on_round is None else [lambda record, _: on_round(config, record)]
+    notes = partial(_notes, config, fleet)
+    return Recorder(config, fleet, folder, database, store=store, watchers=watchers, notes=notes), state
+
+
+def _notes(config: Config, fleet: Fleet) -> list[str]:
+    """How the settings were read, and what was refused."""
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(fleet.refused.items()))
+    return collect_notes(config) + ([f"Models were refused by their receivers: {counts}."] if counts else [])
 
 
 def _claimed(job: Job) -> AbstractContextManager[None]:
@@ -158,6 +189,8 @@ def _claimed(job: Job) -> AbstractContextManager[None]:
 
 def _folder(job: Job) -> RunFolder | None:
     if job.out is None:
+        if job.resumed:
+            raise ValueError("only a run in a folder can be resumed")
         return None
     return RunFolder.open(job.out) if job.resumed else RunFolder.create(job.out, job.config)
 

@@ -26,19 +26,6 @@ METRICS = (
 )
 
 
-def personal_accuracy(
-    correct: NDArray[np.bool_], labels: NDArray[np.int64], label_shares: NDArray[np.float64]
-) -> NDArray[np.float64]:  # [N, n], [n], [N, classes] -> [N]
-    """Accuracy of each server on its own mix of labels: accuracy label by label, weighted by what the server holds.
-
-    This is what personalised methods such as DAC aim at. A label that the test data lack counts nowhere.
-    """
-    by_label = np.stack([correct[:, labels == label].mean(axis=1) for label in np.unique(labels)], axis=1)
-    held = label_shares[:, np.unique(labels)]
-    weighted: NDArray[np.float64] = (by_label * held).sum(axis=1) / held.sum(axis=1)
-    return weighted
-
-
 def summarise(
     config: Config,
     test_accuracy: NDArray[np.float64],

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.core.fleet import FinalAccuracy, measured_accuracy
+
 Indices = NDArray[np.int64]
 
 
@@ -17,6 +19,21 @@ class Batch(NamedTuple):
 
     x: Tensor  # [n, C, H, W]
     y: Tensor  # [n]
+
+
+class HeldOut(NamedTuple):
+    """Test data, for after the last round, and what the data of each server consist of."""
+
+    data: Batch
+    label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
+
+    def of_servers(self, first: int, last: int) -> HeldOut:
+        """The same for servers `first` to `last` − 1."""
+        return HeldOut(self.data, self.label_shares[first:last])
+
+    def accuracy(self, correct: NDArray[np.bool_]) -> FinalAccuracy:  # [N, n]
+        """From which of the samples each server answers rightly."""
+        return measured_accuracy(correct, self.data.y.numpy(), self.label_shares)
 
 
 class Work(NamedTuple):

@@ -44,7 +44,7 @@ class DatasetLaws:
         few = {"servers": 3, "images_per_server": 8, "validation_images": 1, "rounds": 1}
         config = validate(overlay(overlay(Config().model_dump(), self.kind().defaults), few))
         world = make_world(config, dataset, make_pools(dataset))
-        assert world.label_shares.shape == (3, dataset.num_classes)
+        assert world.test.label_shares.shape == (3, dataset.num_classes)
         for source in world.sources:
             assert len(source.label_counts) == dataset.num_classes
             assert int(source.label_counts.sum()) == len(source.shard)

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from tests.alone import mailbox_simulation, run_alone
 
 from hatdfed.core.links import Topology
-from hatdfed.core.loop import run
 from hatdfed.core.round import LinkDraw, RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
-from hatdfed.setup.build.simulation import make_simulation
 from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 1000, "validation": 200, "test": 200})
@@ -15,7 +14,7 @@ DATASET = load_dataset("synthetic", options={"train": 1000, "validation": 200, "
 
 def simulation(method="hat-dfed", **settings):
     fixed = {"dataset": "synthetic", "network": "linear", "servers": 4, "validation_images": 100}
-    return make_simulation(resolve({"method": method, **fixed, **settings}), DATASET, run="test")
+    return mailbox_simulation(resolve({"method": method, **fixed, **settings}), DATASET, run="test")
 
 
 def plan_for(links, t=0, mixing=None):
@@ -69,7 +68,7 @@ def test_a_flipped_byte_is_refused_counted_and_left_out_of_the_merge():
 def test_a_model_of_another_run_is_refused():
     mine, theirs = (
         simulation().fleet,
-        make_simulation(
+        mailbox_simulation(
             resolve({"dataset": "synthetic", "network": "linear", "servers": 4, "validation_images": 100}),
             DATASET,
             run="x",
@@ -85,7 +84,7 @@ def test_a_model_of_another_run_is_refused():
 
 def test_full_mesh_with_plain_averaging_makes_all_models_equal():
     sim = simulation("full")
-    run(sim.coordinator, sim.fleet, rounds=2)
+    run_alone(sim.coordinator, sim.fleet, rounds=2)
     spread = (sim.fleet.models - sim.fleet.models.mean(dim=0)).abs().max()
     assert spread < 1e-6
 
@@ -93,7 +92,7 @@ def test_full_mesh_with_plain_averaging_makes_all_models_equal():
 def test_the_ring_keeps_the_mean_of_all_models_through_the_merge():
     sim = simulation("d-psgd", device_online_probability=0.0)
     before = sim.fleet.models.mean(dim=0)
-    run(sim.coordinator, sim.fleet, rounds=3)
+    run_alone(sim.coordinator, sim.fleet, rounds=3)
     torch.testing.assert_close(sim.fleet.models.mean(dim=0), before, rtol=1e-5, atol=1e-6)
 
 
@@ -101,7 +100,7 @@ def test_without_links_and_devices_nothing_changes_and_nothing_is_spent():
     sim = simulation("local", device_online_probability=0.0)
     before = sim.fleet.models
     spent = []
-    run(sim.coordinator, sim.fleet, rounds=2, sinks=[lambda _, record: spent.extend(record.report.energy)])
+    run_alone(sim.coordinator, sim.fleet, rounds=2, sinks=[lambda _, record: spent.extend(record.report.energy)])
     assert torch.equal(sim.fleet.models, before)
     assert sum(row.joules for row in spent) == 0
 
@@ -120,12 +119,12 @@ def test_half_precision_halves_the_link_energy_and_nothing_else():
 
 def test_a_snapshot_brings_everything_back():
     sim, other = simulation(), simulation(seed=9)
-    state = run(sim.coordinator, sim.fleet, rounds=3)
+    state = run_alone(sim.coordinator, sim.fleet, rounds=3)
     snapshot = {name: array.copy() for name, array in sim.fleet.snapshot().items()}
-    run(sim.coordinator, sim.fleet, rounds=5, state=state)
+    run_alone(sim.coordinator, sim.fleet, rounds=5, state=state)
     fresh = simulation()
     fresh.fleet.restore(snapshot)
-    run(fresh.coordinator, fresh.fleet, rounds=5, state=state)
+    run_alone(fresh.coordinator, fresh.fleet, rounds=5, state=state)
     assert torch.equal(fresh.fleet.models, sim.fleet.models)
     assert not torch.equal(other.fleet.models, sim.fleet.models)
 
@@ -154,7 +153,7 @@ def test_push_sum_never_loses_mass_even_when_messages_are_refused():
         return data if len(calls) % 3 else data[:-1]
 
     sim.fleet._channel = every_third_is_lost
-    run(sim.coordinator, sim.fleet, rounds=4)
+    run_alone(sim.coordinator, sim.fleet, rounds=4)
     masses = [scalars[1] for name, scalars in sim.fleet.snapshot().items() if name.endswith("scalars")]
     assert sum(sim.fleet.refused.values()) > 3
     assert sum(masses) == pytest.approx(4)

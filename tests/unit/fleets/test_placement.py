@@ -94,7 +94,7 @@ def test_less_memory_means_less_at_once():
 
 def test_links_in_half_precision_take_a_copy_of_every_model():
     plain, half = (
-        batch(resolve({**SMALL, "codec": codec}), device="cpu").stack.rows for codec in ("float32", "float16")
+        batch(resolve({**SMALL, "codec": codec}), device="cpu").fleets.rows for codec in ("float32", "float16")
     )
     row = 4 * -(-plain.learner.num_params // 64) * 64
     assert predicted_bytes(half.members, half.how) - predicted_bytes(plain.members, plain.how) == 3 * row

@@ -22,20 +22,19 @@ from hatdfed.deploy.transport.frames import MOST_SENDS
 from hatdfed.setup.build.coordinator import make_coordinator, make_prices
 from hatdfed.setup.config import Config
 
-Keep = Callable[[RoundRecord], None]
-
 
 class DurableCoordinator:
-    """Plans and learns as `Coordinator` does, for as many servers as there are, and commits both."""
+    """Plans and learns as `Coordinator` does, for as many servers as there are, and commits both.
 
-    def __init__(
-        self, config: Config, manifest: Manifest, journal: Journal, assembled: Callable[[], Presence], keep: Keep
-    ) -> None:
+    What it learned it commits when the recorder asks for it (`StateStore`): records may be ahead of the journal, never
+    behind it.
+    """
+
+    def __init__(self, config: Config, manifest: Manifest, journal: Journal, assembled: Callable[[], Presence]) -> None:
         self._config = config
         self._manifest = manifest
         self._journal = journal
         self._assembled = assembled
-        self._keep = keep
         self.for_servers = cache(self._for_servers)
 
     def restored(self) -> CoordinatorState | None:
@@ -44,9 +43,7 @@ class DurableCoordinator:
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0."""
-        state = self.for_servers(self._config.servers).start(accuracy[: self._config.servers])
-        self._journal.commit_state(state)
-        return state
+        return self.for_servers(self._config.servers).start(accuracy[: self._config.servers])
 
     def plan(self, state: CoordinatorState) -> RoundPlan:
         """The plan of the round, committed; the one that was committed before a restart, if there is one."""
@@ -63,16 +60,21 @@ class DurableCoordinator:
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[CoordinatorState, RoundRecord]:
-        """Learn, keep the record, and commit what the next round depends on."""
+        """What the round taught, from the state that its plan was drawn from."""
         failpoint("before-learn")
         servers = plan.draw.topology.num_servers
         drawn_from = state if len(state.accuracy) == servers else self._restored(servers)
-        new, record = self.for_servers(servers).learn(drawn_from, plan, report)
-        self._keep(record)  # records may be ahead of the journal, never behind it
+        return self.for_servers(servers).learn(drawn_from, plan, report)
+
+    def is_due(self, state: CoordinatorState) -> bool:
+        """Every state is committed."""
+        return True
+
+    def write(self, state: CoordinatorState) -> None:
+        """Commit what the next round depends on."""
         failpoint("before-state-commit")
-        self._journal.commit_state(new)
+        self._journal.commit_state(state)
         failpoint("after-state-commit")
-        return new, record
 
     def _grown(self, state: CoordinatorState, servers: int) -> CoordinatorState:
         known = len(state.accuracy)

@@ -8,21 +8,20 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
 
-from hatdfed.core.loop import run
-from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.availability import Presence
+from hatdfed.core.fleet import SeparateFleets
+from hatdfed.core.loop import RunInPlay, run
+from hatdfed.core.round import RoundRecord
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.keeper import Keeper
 from hatdfed.deploy.coordinator.metrics import serve_metrics
 from hatdfed.deploy.coordinator.order_queues import END
 from hatdfed.deploy.coordinator.remote_fleet import RemoteFleet
@@ -30,15 +29,13 @@ from hatdfed.deploy.coordinator.services import CoordinationService, Door, Opera
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.coordinator.status import Progress, status_of
 from hatdfed.deploy.coordinator.trouble import named_trouble
-from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.identity.identity_store import IdentityStore
 from hatdfed.deploy.identity.join_server import JoinServer
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_CoordinationServicer_to_server, add_OperationServicer_to_server
 from hatdfed.deploy.transport.endpoints import Endpoints
-from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, TroubleError
-from hatdfed.runs.records.database import RunDatabase
+from hatdfed.errors import ConfigError, HatdfedError, RunFolderError
+from hatdfed.runs.recorder import Recorder, open_records
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.runs.summary import outcome_notes, summarise
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import continued, is_resume_digest, resume_difference, resume_digest
 
@@ -156,52 +153,59 @@ class CoordinatorProcess:
             yield
 
     def _play(self) -> dict[str, Any]:
-        """The main loop, in a thread of its own: the services go on meanwhile."""
-        database = RunDatabase(self.folder.database)
-        try:
-            database.forget_from(self._journal.next_round())  # records may be ahead of the journal
+        """The whole run, in a thread of its own: the services go on meanwhile."""
+        with closing(open_records(self.folder, self._journal.next_round())) as database:
             self.progress.take_over(database.records("rounds"), database.records("links"))
-            self._wait_for(self.station.assembled(self._min_servers))
+            self._assembled()
             manifest = self.station.manifest
             if manifest is None:
                 raise RuntimeError("servers are ready without having said what their models are")
-            keeper = Keeper(database, self.progress)
-            durable = DurableCoordinator(self._config, manifest, self._journal, self._assembled, keeper.keep)
-            state = durable.restored()
-            self.progress.state = "running"
-            fleet = RemoteFleet(lambda plan: self._played(plan, durable, keeper), self._accuracies)
-            run(durable, fleet, rounds=self._config.rounds, state=state)
+            config, durable = self._config, DurableCoordinator(self._config, manifest, self._journal, self._assembled)
+            fleet = RemoteFleet(
+                self.station,
+                manifest,
+                lambda servers: durable.for_servers(servers).prices,
+                self._wait_for,
+                final_seconds=max(_FINAL_SECONDS, self._settings.round_seconds),
+            )
+            watchers = [lambda record, seconds: self._watch(record, seconds, seconds - fleet.round_seconds)]
+            recorder = Recorder(
+                config, fleet, self.folder, database, store=durable, watchers=watchers, notes=self._notes
+            )
+            state = recorder.begin(durable, durable.restored())
+            self.progress.state = "running" if state.t < config.rounds else "finishing"
+            run([RunInPlay(durable, state, config.rounds, [recorder.keep])], SeparateFleets(fleet))
+            summary = recorder.summary()
+            self.progress.state = "done"
+            return summary
+
+    def _watch(self, record: RoundRecord, seconds: float, own_seconds: float) -> None:
+        """Count the round and say so in the log; `own_seconds` of it nobody waited for the edges."""
+        self.progress.coordinator_seconds = own_seconds
+        self.progress.count(record, seconds)
+        if record.t + 1 >= self._config.rounds:
             self.progress.state = "finishing"
-            self._wait_for(self.station.finish(max(_FINAL_SECONDS, self._settings.round_seconds)))
-            return self._results(database)
-        finally:
-            database.close()
+        accuracy = self.progress.figures["avg_accuracy"]
+        _log.info(
+            "round %d: %s accuracy, %d of %d servers, %d links, %.1f s",
+            record.t,
+            "unknown" if accuracy is None else f"{accuracy:.1f} %",
+            int(record.report.reported.sum()),
+            len(record.report.servers),
+            record.draw.topology.num_links,
+            seconds,
+        )
+
+    def _notes(self) -> list[str]:
+        lost = self.progress.undelivered
+        return [f"{lost} models did not arrive."] if lost else []
 
     @property
     def _min_servers(self) -> int:
         return min(self._settings.min_servers or self._config.servers, self._config.servers)
 
-    def _assembled(self) -> Any:
+    def _assembled(self) -> Presence:
         return self._wait_for(self.station.assembled(self._min_servers))
-
-    def _played(self, plan: RoundPlan, durable: DurableCoordinator, keeper: Keeper) -> RoundReport:
-        failpoint("before-announce")
-        keeper.announced()
-        prices = durable.for_servers(plan.draw.topology.num_servers).prices
-        report = self._wait_for(self.station.play(plan, prices))
-        keeper.closed()
-        failpoint("after-reports")
-        return report
-
-    def _accuracies(self) -> NDArray[np.float64]:
-        """[N] of the models that the servers came with; where nobody has come yet, their mean."""
-        members = self.station.membership.members
-        known = {member.index: member.accuracy for member in members if member.accuracy is not None}
-        mean = float(np.mean(list(known.values()))) if known else 0.0
-        places = self.station.membership.num_places
-        if self._config.first_gain_from == "zero":
-            return np.zeros(places)
-        return np.array([known.get(index, mean) for index in range(places)])
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """What the event loop brings, or `StopAskedError`."""
@@ -217,24 +221,6 @@ class CoordinatorProcess:
             return task.result()
         task.cancel()
         raise StopAskedError
-
-    def _results(self, database: RunDatabase) -> dict[str, Any]:
-        figures = [self.station.final[index] for index in sorted(self.station.final)]
-        if not figures:
-            raise TroubleError("No server told its final figures, so there are no results. Start it again to ask anew.")
-        has_test = all(each.has_test for each in figures)
-        accuracy = np.array([each.accuracy if has_test else each.validation_accuracy for each in figures])
-        personal = np.array([each.personal_accuracy if has_test else each.validation_accuracy for each in figures])
-        rounds = database.records("rounds")
-        summary = summarise(self._config, accuracy, personal, rounds)
-        summary["accuracy_from"] = "test" if has_test else "validation"
-        summary["notes"] = outcome_notes(self._config, rounds)
-        if self.progress.undelivered:
-            summary["notes"].append(f"{self.progress.undelivered} models did not arrive.")
-        summary["run_folder"] = str(self.folder.path)
-        self.folder.write_json("results.json", {**summary, "config": self._config.model_dump(mode="json")})
-        self.progress.state = "done"
-        return summary
 
 
 async def _keep_fresh(office: IdentityStore) -> None:

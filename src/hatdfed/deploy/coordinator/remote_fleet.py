@@ -5,38 +5,93 @@ Models never pass through here, and neither does torch: each edge runs the `Edge
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.fleet import Snapshot
+from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.deploy.coordinator.edge_hub import EdgeHub
+from hatdfed.deploy.coordinator.manifest import Manifest
+from hatdfed.deploy.failpoints import failpoint
+from hatdfed.errors import TroubleError
+
+T = TypeVar("T")
+
+
+class WaitFor(Protocol):
+    """Lets the event loop do something while the main loop waits for it in a thread of its own."""
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> T:
+        """What comes of `work`."""
 
 
 class RemoteFleet:
-    """N servers somewhere else."""
+    """N servers somewhere else, reached through the hub."""
 
     def __init__(
         self,
-        play: Callable[[RoundPlan], RoundReport],
-        accuracy: Callable[[], NDArray[np.float64]],
+        hub: EdgeHub,
+        manifest: Manifest,
+        prices_for: Callable[[int], EnergyPrices],
+        wait_for: WaitFor,
+        *,
+        final_seconds: float,
     ) -> None:
-        self._play = play
-        self._accuracy = accuracy
+        """`prices_for` so many servers; edges have `final_seconds` to measure their last models."""
+        self._hub = hub
+        self._prices_for = prices_for
+        self._wait_for = wait_for
+        self._final_seconds = final_seconds
+        self.num_params = manifest.num_params
+        self.round_seconds = 0.0  # from the announcement of the last round to its last report
 
     @property
     def num_servers(self) -> int:
         """N, as of now: servers may join."""
-        return len(self._accuracy())
+        return self._hub.membership.num_places
+
+    @property
+    def computed_by(self) -> dict[str, str]:
+        """Edges compute with whatever they have."""
+        return {"fleet": "remote"}
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """As far as edges and the hub have told since the coordinator was started."""
+        return self._hub.refused + self._hub.hall.refused
 
     def validation_accuracy(self) -> NDArray[np.float64]:
-        """[N] of the models that the servers came with."""
-        return self._accuracy()
+        """[N] of the models that the servers came with; where nobody has come yet, their mean."""
+        members = self._hub.membership.members
+        known = {member.index: member.accuracy for member in members if member.accuracy is not None}
+        mean = float(np.mean(list(known.values()))) if known else 0.0
+        return np.array([known.get(index, mean) for index in range(self.num_servers)])
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Announce the plan and wait for the reports; the same plan again gives what the servers did the first time."""
-        return self._play(plan)
+        failpoint("before-announce")
+        announced = time.perf_counter()
+        report = self._wait_for(self._hub.play(plan, self._prices_for(plan.draw.topology.num_servers)))
+        self.round_seconds = time.perf_counter() - announced
+        failpoint("after-reports")
+        return report
+
+    def final_accuracy(self) -> FinalAccuracy:
+        """What the edges tell of their last models; on validation data where any of them has no test data."""
+        self._wait_for(self._hub.finish(self._final_seconds))
+        figures = [self._hub.final[index] for index in sorted(self._hub.final)]
+        if not figures:
+            raise TroubleError("No server told its final figures, so there are no results. Start it again to ask anew.")
+        if not all(each.has_test for each in figures):
+            validation = np.array([each.validation_accuracy for each in figures])
+            return FinalAccuracy(validation, validation, "validation")
+        overall, personal = zip(*((each.accuracy, each.personal_accuracy) for each in figures), strict=True)
+        return FinalAccuracy(np.array(overall), np.array(personal))
 
     def snapshot(self) -> Snapshot:
         """Nothing: every edge keeps its own state."""
@@ -44,3 +99,6 @@ class RemoteFleet:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Nothing to do: edges that return bring their state."""
+
+    def close(self) -> None:
+        """Nothing to give back: edges are sent home by the coordinator's process."""

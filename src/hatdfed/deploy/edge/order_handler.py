@@ -12,7 +12,6 @@ from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_runner import RoundRunner
 from hatdfed.deploy.edge.setup import EdgeSetup
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.runs.summary import personal_accuracy
 
 _log = logging.getLogger("hatdfed.deploy.edge")
 
@@ -129,12 +128,11 @@ class OrderHandler:
             await self._playing
         outfit, player = self.outfit, self.player
         figures = pb.FinalFigures(epoch=self._line.epoch, validation_accuracy=await player.accuracy())
-        if outfit.test is not None and outfit.label_shares is not None:
-            correct = await player.off_loop(outfit.program.learner.correct, player.server.params, outfit.test)
-            right = correct.numpy()[None]
-            personal = personal_accuracy(right, outfit.test.y.numpy(), outfit.label_shares[None])
+        if outfit.test is not None:
+            correct = await player.off_loop(outfit.program.learner.correct, player.server.params, outfit.test.data)
+            measured = outfit.test.accuracy(correct.numpy()[None])
             figures.has_test = True
-            figures.accuracy, figures.personal_accuracy = float(right.mean()), float(personal[0])
+            figures.accuracy, figures.personal_accuracy = float(measured.overall[0]), float(measured.personal[0])
         await self._line.ask("Final", figures)
 
     async def _beat(self, seconds: float) -> None:

@@ -9,14 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.own.source import SlowMachine, Standardise, open_own_data
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import Batch, DataSource
+from hatdfed.server.work import DataSource, HeldOut
 from hatdfed.setup.build.program import initial_seed, make_program
 from hatdfed.setup.build.world import local_work, make_pools, make_world
 from hatdfed.setup.config import Config
@@ -31,8 +28,7 @@ class EdgeSetup(NamedTuple):
     source: DataSource
     initial_seed: int
     bits_per_sample: int
-    test: Batch | None  # for after the last round
-    label_shares: NDArray[np.float64] | None  # [classes] of the own images
+    test: HeldOut | None  # for after the last round; None of an edge with data of its own
 
     @property
     def layout(self) -> str:
@@ -71,7 +67,7 @@ def simulated_setup(
             standardise=Standardise(dataset.mean, dataset.std),
             warn=_log.warning,
         )
-        return EdgeSetup(program, source, seed, dataset.bits_per_sample, None, None)
+        return EdgeSetup(program, source, seed, dataset.bits_per_sample, None)
     here = config if index < config.servers else config.model_copy(update={"servers": index + 1})
     world = make_world(here, dataset, pools)
     return EdgeSetup(
@@ -79,6 +75,5 @@ def simulated_setup(
         source=SlowMachine(world.sources[index], work_share) if work_share < 1 else world.sources[index],
         initial_seed=seed,
         bits_per_sample=dataset.bits_per_sample,
-        test=pools.test,
-        label_shares=world.label_shares[index],
+        test=world.test.of_servers(index, index + 1),
     )

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from hatdfed.core.consensus import estimate_consensus_distance
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.fleet import Snapshot
+from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.fleets.sharded.orders import ShardOrder, cut
 from hatdfed.fleets.sharded.shard import Shard, ShardReport
 from hatdfed.fleets.stacked.reports import Measured, round_report
-from hatdfed.server.work import Batch
+from hatdfed.server.work import HeldOut
 
 
 class Shards(Protocol):
@@ -72,10 +72,11 @@ class _Done(NamedTuple):
 class ShardedFleet:
     """N servers in several shards, as one fleet."""
 
-    def __init__(self, shards: Shards, prices: EnergyPrices) -> None:
+    def __init__(self, shards: Shards, prices: EnergyPrices, test: HeldOut) -> None:
         self._shards = shards
         self._prices = prices
-        self.num_params, self.kernels = shards.each("describe")[0]
+        self._test = test
+        self.num_params, self._computed_by = shards.each("describe")[0]
         self.refused: Counter[str] = Counter()
         self.posted_bytes = 0  # between shards, in the last round
         self._last: tuple[RoundPlan, RoundReport] | None = None
@@ -85,14 +86,23 @@ class ShardedFleet:
         """N."""
         return self._shards.bounds[-1]
 
+    @property
+    def computed_by(self) -> dict[str, str | int]:
+        """What each shard computes with, and how many there are."""
+        device, kernels = self._computed_by["device"], self._computed_by["kernels"]
+        return {"fleet": "sharded", "device": device, "shards": self._count, "kernels": kernels}
+
     def validation_accuracy(self) -> NDArray[np.float64]:
         """[N] of the models as they are now, on validation data."""
         return np.concatenate(self._shards.each("validation_accuracy"))
 
-    def correct(self, data: Batch) -> NDArray[np.bool_]:
-        """[N, n] which samples each server answers rightly: of the test set, once, after the last round."""
-        copies = [[part.numpy()] * self._count for part in data]
-        return np.concatenate(self._shards.each("correct", *copies))
+    def final_accuracy(self) -> FinalAccuracy:
+        """On the test data, once, after the last round."""
+        return self._test.accuracy(self.correct())
+
+    def correct(self) -> NDArray[np.bool_]:
+        """[N, n] which of the test data each server answers rightly."""
+        return np.concatenate(self._shards.each("correct"))
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""

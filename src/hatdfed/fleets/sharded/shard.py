@@ -22,10 +22,9 @@ from hatdfed.fleets.stacked.inboxes import InboxTable, inboxes_of
 from hatdfed.fleets.stacked.merging import StackedInbox, holdings, is_verbatim
 from hatdfed.fleets.stacked.reports import Measured, reported_scores
 from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
-from hatdfed.fleets.stacked.run_view import RunView
 from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits
 from hatdfed.server.consensus import sketch
-from hatdfed.server.work import Batch, WorkPlan
+from hatdfed.server.work import WorkPlan
 
 
 class Letter(NamedTuple):
@@ -74,7 +73,7 @@ class Shard:
                 "This codec encodes one model at a time, so the run cannot be cut into shards. Use --fleet stacked."
             )
         self._stack = StackedFleet([member], execution)
-        self._run = RunView(self._stack, 0)
+        (self._run,) = self._stack.fleets
         self._first = first
         self._open: _Open | None = None
 
@@ -187,17 +186,17 @@ class Shard:
             mixing[slots.link_receiver, slots.link_slot] = received
         return holdings(self._stack.rows.tensor, slots, samples, mixing, share, receivers, finite)
 
-    def describe(self) -> tuple[int, str]:
-        """P, and who computes."""
-        return self._run.num_params, self._run.kernels
+    def describe(self) -> tuple[int, dict[str, str]]:
+        """P, and what computes."""
+        return self._run.num_params, self._run.computed_by
 
     def validation_accuracy(self) -> NDArray[np.float64]:
         """[n] of the models as they are now."""
         return self._run.validation_accuracy()
 
-    def correct(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n, images] which images each server answers rightly."""
-        return self._run.correct(Batch(torch.tensor(x), torch.tensor(y)))
+    def correct(self) -> NDArray[np.bool_]:
+        """[n, images] which of the test data each server answers rightly."""
+        return self._run.correct()
 
     def snapshot(self) -> Snapshot:
         """Everything the shard's servers remember, counted from its first."""

@@ -7,7 +7,8 @@ worlds and prices may differ. One run is the case of one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.errors import RunFolderError
 from hatdfed.fleets.kernels.vectors import vectors_for
 from hatdfed.fleets.stacked.inboxes import InboxTable, ProbeTable, make_inboxes, probe_table
+from hatdfed.fleets.stacked.learner import Images
 from hatdfed.fleets.stacked.merging import Merge, StackedInbox, decide, holdings, is_verbatim, sent_models
 from hatdfed.fleets.stacked.network import Folded
 from hatdfed.fleets.stacked.reports import PendingRound
@@ -32,6 +36,8 @@ Times = Mapping[int, int]  # the round that each run is in
 Runs = Collection[int]
 Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
 
+IMAGES_AT_ONCE = 1000  # of a test set: large sets are measured in parts that take no more memory than validation does
+
 
 class StackedFleet:
     """Plays rounds of many runs at once: trains, sends, judges, merges, measures.
@@ -42,11 +48,15 @@ class StackedFleet:
 
     def __init__(self, members: Sequence[RunServers], execution: Execution) -> None:
         self.rows = Rows(members, execution)
+        self.fleets = tuple(RunView(self, run) for run in range(len(members)))
         self._ahead: dict[tuple[int, int], WorkPlan] = {}  # of the next round, made while a GPU is busy with this one
 
     def run_rounds(self, plans: Plans) -> dict[int, RoundReport]:
         """One round of the runs that have a plan."""
         return self.begin(plans).reports()
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
     @torch.no_grad()
     def begin(self, plans: Plans) -> PendingRound:
@@ -265,6 +275,102 @@ class StackedFleet:
         return groups
 
 
+class RunView:
+    """One run of a stacked fleet, as a fleet of its own; its snapshots have the names that mailboxes use."""
+
+    def __init__(self, fleet: StackedFleet, run: int) -> None:
+        self.fleet = fleet
+        self.run = run
+        self._last: tuple[RoundPlan, RoundReport] | None = None
+
+    @property
+    def num_servers(self) -> int:
+        """N."""
+        return len(self.fleet.rows.members[self.run].sources)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Why models were refused, and how often."""
+        return self.fleet.rows.refused[self.run]
+
+    @property
+    def num_params(self) -> int:
+        """P."""
+        return self.fleet.rows.learner.num_params
+
+    @property
+    def computed_by(self) -> dict[str, str]:
+        """The device, and whose kernels."""
+        rows = self.fleet.rows
+        return {"fleet": "stacked", "device": rows.how.device.type, "kernels": rows.learner.network.kernels.name}
+
+    @property
+    def models(self) -> Tensor:
+        """[N, P] as they are now."""
+        return self.fleet.rows.params[self._rows].cpu().clone()
+
+    def validation_accuracy(self) -> NDArray[np.float64]:
+        """[N] on the run's validation data."""
+        images = self.fleet.rows.validation[self.run]
+        parts = self.fleet.rows.parts([self.run])
+        correct = torch.cat(
+            [self.fleet.rows.correct(part, images.x[None], images.y[None]).sum(dim=1) for part in parts]
+        )
+        return correct.cpu().numpy() / len(images.y)
+
+    def final_accuracy(self) -> FinalAccuracy:
+        """On the test data, once, after the last round."""
+        return self.fleet.rows.members[self.run].test.accuracy(self.correct())
+
+    def correct(self) -> NDArray[np.bool_]:
+        """[N, n] which of the test data each server answers rightly."""
+        rows = self.fleet.rows
+        images = rows.images(rows.members[self.run].test.data)
+        pieces = [
+            torch.cat([rows.correct(part, x[None], y[None]) for x, y in _pieces(images)], dim=1)
+            for part in rows.parts([self.run])
+        ]
+        return torch.cat(pieces).cpu().numpy()
+
+    def run_round(self, plan: RoundPlan) -> RoundReport:
+        """Train, exchange, merge, measure; the same plan once more gives what it gave."""
+        if self._last is None or self._last[0] is not plan:
+            self._last = (plan, self.fleet.run_rounds({self.run: plan})[self.run])
+        return self._last[1]
+
+    def snapshot(self) -> Snapshot:
+        """Models, optimisers, codec memories and masses of the run's servers."""
+        rows, here = self.fleet.rows, self._rows
+        models = rows.models(here)
+        tensors = {"params": models.params, "first": models.first, "second": models.second}
+        arrays: dict[str, NDArray[Any]] = {}
+        on_host = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+        for i, (memory, mass) in enumerate(zip(rows.memories[here], rows.mass[here], strict=True)):
+            arrays |= {f"{i}.{name}": np.array(tensor[i]) for name, tensor in on_host.items()}  # copies: rows change
+            arrays[f"{i}.codec_memory"] = np.array(memory.cpu().numpy())
+            arrays[f"{i}.scalars"] = np.array([models.steps[i], mass])
+        return arrays
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to what `snapshot` remembers."""
+        rows, first = self.fleet.rows, self._rows.start
+        models = rows.models(self._rows)
+        self._last = None
+        for i in range(self.num_servers):
+            for name, tensor in (("params", models.params), ("first", models.first), ("second", models.second)):
+                tensor[i] = _remembered(snapshot, f"{i}.{name}", [tuple(tensor[i].shape)], tensor.device)
+            shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
+            rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
+            rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
+
+    def close(self) -> None:
+        """Nothing to give back: the rows belong to all runs of the fleet."""
+
+    @property
+    def _rows(self) -> slice:
+        return self.fleet.rows.of_run(self.run)
+
+
 def is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
     """Which models a receiver accepts."""
     if models.device.type == "cpu" and bool(torch.isfinite(models.sum(dim=1)).all()):
@@ -280,3 +386,20 @@ def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.in
     for server in np.flatnonzero(judged):
         index[server, : sizes[server]] = works[int(server)].probe
     return index, sizes
+
+
+def _pieces(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(torch.split(images.x, IMAGES_AT_ONCE), torch.split(images.y, IMAGES_AT_ONCE), strict=True)
+
+
+def _remembered(
+    snapshot: Snapshot, name: str, shapes: Sequence[tuple[int, ...]], device: torch.device | str = "cpu"
+) -> Tensor:
+    """One array of a snapshot; a shape that only could be stretched to fit would be another model."""
+    array = snapshot.get(name)
+    if array is None or array.dtype.kind not in "fiu" or array.shape not in shapes:
+        found = "not there" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise RunFolderError(
+            f"The checkpoint does not fit this run ({name} is {found}, wanted {list(shapes[0])}). Start it again."
+        )
+    return torch.tensor(array, device=device)

@@ -19,7 +19,7 @@ from hatdfed.fleets.kernels.stages import StageKernels
 from hatdfed.fleets.stacked.learner import Images, Models, StackedLearner
 from hatdfed.server.codecs.base import Memory
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import Batch, PooledSource
+from hatdfed.server.work import Batch, HeldOut, PooledSource
 
 ROW_ALIGNMENT = 64  # numbers; rows that start on a boundary are read faster
 
@@ -31,6 +31,7 @@ class RunServers(NamedTuple):
     sources: Sequence[PooledSource]
     prices: EnergyPrices | None  # None of a shard, whose ledger is kept elsewhere
     initial_seeds: Sequence[int]
+    test: HeldOut
 
 
 @dataclass(frozen=True)

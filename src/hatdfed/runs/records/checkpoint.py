@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +19,62 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hatdfed.core.coordinator import Coordinator, CoordinatorState
-from hatdfed.core.fleet import Snapshot
+from hatdfed.core.fleet import Fleet, Snapshot
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable, to_jsonable
 
 
-def write_checkpoint(path: Path, run: str, state: CoordinatorState, snapshot: Snapshot) -> None:
-    """Replace the checkpoint at `path`; `run` says whose it is."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in snapshot.items()}
-    write_atomically(path, save(arrays, metadata={"run": run, "state": json.dumps(to_jsonable(state))}))
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoint of one run, replaced every so many rounds and after the last."""
 
+    path: Path
+    run: str  # whose it is
+    every: int  # 0: never
+    rounds: int
+    fleet: Fleet
 
-def read_checkpoint(path: Path, run: str, coordinator: Coordinator) -> tuple[CoordinatorState, Snapshot]:
-    """What the last checkpoint of `run` remembers."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            data, owner = json.loads(file.metadata()["state"]), file.metadata()["run"]
-            snapshot: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise RunFolderError(
-            f"There is no checkpoint in {path.parent}, so the run cannot go on from there. "
-            "Start it again without --resume."
-        ) from None
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"The checkpoint {path} cannot be read ({error}). Start the run again.") from None
-    if owner != run:
-        raise RunFolderError(
-            f"The checkpoint {path} was made with other settings than those in config.yaml. "
-            "Put back the file that belongs there, or start a new run."
-        )
-    template = coordinator.start(np.zeros(coordinator.prices.num_servers))
-    return from_jsonable(data, template), snapshot
+    def is_due(self, state: CoordinatorState) -> bool:
+        """Whether the file is replaced at this state."""
+        return self.every > 0 and (state.t % self.every == 0 or state.t == self.rounds)
+
+    def write(self, state: CoordinatorState) -> None:
+        """Both halves as they are now."""
+        arrays = {name: np.ascontiguousarray(array) for name, array in self.fleet.snapshot().items()}
+        metadata = {"run": self.run, "state": json.dumps(to_jsonable(state))}
+        write_atomically(self.path, save(arrays, metadata=metadata))
+
+    def restore(self, coordinator: Coordinator) -> CoordinatorState:
+        """Where the coordinator goes on; the fleet goes back to that round, too."""
+        data, snapshot = self._read()
+        state = from_jsonable(data, coordinator.start(np.zeros(coordinator.prices.num_servers)))
+        if type(state.t) is not int or not 0 <= state.t <= self.rounds:
+            raise RunFolderError(
+                f"The checkpoint {self.path} stands at round {state.t!r:.40}, but the run has rounds "
+                f"0 to {self.rounds}. Put back the file that belongs there, or start the run again."
+            )
+        self.fleet.restore(snapshot)
+        return state
+
+    def _read(self) -> tuple[Any, Snapshot]:
+        """The coordinator's state as JSON has it, and the fleet's arrays."""
+        try:
+            with safe_open(self.path, framework="numpy") as file:
+                data, owner = json.loads(file.metadata()["state"]), file.metadata()["run"]
+                snapshot: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except FileNotFoundError:
+            raise RunFolderError(
+                f"There is no checkpoint in {self.path.parent}, so the run cannot go on from there. "
+                "Start it again without --resume."
+            ) from None
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"The checkpoint {self.path} cannot be read ({error}). Start the run again.") from None
+        if owner != self.run:
+            raise RunFolderError(
+                f"The checkpoint {self.path} was made with other settings than those in config.yaml. "
+                "Put back the file that belongs there, or start a new run."
+            )
+        return data, snapshot
 
 
 def write_atomically(path: Path, content: bytes | Sequence[bytes | bytearray | memoryview]) -> None:

@@ -33,12 +33,6 @@ class Placement:
         if self.fleet != "sharded" and (self.shards is not None or self.address is not None):
             raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
 
-    @property
-    def described(self) -> dict[str, str | int]:
-        """For the reader of a result."""
-        known: dict[str, str | int] = {"fleet": self.fleet, "device": self.device}
-        return known if self.shards is None else {**known, "shards": self.shards}
-
 
 def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) -> Placement:
     """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""

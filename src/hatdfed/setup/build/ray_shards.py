@@ -171,5 +171,6 @@ def make_shard(config: Config, dataset: Dataset, first: int, last: int, device: 
     """Servers `first` to `last` − 1; the same models and data that they would have in one fleet."""
     world = make_world(config, dataset, make_pools(dataset))
     seeds = [initial_seed(config, server) for server in range(first, last)]
-    member = RunServers(make_program(config, dataset), world.sources[first:last], None, seeds)
+    test = world.test.of_servers(first, last)
+    member = RunServers(make_program(config, dataset), world.sources[first:last], None, seeds, test)
     return Shard(member, execution_for([member], torch.device(device)), first)

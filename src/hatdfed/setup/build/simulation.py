@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hatdfed.core.coordinator import Coordinator
-from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.fleet import Fleet, FleetGroup, SeparateFleets
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.sharded.fleet import ShardedFleet
@@ -18,9 +16,7 @@ from hatdfed.fleets.sharded.orders import even_bounds
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
-from hatdfed.fleets.stacked.run_view import RunView
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import Batch
 from hatdfed.setup.build.placement import Placement, chosen_placement
 from hatdfed.setup.build.program import initial_seed, make_actors, make_program
 from hatdfed.setup.build.world import Pools, World, make_pools, make_world
@@ -32,29 +28,20 @@ class Simulation(NamedTuple):
     """A run, ready to be played."""
 
     coordinator: Coordinator
-    fleet: MailboxFleet | RunView | ShardedFleet
-    test: Batch  # for after the last round
-    label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
+    fleet: Fleet
 
 
-class Batched(NamedTuple):
+class SimulatedRuns(NamedTuple):
     """Runs that are played together."""
 
-    simulations: list[Simulation]
+    coordinators: list[Coordinator]
+    fleets: FleetGroup
     placement: Placement
-    stack: StackedFleet | None  # None: mailboxes, or shards
 
-    def run_rounds(self, plans: Mapping[int, RoundPlan]) -> Mapping[int, RoundReport]:
-        """One round of the runs that have a plan."""
-        if self.stack is not None:
-            return self.stack.run_rounds(plans)
-        return {run: self.simulations[run].fleet.run_round(plan) for run, plan in plans.items()}
-
-    def close(self) -> None:
-        """Give back what the fleets occupy elsewhere."""
-        for simulation in self.simulations:
-            if isinstance(simulation.fleet, ShardedFleet):
-                simulation.fleet.close()
+    @property
+    def simulations(self) -> list[Simulation]:
+        """The two halves of each."""
+        return [Simulation(*pair) for pair in zip(self.coordinators, self.fleets.fleets, strict=True)]
 
 
 class _Parts(NamedTuple):
@@ -62,12 +49,6 @@ class _Parts(NamedTuple):
     program: EdgeProgram
     world: World
     seeds: list[int]
-
-
-def make_simulation(config: Config, dataset: Dataset, *, run: str = "") -> Simulation:
-    """One run with mailboxes: everything that `config` names, put together."""
-    pools = make_pools(dataset)
-    return _with_mailboxes(config, _parts([config], dataset, pools)[0], pools, run)
 
 
 def settled_placement(config: Config, dataset: Dataset, placement: Placement) -> Placement:
@@ -80,24 +61,25 @@ def _settled(placement: Placement, program: EdgeProgram, dataset: Dataset) -> Pl
     return chosen_placement(placement, program, (channels, height, width))
 
 
-def make_batch(configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]) -> Batched:
+def make_batch(
+    configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]
+) -> SimulatedRuns:
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
-    pools = make_pools(dataset)
-    parts = _parts(configs, dataset, pools)
+    parts = _parts(configs, dataset, make_pools(dataset))
     placement = _settled(placement, parts[0].program, dataset)
+    fleets: FleetGroup
     if placement.fleet == "mailbox":
-        alone = [_with_mailboxes(*each[:2], pools, each[2]) for each in zip(configs, parts, names, strict=True)]
-        return Batched(alone, placement, None)
-    if placement.fleet == "sharded":
+        fleets = SeparateFleets(*map(_with_mailboxes, configs, parts, names))
+    elif placement.fleet == "sharded":
         (config,), (part,) = configs, parts
-        return Batched([_in_shards(config, part, dataset, pools, placement)], placement, None)
-    members = [RunServers(part.program, part.world.sources, part.coordinator.prices, part.seeds) for part in parts]
-    stack = StackedFleet(members, execution_for(members, torch.device(placement.device)))
-    simulations = [
-        Simulation(part.coordinator, RunView(stack, run), pools.test, part.world.label_shares)
-        for run, part in enumerate(parts)
-    ]
-    return Batched(simulations, placement, stack)
+        fleets = SeparateFleets(_in_shards(config, part, dataset, placement))
+    else:
+        members = [
+            RunServers(part.program, part.world.sources, part.coordinator.prices, part.seeds, part.world.test)
+            for part in parts
+        ]
+        fleets = StackedFleet(members, execution_for(members, torch.device(placement.device)))
+    return SimulatedRuns([part.coordinator for part in parts], fleets, placement)
 
 
 def _parts(configs: Sequence[Config], dataset: Dataset, pools: Pools) -> list[_Parts]:
@@ -112,23 +94,21 @@ def _parts(configs: Sequence[Config], dataset: Dataset, pools: Pools) -> list[_P
     return parts
 
 
-def _in_shards(config: Config, parts: _Parts, dataset: Dataset, pools: Pools, placement: Placement) -> Simulation:
+def _in_shards(config: Config, parts: _Parts, dataset: Dataset, placement: Placement) -> ShardedFleet:
     from hatdfed.setup.build.ray_shards import RayShards  # for those who ask for it
 
     bounds = even_bounds(config.servers, placement.shards or 1)
     shards = RayShards(config, dataset, bounds, placement.device, placement.address)
-    return Simulation(
-        parts.coordinator, ShardedFleet(shards, parts.coordinator.prices), pools.test, parts.world.label_shares
-    )
+    return ShardedFleet(shards, parts.coordinator.prices, parts.world.test)
 
 
-def _with_mailboxes(config: Config, parts: _Parts, pools: Pools, run: str) -> Simulation:
-    fleet = MailboxFleet(
+def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
+    return MailboxFleet(
         parts.program,
         parts.world.sources,
         parts.coordinator.prices,
+        parts.world.test,
         initial_seeds=parts.seeds,
         codec_name=config.codec,
         run=run,
     )
-    return Simulation(parts.coordinator, fleet, pools.test, parts.world.label_shares)

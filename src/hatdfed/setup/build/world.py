@@ -12,7 +12,7 @@ from hatdfed.data.datasets.base import Dataset, Images
 from hatdfed.data.devices import LocalWork, SimulatedDevices
 from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, split_by_group
 from hatdfed.errors import ConfigError
-from hatdfed.server.work import Batch
+from hatdfed.server.work import Batch, HeldOut
 from hatdfed.setup.config import Config
 
 
@@ -21,14 +21,14 @@ class Pools(NamedTuple):
 
     train: Batch
     validation: Batch
-    test: Batch  # for after the last round
+    test: Batch
 
 
 class World(NamedTuple):
     """What all methods with one seed meet alike."""
 
     sources: list[SimulatedDevices]
-    label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
+    test: HeldOut  # for after the last round
 
 
 def make_pools(dataset: Dataset) -> Pools:
@@ -46,7 +46,7 @@ def make_world(config: Config, dataset: Dataset, pools: Pools) -> World:
         for server, shard in enumerate(shards)
     ]
     counts = np.stack([np.bincount(dataset.train.labels[shard], minlength=dataset.num_classes) for shard in shards])
-    return World(sources, counts / counts.sum(axis=1, keepdims=True))
+    return World(sources, HeldOut(pools.test, counts / counts.sum(axis=1, keepdims=True)))
 
 
 def local_work(config: Config) -> LocalWork:
