@@ -103,7 +103,10 @@ def assert_close(mine, theirs, but=()):
 
 def assert_same_table(folder):
     """A sweep's table is that of 0.1.0, which had Student's t to 13 digits."""
-    mine, theirs = (list(csv.reader((at / "summary.csv").open())) for at in (folder, FIXTURES / "sweep"))
+    mine, theirs = (
+        list(csv.reader((at / "summary.csv").read_text(encoding="utf-8").splitlines()))
+        for at in (folder, FIXTURES / "sweep")
+    )
     assert_same_values(mine, theirs)
     mine, theirs = (json.loads((at / "summary.json").read_text()) for at in (folder, FIXTURES / "sweep"))
     assert_same_values(mine, theirs)

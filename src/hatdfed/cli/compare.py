@@ -147,10 +147,10 @@ def _write(comparison: Comparison, folder: Path) -> None:
     from hatdfed.report.comparison_figures import write_comparison_figures
     from hatdfed.report.comparison_files import write_comparison_files
     from hatdfed.report.run_data import run_data
-    from hatdfed.runs.statistics import leaks
 
     write_comparison_files(comparison, folder)
-    # A picture ranks what it shows, and runs that saw the test set are not ranked.
-    fair = {name: runs for name, runs in comparison.runs.items() if not leaks(runs)}
+    # A picture ranks what it shows: neither what saw the test set, nor what is of another world than the reference.
+    ranked = [row["method"] for row in comparison.summary if row["same_world"] and not row["leaks_test"]]
+    fair = {name: comparison.runs[name] for name in ranked}
     if fair:
         write_comparison_figures({name: [run_data(r) for r in runs] for name, runs in fair.items()}, folder)

@@ -214,10 +214,22 @@ def test_a_method_that_sees_the_test_set_is_marked_and_not_drawn(copy, monkeypat
     assert re.search(r"^ *hat-dfed-released † +another world: not paired +– ", shown, re.MULTILINE)
 
 
+def add_method(monkeypatch, name, settings):
+    monkeypatch.setitem(METHODS.__dict__, "_plug_ins", {name: None})
+    monkeypatch.setitem(METHODS._loaded, name, Method(name, "Made up", {**METHODS["rnd"].settings, **settings}))
+
+
+def test_a_method_at_prices_of_its_own_is_neither_paired_nor_drawn_with_the_others(monkeypatch, copy, capfd):
+    add_method(monkeypatch, "cheap", {"energy": {"weak_joules_per_sample": 0.01}})
+    drawn, where = [], "hatdfed.report.comparison_figures.write_comparison_figures"
+    monkeypatch.setattr(where, lambda runs, folder: drawn.extend(runs))
+    assert command(monkeypatch, *typed(copy), "--methods", "rnd,cheap") == 0
+    assert drawn == ["rnd"]
+    assert re.search(r"^ *cheap +another world: not paired +– ", capfd.readouterr().out, re.MULTILINE)
+
+
 def test_a_method_that_makes_another_world_of_a_seed_is_not_paired(monkeypatch):
-    more = Method("more", "More samples", {**METHODS["rnd"].settings, "samples_per_round": 90})
-    monkeypatch.setitem(METHODS.__dict__, "_plug_ins", {"more": None})
-    monkeypatch.setitem(METHODS._loaded, "more", more)
+    add_method(monkeypatch, "more", {"samples_per_round": 90})
     rnd, local, other = compare(["rnd", "local", "more"], seeds=2, **SMALL).summary
     assert [row["same_world"] for row in (rnd, local, other)] == [True, True, False]
     assert all(other[key] is None for key in other if "_difference" in key)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.fleets.kernels.blueprint import ImageShape, NotStackableError, read_blueprint
-from hatdfed.server.program import EdgeProgram
 
 FLEETS = ("auto", "stacked", "mailbox", "sharded")
 DEVICES = ("auto", "cpu", "cuda")
@@ -34,7 +34,7 @@ class Placement:
             raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
 
 
-def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) -> Placement:
+def chosen_placement(asked: Placement, network: nn.Module, image: ImageShape) -> Placement:
     """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
     device = "cpu" if asked.fleet == "sharded" and asked.device == "auto" else device_of(asked)
     if asked.fleet == "mailbox":
@@ -42,7 +42,7 @@ def chosen_placement(asked: Placement, program: EdgeProgram, image: ImageShape) 
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
         return Placement("mailbox", "cpu")
     try:
-        read_blueprint(program.learner.module, image)
+        read_blueprint(network, image)
     except NotStackableError as reason:
         if asked.fleet == "auto" and asked.device != "cuda":
             return Placement("mailbox", "cpu")

@@ -16,9 +16,10 @@ from hatdfed.fleets.sharded.orders import even_bounds
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
+from hatdfed.server.learner import Learner
 from hatdfed.server.program import EdgeProgram
 from hatdfed.setup.build.placement import Placement, chosen_placement
-from hatdfed.setup.build.program import initial_seed, make_actors, make_program
+from hatdfed.setup.build.program import initial_seed, make_actors, make_learner
 from hatdfed.setup.build.world import Pools, World, make_pools, make_world
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import sources_key
@@ -53,12 +54,12 @@ class _Parts(NamedTuple):
 
 def settled_placement(config: Config, dataset: Dataset, placement: Placement) -> Placement:
     """What `placement` comes to for this network; nothing is made for it."""
-    return _settled(placement, make_program(config, dataset), dataset)
+    return _settled(placement, make_learner(config, dataset), dataset)
 
 
-def _settled(placement: Placement, program: EdgeProgram, dataset: Dataset) -> Placement:
+def _settled(placement: Placement, learner: Learner, dataset: Dataset) -> Placement:
     channels, height, width = dataset.train.pixels.shape[1:]
-    return chosen_placement(placement, program, (channels, height, width))
+    return chosen_placement(placement, learner.module, (channels, height, width))
 
 
 def make_batch(
@@ -66,7 +67,7 @@ def make_batch(
 ) -> SimulatedRuns:
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
     parts = _parts(configs, dataset, make_pools(dataset))
-    placement = _settled(placement, parts[0].program, dataset)
+    placement = _settled(placement, parts[0].program.learner, dataset)
     fleets: FleetGroup
     if placement.fleet == "mailbox":
         fleets = SeparateFleets(*map(_with_mailboxes, configs, parts, names))
