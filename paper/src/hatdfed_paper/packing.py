@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hatdfed.core.links import off_diagonal
 from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.summary import JOULES_PER_MJ
-from hatdfed_paper.plans import Settings
+from hatdfed_paper.plan import Settings
 from hatdfed_paper.todo import run_key
 
 CURVE_POINTS = 40
