@@ -53,14 +53,13 @@ def short(paper: Reproduction) -> str:
     rows, as_they_are = paper.tables["plus_summary"], paper.tables["plus"]
     lines = [
         f"- {_place(row)}: {_with(row['avg_accuracy_points'])} points against the mean of the four, "
-        f"{row['total_energy_percent']['mean']:.1f} % less energy ({saved_span(as_they_are, row)} % less than each; "
-        f"{row['link_energy_percent']['mean']:.1f} % less on links); at least as accurate as the best of them in "
+        f"{row['total_energy_percent']['mean']:.1f} % less energy on average ({saved_span(as_they_are, row)} % "
+        f"less than each; {row['link_energy_percent']['mean']:.1f} % less on links); at least as accurate as the best in "
         f"{row['as_accurate_as_the_best']} of {row['settings']} settings, its worst server at least as good as the "
         f"best server of each in {row['worst_over_best']} of {row['settings']}."
         for row in rows
         if row["avg_accuracy_points"]
     ]
-    lines += mostly_rnd(as_they_are)
     lines += _equal_footing(rows, paper.tables["plus_equal_footing"])
     return "\n".join([*lines, *_dense(rows), *_behind(as_they_are)]) or "Not played yet."
 
@@ -117,23 +116,6 @@ def saved_span(rows: Sequence[Row], place: Row) -> str:
     """Percent of the energy saved against each of the four in each setting of a place, from least to most."""
     saved = [row["plus_is_ahead_by"]["total_energy_percent"]["mean"] for row in _four(rows, place)]
     return span(saved, ".1f") if saved else "–"
-
-
-def mostly_rnd(rows: Sequence[Row]) -> list[str]:
-    """Where `rnd` alone makes more than half of the link energy of the four, and so of their mean."""
-    found = []
-    for dataset, servers in dict.fromkeys((row["dataset"], row["servers"]) for row in rows):
-        four = _four(rows, {"dataset": dataset, "servers": servers})
-        joules = [(row["method"], row["link_energy_mj"][0]) for row in four]
-        share = sum(mj for name, mj in joules if name == "rnd") / (sum(mj for _, mj in joules) or 1.0)
-        if share > 0.5:
-            found.append(f"{100 * share:.0f} % on {dataset}, {servers} servers")
-    if not found:
-        return []
-    return [
-        "- In large fleets the mean of the four is mostly `rnd`, which draws a share of all links. Of their link "
-        f"energy it makes {'; '.join(found)}."
-    ]
 
 
 def lead_over_best(rows: Sequence[Row], place: Row) -> str:

@@ -74,8 +74,6 @@ def test_rivals_are_shown_one_by_one_beside_their_mean(blocks):
     rows = [rival("rnd", 80.0, 60.0, 2.0), rival("d-psgd", 50.0, 20.0, 32.0), rival("hat-dfed", 81.9, 1.0, 0.1)]
     assert blocks.saved_span(rows, rows[0]) == "82.0 to 112.0"
     assert blocks.lead_over_best(rows, rows[0]) == "+2.0 (+1.5 to +2.5)"
-    assert blocks.mostly_rnd(rows)[0].endswith("it makes 75 % on digits, 50 servers.")
-    assert blocks.mostly_rnd([rival("rnd", 80.0, 1.0, 2.0), rows[1]]) == []
 
 
 def test_what_a_rival_spends_less_is_of_the_recipes_joules(blocks):

@@ -42,8 +42,8 @@ def test_sums_are_scaled_by_cause():
     settings = point("cifar-10", "rnd")
     results = results_of([(settings, figures)])
     found = reprice(results, settings, link=0.25, training=10.0)
-    assert found == {"link_energy_mj": 2.0, "training_energy_mj": 10.0, "upload_energy_mj": 0.5}
-    assert reprice(results, point("cifar-10", "sgp"), 1.0, 1.0) is None
+    assert found == {0: {"link_energy_mj": 2.0, "training_energy_mj": 10.0, "upload_energy_mj": 0.5}}
+    assert reprice(results, point("cifar-10", "sgp"), 1.0, 1.0) == {}
 
 
 def test_the_split_has_a_row_for_everything_that_was_played():
@@ -73,3 +73,14 @@ def test_the_map_has_a_line_for_every_price_of_a_sample():
     assert middle["x"] == sorted(middle["x"])
     (empty,) = price_panels(results_of(runs[:-1]), CLAIMS, "cifar-10", FULL)
     assert empty["lines"] == []
+
+
+def test_at_the_papers_prices_the_map_saves_what_the_table_says():
+    results = Results(read_all(PAPER / "results", EXPERIMENTS, "full"))
+    (table,) = [table for table in EXPERIMENTS["plus"].tables if table.name == "plus"]
+    rows = table.rows(results, CLAIMS, FULL)
+    for dataset in FULL.datasets:
+        middle = [row for row in price_rows(results, CLAIMS, FULL) if row["dataset"] == dataset][len(FACTORS) ** 2 // 2]
+        (mine, *_) = [row for row in rows if (row["dataset"], row["method"], row["servers"]) == (dataset, PLUS, 5)]
+        saved = mine["plus_is_ahead_by"]["total_energy_percent"]["mean"]
+        assert middle["plus_saves_percent"] == pytest.approx(saved, abs=0.005)

@@ -28,14 +28,21 @@ def points_gained(results: Results, contests: Sequence[Contest], figure: str) ->
 
 
 def percent_saved(results: Results, contests: Sequence[Contest], figure: str) -> PairedDifference | None:
-    """Percent of energy that the method needs less than its rivals; None where no seed has all of them."""
+    """Percent of energy that the method saves against its rivals (`energy_saving`); None where no seed has all."""
     return _compare(results, contests, figure, energy_saving)
 
 
 def energy_saving(mine: float, rivals: Sequence[float]) -> float | None:
-    """Percent of energy saved against rivals; None where there is nothing to save."""
-    mean = sum(rivals) / len(rivals)
-    return 100 * (1 - mine / mean) if mean else None
+    """Percent of energy saved, the mean over rivals of 1 − mine/rival; None where a rival spends nothing.
+
+    This is how the paper averages: over settings and baselines, its Table 1 gives the 36.7 % of total and 46.3 % of
+    link energy in its section on RQ1 by a mean of ratios, and neither by a ratio of means. A dear rival, such as `rnd`
+    in a large fleet, does not outweigh the others.
+
+    >>> energy_saving(1.0, [2.0, 100.0])
+    74.5
+    """
+    return sum(100 * (1 - mine / rival) for rival in rivals) / len(rivals) if all(rivals) else None
 
 
 def mean_over_seeds(places: Sequence[BySeed]) -> PairedDifference | None:

@@ -17,7 +17,7 @@ _KEYS = {**KEYS, "every": "every", "words": "hat-dfed-plus …", "regime": "regi
 
 
 def comparison_rows(results: Results, points: Sequence[Settings]) -> list[Row]:
-    """Every method in every place, and what `hat-dfed-plus` is ahead of it and of the mean of the four baselines."""
+    """Every method in every place, and what `hat-dfed-plus` is ahead of it and of the four baselines by."""
     rows = []
     for settings in points:
         at = results.at(settings)
@@ -52,7 +52,7 @@ def _worst_over_best(results: Results, plus: Settings, rivals: Mapping[str, Sett
 
 
 def comparison_markdown(rows: Sequence[Row], keys: Sequence[str] = (*PLACE, "method")) -> str:
-    """A method, and what hat-dfed-plus is ahead of it by; its own row holds it against the mean of the baselines."""
+    """A method, and what hat-dfed-plus is ahead of it by; its own row holds it against all baselines."""
     headings = [*(_KEYS[key] for key in keys), "accuracy %", "worst %", "total MJ", "link MJ"]
     headings += ["plus is ahead, points", "total energy saved %", "link energy saved %", "seeds"]
     metrics = ("avg_accuracy", "worst_accuracy", "total_energy_mj", "link_energy_mj")

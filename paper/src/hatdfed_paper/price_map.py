@@ -8,14 +8,15 @@ stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hatdfed.runs.summary import mean_and_deviation
 from hatdfed.setup.layers import resolve
 from hatdfed_paper.claims import Claims
+from hatdfed_paper.differences import energy_saving
 from hatdfed_paper.expected_energy import expected_link_joules
 from hatdfed_paper.experiment import Figure, Table
 from hatdfed_paper.figure_parts import COLOURS, WIDTH, Data, lines_of, span, subtitle
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
+Repriced = Mapping[int, Mapping[str, float]]  # by seed and cause
 FACTORS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)
 
 
@@ -51,45 +53,54 @@ def price_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
     return rows
 
 
+def _at(results: Results, dataset: str, link: float, training: float) -> Row | None:
+    rivals = [reprice(results, point(dataset, method), link, training) for method in BASELINES]
+    if not all(rivals):
+        return None
+    means = [_mean_by_cause(each) for each in rivals]
+    total = sum(sum(each.values()) for each in means) / len(means)
+    links = sum(each["link_energy_mj"] for each in means) / len(means)
+    saved = _saving(reprice(results, point(dataset, PLUS), link, training), rivals)
+    return {
+        "baselines_total_mj": round(total, 4),
+        "link_share_percent": round(100 * links / total, 2),
+        "plus_saves_percent": None if saved is None else round(saved, 2),
+        "seeds": list(rivals[0]),
+    }
+
+
+def _saving(plus: Repriced, rivals: Sequence[Repriced]) -> float | None:
+    """Percent of total energy saved, mean over the seeds that all have."""
+    savings = []
+    for seed in set(plus).intersection(*rivals):
+        saved = energy_saving(sum(plus[seed].values()), [sum(rival[seed].values()) for rival in rivals])
+        savings += [] if saved is None else [saved]
+    return sum(savings) / len(savings) if savings else None
+
+
 def split_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
     """Joules by cause at the paper's prices, λ 0.3 and ρ 0.5: every baseline and `hat-dfed-plus`."""
     rows = []
     for dataset in scale.datasets:
         for method in (*BASELINES, PLUS):
-            settings = point(dataset, method)
-            if spent := reprice(results, settings, 1.0, 1.0):
+            if runs := reprice(results, point(dataset, method), 1.0, 1.0):
+                spent = _mean_by_cause(runs)
                 share = 100 * spent["link_energy_mj"] / sum(spent.values())
-                row = {name: round(value, 4) for name, value in spent.items()}
-                where = {"dataset": dataset, "method": method}
-                rows.append(
-                    {**where, **row, "link_share_percent": round(share, 2), "seeds": list(results.at(settings))}
-                )
+                row = {"dataset": dataset, "method": method, **{name: round(mj, 4) for name, mj in spent.items()}}
+                rows.append({**row, "link_share_percent": round(share, 2), "seeds": list(runs)})
     return rows
 
 
-def reprice(results: Results, settings: Settings, link: float, training: float) -> dict[str, float] | None:
-    """Mean joules by cause at these prices, in MJ; None where the runs are not there."""
+def reprice(results: Results, settings: Settings, link: float, training: float) -> Repriced:
+    """Energy of every run by cause, in MJ, with links and training so many times as dear."""
     causes = {"link_energy_mj": link, "training_energy_mj": training, "upload_energy_mj": 1.0}
-    seen = {name: list(results.figures(settings, name).values()) for name in causes}
-    if not all(seen.values()):
-        return None
-    return {name: factor * mean_and_deviation(seen[name])[0] for name, factor in causes.items()}
+    seen = {name: results.figures(settings, name) for name in causes}
+    seeds = set.intersection(*(set(each) for each in seen.values()))
+    return {seed: {name: factor * seen[name][seed] for name, factor in causes.items()} for seed in sorted(seeds)}
 
 
-def _at(results: Results, dataset: str, link: float, training: float) -> Row | None:
-    spent = [reprice(results, point(dataset, method), link, training) for method in BASELINES]
-    known = [each for each in spent if each is not None]
-    if len(known) < len(BASELINES):
-        return None
-    total = sum(sum(each.values()) for each in known) / len(known)
-    links = sum(each["link_energy_mj"] for each in known) / len(known)
-    plus = reprice(results, point(dataset, PLUS), link, training)
-    return {
-        "baselines_total_mj": round(total, 4),
-        "link_share_percent": round(100 * links / total, 2),
-        "plus_saves_percent": None if plus is None else round(100 * (1 - sum(plus.values()) / total), 2),
-        "seeds": list(results.at(point(dataset, BASELINES[0]))),
-    }
+def _mean_by_cause(runs: Repriced) -> dict[str, float]:
+    return {name: fmean(each[name] for each in runs.values()) for name in next(iter(runs.values()))}
 
 
 def _split_markdown(rows: Sequence[Row]) -> str:

@@ -98,8 +98,8 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
         ("best_accuracy_gain_points", "Best server more accurate", "points"),
         ("worst_accuracy_gain_points", "Worst server more accurate", "points"),
         ("accuracy_gain_at_lambda_03_rho_05", "Gain at λ 0.3, ρ 0.5", "points"),
-        ("total_energy_saving_percent", "Less total energy than the mean of the baselines", "%"),
-        ("link_energy_saving_percent", "Less link energy than the mean of the baselines", "%"),
+        ("total_energy_saving_percent", "Less total energy than the baselines, on average", "%"),
+        ("link_energy_saving_percent", "Less link energy than the baselines, on average", "%"),
     ):
         yield from sized("RQ1", words, ours[key], theirs[key], unit)
     for key, words, unit in (
