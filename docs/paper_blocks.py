@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from hatdfed.runs.statistics import PairedDifference
-from hatdfed_paper.choices import calibration, chosen_passes, chosen_readings
 from hatdfed_paper.claims import Claims
-from hatdfed_paper.headline import measured_headline
-from hatdfed_paper.markdown import all_markdown
-from hatdfed_paper.markdown_cells import table
-from hatdfed_paper.plans import EXPERIMENTS, FULL, THE_PAPER, point, settings_of_table_1
+from hatdfed_paper.experiment import BEYOND
+from hatdfed_paper.experiments import EXPERIMENTS, THE_PAPER
+from hatdfed_paper.experiments.calibration import calibrate, choose_passes
+from hatdfed_paper.experiments.readings import choose_readings
+from hatdfed_paper.headline import measure_headline
+from hatdfed_paper.markdown import table
+from hatdfed_paper.plan import FULL, point, settings_of_table_1
 from hatdfed_paper.results import Results, read_all, read_sessions
-from hatdfed_paper.tables import all_tables
+from hatdfed_paper.tables import all_markdown, all_tables, judge_claims
 from hatdfed_paper.todo import todo
 from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, with_interval
-from hatdfed_paper.verdicts import verdicts
 
 PAPER = Path(__file__).resolve().parent.parent / "paper"
 
@@ -31,7 +32,7 @@ class Reproduction:
         self.files = read_all(PAPER / "results", EXPERIMENTS, FULL.name)
         self.results, self.claims = Results(self.files), Claims.read(PAPER)
         self.tables = all_tables(self.results, self.claims, FULL)
-        self.markdown = all_markdown(self.results, self.claims, FULL)
+        self.markdown = all_markdown(self.tables)
 
     def blocks(self) -> dict[str, str]:
         """For paper/README.md."""
@@ -40,8 +41,8 @@ class Reproduction:
 
     def short(self) -> str:
         """The result in a few lines."""
-        ours, theirs = measured_headline(self.results, FULL), self.claims.headline
-        count = Counter(each.verdict for each in verdicts(self.results, self.claims, FULL))
+        ours, theirs = measure_headline(self.results, FULL), self.claims.headline
+        count = Counter(each.verdict for each in judge_claims(self.results, self.claims, FULL))
         lines = [
             f"{sum(count.values())} claims: {count[REPRODUCED]} reproduced, {count[PARTLY]} partly, {count[NOT]} not.",
             "",
@@ -86,7 +87,7 @@ class Reproduction:
     def missing(self, *, plus: bool = False) -> str:
         """What has been planned and not been played: about the paper, or about `hat-dfed-plus`."""
         cells = []
-        for name in (name for name, experiment in EXPERIMENTS.items() if (experiment.group == "plus") == plus):
+        for name in (name for name, experiment in EXPERIMENTS.items() if (experiment.group == BEYOND) == plus):
             for dataset in FULL.datasets:
                 what = todo([name], FULL, PAPER / "results", dataset, files=self.files)
                 if what.missing:
@@ -101,7 +102,7 @@ class Reproduction:
         """How far two runs of the very same settings are apart on a GPU."""
         parts = []
         for dataset in FULL.datasets:
-            passes = chosen_passes(calibration(self.results, self.claims, dataset))
+            passes = choose_passes(calibrate(self.results, self.claims, dataset))
             apart = []
             for setting in settings_of_table_1():
                 one = self.results.figures(point(dataset, "d-psgd", **setting), "avg_accuracy")
@@ -112,14 +113,14 @@ class Reproduction:
 
     def calibration(self) -> str:
         """The curve of D4 and what the rule makes of it."""
-        chosen = {name: chosen_passes(calibration(self.results, self.claims, name)) for name in FULL.datasets}
+        chosen = {name: choose_passes(calibrate(self.results, self.claims, name)) for name in FULL.datasets}
         words = "; ".join(f"{name}: {passes} passes" for name, passes in chosen.items())
         text = self.markdown["calibration"]
         return f"{text}\n\nChosen by the rule: {words}."
 
     def readings(self) -> str:
         """What each reading is worth, and what the rule makes of it."""
-        chosen = chosen_readings(self.results, FULL.datasets)
+        chosen = choose_readings(self.results, FULL.datasets)
         words = "; ".join(f"{number}: {reading.words}" for number, reading in chosen.items())
         verdict = f"Preferred by the rule: {words}." if words else "The rule prefers none of them: `hat-dfed` stays."
         return f"{self.markdown['readings']}\n\n{verdict}"

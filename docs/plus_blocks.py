@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from paper_blocks import Reproduction
-from plus_rivals import lead_over_best, mostly_rnd, saved_span, spent_less
 
 from hatdfed.setup.methods import method_named
-from hatdfed_paper.figure_words import above_random, span
-from hatdfed_paper.link_regimes import AS_DEAR, AS_MANY, LEARNED
-from hatdfed_paper.markdown_cells import table, with_ends
-from hatdfed_paper.plans import EXPERIMENTS, FULL
-from hatdfed_paper.plus_choice import LINKS_AT_MOST, TOLERATED
-from hatdfed_paper.plus_figure_data import link_panels
-from hatdfed_paper.plus_markdown import searches
-from hatdfed_paper.plus_plans import PLUS, SWEEPS
+from hatdfed_paper.experiments import EXPERIMENTS
+from hatdfed_paper.experiments.plus_regimes import AS_DEAR, AS_MANY, LEARNED, link_panels, points_above_random
+from hatdfed_paper.experiments.plus_search import LINKS_AT_MOST, SWEEPS, TOLERATED, markdown_by_sweep
+from hatdfed_paper.figure_parts import span
+from hatdfed_paper.markdown import table, with_ends
+from hatdfed_paper.plan import BASELINES, FULL, PLUS, SETTING
+from hatdfed_paper.rows import Row
 
-Row = dict[str, Any]
 # Ways to draw links that are held against the recipe's.
 _WAYS = {
     AS_MANY: "as many links drawn at random",
@@ -56,14 +53,13 @@ def short(paper: Reproduction) -> str:
     rows, as_they_are = paper.tables["plus_summary"], paper.tables["plus"]
     lines = [
         f"- {_place(row)}: {_with(row['avg_accuracy_points'])} points against the mean of the four, "
-        f"{row['total_energy_percent']['mean']:.1f} % less energy ({saved_span(as_they_are, row)} % less than each; "
-        f"{row['link_energy_percent']['mean']:.1f} % less on links); at least as accurate as the best of them in "
+        f"{row['total_energy_percent']['mean']:.1f} % less energy on average ({saved_span(as_they_are, row)} % "
+        f"less than each; {row['link_energy_percent']['mean']:.1f} % less on links); at least as accurate as the best in "
         f"{row['as_accurate_as_the_best']} of {row['settings']} settings, its worst server at least as good as the "
         f"best server of each in {row['worst_over_best']} of {row['settings']}."
         for row in rows
         if row["avg_accuracy_points"]
     ]
-    lines += mostly_rnd(as_they_are)
     lines += _equal_footing(rows, paper.tables["plus_equal_footing"])
     return "\n".join([*lines, *_dense(rows), *_behind(as_they_are)]) or "Not played yet."
 
@@ -113,6 +109,48 @@ def _behind(rows: Sequence[Row]) -> list[str]:
     return [f"- Methods that are, as they are, distinguishably more accurate than it: {words}."]
 
 
+# The four baselines one by one, beside their mean
+
+
+def saved_span(rows: Sequence[Row], place: Row) -> str:
+    """Percent of the energy saved against each of the four in each setting of a place, from least to most."""
+    saved = [row["plus_is_ahead_by"]["total_energy_percent"]["mean"] for row in _four(rows, place)]
+    return span(saved, ".1f") if saved else "–"
+
+
+def lead_over_best(rows: Sequence[Row], place: Row) -> str:
+    """Points ahead of the most accurate of the four; over several settings from least to most."""
+    settings: dict[tuple[float, ...], list[Row]] = {}
+    for row in _four(rows, place):
+        settings.setdefault(tuple(row[name] for name in SETTING), []).append(row)
+    best = [max(rivals, key=lambda row: float(row["avg_accuracy"][0])) for rivals in settings.values()]
+    leads = [row["plus_is_ahead_by"]["avg_accuracy_points"] for row in best]
+    if len(leads) == 1:
+        return with_ends(leads[0], 1)
+    return span([lead["mean"] for lead in leads], "+.1f").replace("−", "-") if leads else "–"
+
+
+def spent_less(rows: Sequence[Row]) -> str:
+    """How many percent less than the recipe each rival spends on links on equal footing, by size of the fleet."""
+    parts = []
+    for servers in sorted({row["servers"] for row in rows}):
+        less: dict[str, list[float]] = {}
+        for row in rows:
+            ahead = row["plus_is_ahead_by"]["link_energy_percent"]
+            if row["servers"] == servers and row["method"] != PLUS and ahead:
+                # Of the rival's joules the recipe spends 100 - ahead percent.
+                less.setdefault(row["method"], []).append(100 - 1e4 / (100 - ahead["mean"]))
+        each = ", ".join(f"`{name}` {span(values, '.0f')} %" for name, values in less.items())
+        parts.append(f"- {servers} servers: {each}.")
+    return "\n".join(parts) or "Not played yet."
+
+
+def _four(rows: Sequence[Row], place: Row) -> list[Row]:
+    """Rows of the four in one place that can be held against the recipe."""
+    here = (place["dataset"], place["servers"])
+    return [row for row in rows if row["method"] in BASELINES and (row["dataset"], row["servers"]) == here]
+
+
 def which_links(paper: Reproduction) -> str:
     """What it brings to choose links by price, or to learn them, at the same number of links."""
     rows: Sequence[Row] = paper.tables["plus_regimes"]
@@ -153,14 +191,14 @@ def _saved(percent: Sequence[float]) -> str:
 
 
 def _at_its_joules(paper: Reproduction) -> list[float]:
-    panels = [panel for dataset in FULL.datasets for panel in link_panels(paper.results, dataset, FULL)]
-    return [gap for panel in panels if (gap := above_random(panel)) is not None]
+    panels = [panel for dataset in FULL.datasets for panel in link_panels(paper.results, paper.claims, dataset, FULL)]
+    return [gap for panel in panels if (gap := points_above_random(panel)) is not None]
 
 
 def search(paper: Reproduction) -> str:
     """Every sweep that has been played, what its rule chose, and which ones are still to come."""
     rows: Sequence[Row] = paper.tables["plus_search"]
-    played = searches(rows)
+    played = markdown_by_sweep(rows)
     parts = [
         f"Tolerated for a part that saves: {TOLERATED:g} points. Links may cost {100 * LINKS_AT_MOST:g} % of those of "
         "the four baselines on average."

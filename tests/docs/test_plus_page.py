@@ -16,7 +16,7 @@ def blocks(monkeypatch):
     import plus_blocks
 
     yield plus_blocks
-    for name in ("plus_blocks", "plus_rivals", "paper_blocks"):
+    for name in ("plus_blocks", "paper_blocks"):
         sys.modules.pop(name, None)
 
 
@@ -71,19 +71,13 @@ def rival(method, accuracy, link_mj, ahead, servers=50):
 
 
 def test_rivals_are_shown_one_by_one_beside_their_mean(blocks):
-    import plus_rivals
-
     rows = [rival("rnd", 80.0, 60.0, 2.0), rival("d-psgd", 50.0, 20.0, 32.0), rival("hat-dfed", 81.9, 1.0, 0.1)]
-    assert plus_rivals.saved_span(rows, rows[0]) == "82.0 to 112.0"
-    assert plus_rivals.lead_over_best(rows, rows[0]) == "+2.0 (+1.5 to +2.5)"
-    assert plus_rivals.mostly_rnd(rows)[0].endswith("it makes 75 % on digits, 50 servers.")
-    assert plus_rivals.mostly_rnd([rival("rnd", 80.0, 1.0, 2.0), rows[1]]) == []
+    assert blocks.saved_span(rows, rows[0]) == "82.0 to 112.0"
+    assert blocks.lead_over_best(rows, rows[0]) == "+2.0 (+1.5 to +2.5)"
 
 
 def test_what_a_rival_spends_less_is_of_the_recipes_joules(blocks):
-    import plus_rivals
-
-    assert plus_rivals.spent_less([rival("sgp", 80.0, 4.0, 1.0)]) == "- 50 servers: `sgp` 20 %."
+    assert blocks.spent_less([rival("sgp", 80.0, 4.0, 1.0)]) == "- 50 servers: `sgp` 20 %."
 
 
 def test_the_lead_at_the_same_joules_is_said_beside_the_lead_at_fewer(blocks, nothing_played, monkeypatch):

@@ -10,16 +10,16 @@ import pytest
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.methods import method_named
 from hatdfed.setup.run_identity import run_key
-from hatdfed_paper.choices import calibration, chosen_passes, chosen_readings
 from hatdfed_paper.claims import METRICS, Claims
+from hatdfed_paper.experiments import EXPERIMENTS
+from hatdfed_paper.experiments.calibration import calibrate, choose_passes
+from hatdfed_paper.experiments.plus_search import SWEEPS, allowed_link_mj, choose_recipe, measure_changes
+from hatdfed_paper.experiments.readings import choose_readings
 from hatdfed_paper.figures import figure_digests
-from hatdfed_paper.plans import BASELINES, EXPERIMENTS, FULL, points
-from hatdfed_paper.plus_choice import allowed_link_mj, recipe, tried
-from hatdfed_paper.plus_plans import SWEEPS
+from hatdfed_paper.plan import BASELINES, FULL
 from hatdfed_paper.results import Results, read_all
-from hatdfed_paper.tables import all_tables
+from hatdfed_paper.tables import all_tables, judge_claims
 from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED
-from hatdfed_paper.verdicts import verdicts
 
 PAPER = Path(__file__).resolve().parents[2] / "paper"
 
@@ -81,14 +81,15 @@ def test_a_link_costs_what_it_should(tables):
 
 def test_the_defaults_are_what_the_rules_choose(results, claims):
     for dataset in FULL.datasets:
-        assert chosen_passes(calibration(results, claims, dataset)) == resolve({"dataset": dataset}).local_passes
-    assert chosen_readings(results, FULL.datasets) == {}  # what `hat-dfed` reads stays
+        assert choose_passes(calibrate(results, claims, dataset)) == resolve({"dataset": dataset}).local_passes
+    assert choose_readings(results, FULL.datasets) == {}  # what `hat-dfed` reads stays
 
 
 def test_every_sweep_starts_from_what_the_one_before_it_chose_and_the_last_makes_the_method(results):
     guesses = [sweep.guess for sweep in SWEEPS.values()]
     chosen = [
-        recipe(sweep, tried(results, FULL, sweep), allowed_link_mj(results, FULL, sweep)) for sweep in SWEEPS.values()
+        choose_recipe(sweep, measure_changes(results, FULL, sweep), allowed_link_mj(results, FULL, sweep))
+        for sweep in SWEEPS.values()
     ]
     assert guesses[1:] == chosen[:-1]
     assert method_named("hat-dfed-plus-0.1").settings == chosen[-1]
@@ -116,7 +117,7 @@ def test_runs_that_saw_the_test_set_are_marked(results):
 
 
 def test_verdicts_are_given_for_every_question(results, claims):
-    found = verdicts(results, claims, FULL)
+    found = judge_claims(results, claims, FULL)
     assert {each.group for each in found} == {"RQ1", "RQ2", "RQ3", "RQ4", "RQ5"}
     assert {each.verdict for each in found} <= {REPRODUCED, PARTLY, NOT}
 
@@ -159,7 +160,7 @@ def test_the_headline_can_be_worked_out_from_the_table(tables):
 
 def test_points_of_a_finished_experiment_are_all_there(results):
     for name in ("table1", "ablation", "calibration", "released"):
-        assert all(results.at(each) for each in points(name, FULL)), name
+        assert all(results.at(each) for each in EXPERIMENTS[name].all_points(FULL)), name
 
 
 def _where(row):

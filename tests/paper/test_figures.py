@@ -12,11 +12,11 @@ import pytest
 
 from hatdfed.core.policies.link_bandit import theorem_learning_rate
 from hatdfed.core.regret import printed_bound, standard_bound
-from hatdfed_paper import figure_words as words
 from hatdfed_paper.claims import Claims
-from hatdfed_paper.figure_data import figure_data, lines_of
-from hatdfed_paper.figures import DIGESTS, figure_digests, write_figures
-from hatdfed_paper.plans import Scale, Settings, points
+from hatdfed_paper.experiments import EXPERIMENTS
+from hatdfed_paper.figure_parts import lines_of, subtitle
+from hatdfed_paper.figures import DIGESTS, figure_data, figure_digests, figure_title, write_figures
+from hatdfed_paper.plan import Scale, Settings
 from hatdfed_paper.results import Record, ResultFile, Results, run_name
 
 TINY = Scale("smoke", ("digits",), seeds=2, servers=(5,))
@@ -26,7 +26,7 @@ CLAIMS = Claims(
         "sensitivity": {"best_alpha": 0.6, "best_beta": 0.4},
     }
 )
-KINDS = ("accuracy", "accuracy-vs-energy", "sparsity", "sensitivity", "regret")
+KINDS = ("accuracy", "accuracy-vs-energy", "regret", "sparsity", "sensitivity")
 BOTH = ("table1", "sparsity", "sensitivity")
 
 
@@ -40,7 +40,12 @@ def record(settings: Settings, index: int) -> Record:
 
 def made_up(experiments: Iterable[str] = BOTH, scale: Scale = TINY) -> dict[str, Record]:
     """A record for every run, by name."""
-    runs = [{**found, "seed": seed} for name in experiments for found in points(name, scale) for seed in range(2)]
+    runs = [
+        {**found, "seed": seed}
+        for name in experiments
+        for found in EXPERIMENTS[name].all_points(scale)
+        for seed in range(2)
+    ]
     return {run_name(settings): record(settings, index) for index, settings in enumerate(runs)}
 
 
@@ -126,7 +131,7 @@ def test_a_panel_without_results_is_drawn_empty(tmp_path: Path) -> None:
     }
     assert len(write_figures(of(records), CLAIMS, TINY, tmp_path)) == 4
     data = figure_data(of(records), CLAIMS, TINY)["accuracy-digits.png"]
-    assert words.title(data) == "Digits: validation accuracy over rounds"  # there is no baseline to hold against
+    assert figure_title(data) == "Digits: validation accuracy over rounds"  # there is no baseline to hold against
 
 
 def test_digests_need_no_matplotlib() -> None:
@@ -134,7 +139,7 @@ def test_digests_need_no_matplotlib() -> None:
         "import sys\n"
         "from hatdfed_paper.claims import Claims\n"
         "from hatdfed_paper.figures import figure_digests\n"
-        "from hatdfed_paper.plans import SMOKE\n"
+        "from hatdfed_paper.plan import SMOKE\n"
         "from hatdfed_paper.results import Results\n"
         "claims = Claims({'sparsity': [], 'sensitivity': {'best_alpha': 0.6, 'best_beta': 0.4}})\n"
         "assert figure_digests(Results({}), claims, SMOKE) == {}\n"
@@ -150,11 +155,11 @@ def test_lines_hold_means_over_seeds_and_what_the_fewest_seeds_are() -> None:
     assert (line["x"], line["seeds"]) == ([0.1, 0.2, 0.3, 0.4, 0.5], 2)
     assert (line["accuracy"][0], line["accuracy_error"][0]) == (51.0, 1.0)  # 50 and 52
     assert (line["published_x"], line["published_energy"]) == ([0.2], [1.5])
-    assert words.subtitle(data).startswith("2 seeds, smoke scale")
+    assert subtitle(data).startswith("2 seeds, smoke scale")
     records.pop(next(iter(records)))
     fewer = figure_data(of(records), CLAIMS, TINY)["sparsity-digits.png"]
     assert lines_of(fewer)[0]["accuracy_error"][0] == 0.0
-    assert words.subtitle(fewer).startswith("1 seed, smoke scale")
+    assert subtitle(fewer).startswith("1 seed, smoke scale")
 
 
 def test_regret_stands_beside_both_bounds() -> None:
@@ -163,25 +168,3 @@ def test_regret_stands_beside_both_bounds() -> None:
     assert (line["y"], line["least"], line["most"]) == ([1.0, 2.0, 2.5], [1.0, 1.5, 2.0], [1.0, 2.5, 3.0])
     assert panel["printed"] == pytest.approx(printed_bound(5, 3), rel=1e-3)
     assert panel["standard"][-1] == pytest.approx(standard_bound(20, 6, 3, theorem_learning_rate(5, 3)), rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("ends", "expected"),
-    [
-        ({"rnd": 52.0, "sgp": 53.5}, "baselines end 2.0 to 3.5 points above hat-dfed"),
-        ({"rnd": 48.0, "sgp": 49.0}, "baselines end 1.0 to 2.0 points below hat-dfed"),
-        ({"rnd": 48.0, "sgp": 53.0}, "baselines end from 2.0 points below to 3.0 above hat-dfed"),
-        ({"full": 60.0}, "validation accuracy over rounds"),
-    ],
-)
-def test_the_title_follows_from_the_numbers(ends: dict[str, float], expected: str) -> None:
-    lines = [{"name": name, "x": [1, 2], "y": [10.0, end]} for name, end in {"hat-dfed": 50.0, **ends}.items()]
-    data = {"kind": "accuracy", "dataset": "cifar-10", "panels": [{"lines": lines}]}
-    assert words.title(data) == f"CIFAR-10: {expected}"
-
-
-def test_energy_is_compared_where_as_much_is_spent() -> None:
-    ours = {"name": "hat-dfed", "x": [1.0, 2.0], "y": [30.0, 50.0]}
-    rival = {"name": "rnd", "x": [1.0, 3.0], "y": [40.0, 60.0]}  # 50 at 2 MJ, not 60
-    data = {"kind": "accuracy-vs-energy", "dataset": "cifar-10", "panels": [{"lines": [ours, rival]}]}
-    assert "baselines are 0.0 points above it" in words.title(data)

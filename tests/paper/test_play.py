@@ -9,7 +9,7 @@ from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.run_identity import run_key
 from hatdfed.sweeps.batches import PlayOptions, TimeLimit
-from hatdfed_paper.plans import Scale
+from hatdfed_paper.plan import Scale
 from hatdfed_paper.play import play_missing
 from hatdfed_paper.results import ResultFile, Results, ResultsError, locked, read_all, read_sessions
 from hatdfed_paper.todo import todo

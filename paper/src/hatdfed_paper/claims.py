@@ -48,9 +48,8 @@ class Claims:
     @property
     def headline(self) -> dict[str, Any]:
         """The figures of abstract and text."""
-        return dict(self._content["headline"])
+        return self.section("headline")
 
-    @property
-    def sensitivity(self) -> dict[str, Any]:
-        """The values that the text calls best."""
-        return dict(self._content["sensitivity"])
+    def section(self, name: str) -> dict[str, Any]:
+        """Figures of the text that are no rows of a table."""
+        return dict(self._content[name])

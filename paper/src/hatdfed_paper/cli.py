@@ -15,11 +15,11 @@ from hatdfed.cli.options import DataDir, DeviceName, Json
 from hatdfed.cli.progress import counter, watch_download
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed_paper.claims import Claims
+from hatdfed_paper.experiments import EXPERIMENTS, THE_PAPER, experiment_named
 from hatdfed_paper.folders import paper_folder, results_folder
-from hatdfed_paper.markdown import all_markdown
-from hatdfed_paper.plans import EXPERIMENTS, FULL, THE_PAPER, Scale, experiment_named, points, scale_named
+from hatdfed_paper.plan import FULL, Scale, scale_named
 from hatdfed_paper.results import Results, ResultsError, locked, read_all
-from hatdfed_paper.tables import all_tables
+from hatdfed_paper.tables import all_markdown, all_tables
 from hatdfed_paper.todo import Todo, todo
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def list_command(scale: ScaleName = "full", results: ResultsDir = None) -> None:
     for name, experiment in EXPERIMENTS.items():
         what = todo([name], chosen, folder, files=files)
         total = what.known + len(what.missing)
-        table.add_row(name, experiment.question, str(len(points(name, chosen))), str(total), str(what.known))
+        table.add_row(name, experiment.question, str(len(experiment.all_points(chosen))), str(total), str(what.known))
     out.print(table)
     out.print("Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5.")
 
@@ -141,11 +141,11 @@ def tables_command(
 ) -> None:
     """Print the tables that the results make, ours beside the published figures."""
     chosen = scale_named(scale)
-    found = _read(chosen, results)
+    tables = all_tables(*_read(chosen, results), chosen)
     if as_json:
-        typer.echo(json.dumps(_only(names, all_tables(*found, chosen)), ensure_ascii=False))
+        typer.echo(json.dumps(_only(names, tables), ensure_ascii=False))
         return
-    for name, text in _only(names, all_markdown(*found, chosen)).items():
+    for name, text in _only(names, all_markdown(tables)).items():
         typer.echo(f"## {name}\n\n{text}\n")
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve
-from hatdfed_paper.plans import Scale, points
+from hatdfed_paper.markdown import table
+from hatdfed_paper.plan import SETTING, Scale, Settings
 from hatdfed_paper.results import Results
+from hatdfed_paper.rows import Row
 
 BITS_PER_SAMPLE = {"fashion-mnist": 28 * 28 * 8, "cifar-10": 32 * 32 * 3 * 8}
 
@@ -31,10 +33,10 @@ def expected_data_mj(config: Config) -> float:
     return samples * (upload + training) / JOULES_PER_MJ
 
 
-def expected_energy(results: Results, scale: Scale) -> list[dict[str, Any]]:
-    """Every row of Table 1 on the two real data sets: measured over expected."""
+def expected_energy(results: Results, points: Iterable[Settings], scale: Scale) -> list[Row]:
+    """What these runs on the two real data sets cost, beside what they should."""
     rows = []
-    for each in points("table1", scale):
+    for each in points:
         at = results.at(each)
         if not at or each["dataset"] not in BITS_PER_SAMPLE:
             continue
@@ -42,10 +44,25 @@ def expected_energy(results: Results, scale: Scale) -> list[dict[str, Any]]:
         links, _ = mean_and_deviation([record["figures"]["links_per_round"] for record in at.values()])
         link = links * config.rounds * expected_link_joules(config) / JOULES_PER_MJ
         total = link + expected_data_mj(config)
-        row = {key: each[key] for key in ("dataset", "label_concentration", "device_online_probability", "method")}
+        row = {key: each[key] for key in ("dataset", *SETTING, "method")}
         for name, wanted in (("total_energy_mj", total), ("link_energy_mj", link)):
             measured, _ = mean_and_deviation([record["figures"][name] for record in at.values()])
             row |= {name: round(measured, 4), f"expected_{name}": round(wanted, 4)}
             row[f"{name}_deviation_percent"] = round(100 * (measured / wanted - 1), 2) if wanted else 0.0
         rows.append({**row, "links_per_round": round(links, 3), "seeds": list(at)})
     return rows
+
+
+def expected_energy_markdown(rows: Sequence[Row]) -> str:
+    """One line for each method, worst setting first; λ and ρ change nothing but the data's share."""
+    headings = ["data set", "method", "links a round", "link MJ", "expected", "largest deviation, link", "total"]
+    cells = []
+    for dataset, method in dict.fromkeys((row["dataset"], row["method"]) for row in rows):
+        alike = [row for row in rows if (row["dataset"], row["method"]) == (dataset, method)]
+        worst = [
+            max((row[f"{kind}_energy_mj_deviation_percent"] for row in alike), key=abs) for kind in ("link", "total")
+        ]
+        first = alike[0]
+        figures = [f"{first[name]:.2f}" for name in ("links_per_round", "link_energy_mj", "expected_link_energy_mj")]
+        cells.append([dataset, method, *figures, *(f"{value:+.1f} %" for value in worst)])
+    return table(headings, cells)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hatdfed_paper.plans import FULL, Scale
+from hatdfed_paper.plan import FULL, Scale
 
 
 def paper_folder() -> Path:

@@ -12,7 +12,7 @@ from hatdfed.core.links import off_diagonal
 from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.run_identity import run_key
-from hatdfed_paper.plans import Settings
+from hatdfed_paper.plan import Settings
 
 CURVE_POINTS = 40
 _FIGURES = (

@@ -19,7 +19,7 @@ from hatdfed.setup.build.placement import device_of
 from hatdfed.sweeps.batches import PlayOptions, play_jobs
 from hatdfed.sweeps.workers import multi_process_service
 from hatdfed_paper.packing import packed, with_settings
-from hatdfed_paper.plans import Settings
+from hatdfed_paper.plan import Settings
 from hatdfed_paper.results import Record, ResultFile, keep, read_sessions, write_sessions
 from hatdfed_paper.todo import Todo
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import merge_layers, resolve
 from hatdfed.setup.run_identity import run_key
-from hatdfed_paper.plans import EXPERIMENTS, Scale, Settings, runs
+from hatdfed_paper.experiments import EXPERIMENTS, experiment_named
+from hatdfed_paper.plan import Scale, Settings
 from hatdfed_paper.results import ResultFile, read_all, run_name
 
 
@@ -64,7 +65,7 @@ def _wanted(names: Sequence[str], scale: Scale) -> dict[str, Wanted]:
     """Every run once, by its name, under the first experiment that has it."""
     found: dict[str, Wanted] = {}
     for name in names:
-        for settings in runs(name, scale):
+        for settings in experiment_named(name).runs(scale):
             if run_name(settings) not in found:
                 config = resolve(merge_layers(scale.common, {"checkpoint_every": 0}, settings))
                 found[run_name(settings)] = Wanted(name, settings, config)

@@ -8,18 +8,22 @@
 * A value that the paper calls best (`best_of_sweep`): reproduced if no other value of the sweep has a higher mean;
   partly if none is distinguishably higher; else not.
 * So many of so many (`by_share`): all, at least half, fewer.
+
+Beside claims there are checks whether our world is the paper's: how many of our figures are near the wanted ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hatdfed.runs.statistics import PairedDifference, paired_or_none
-from hatdfed_paper.plans import Settings
+from hatdfed_paper.plan import Settings
 from hatdfed_paper.results import Results
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
+CHECK = "check"  # the group of what is no claim
+NEAR_SHARE = 0.10  # of an energy
 
 
 class Verdict(NamedTuple):
@@ -87,6 +91,18 @@ def best_of_sweep(
 def by_share(near: int, total: int) -> str:
     """All of them, at least half, or fewer."""
     return REPRODUCED if near == total else PARTLY if 2 * near >= total else NOT
+
+
+def is_near(ours: float, wanted: float) -> bool:
+    """Whether an energy is what it should be, or almost."""
+    return abs(ours / wanted - 1) <= NEAR_SHARE
+
+
+def count_near(words: str, near: Sequence[bool], unit: str, seeds: int) -> Iterator[Verdict]:
+    """A check of so many of our figures; nothing where there are none."""
+    if near:
+        verdict = by_share(sum(near), len(near))
+        yield Verdict(CHECK, words, f"{len(near)} {unit}", f"{sum(near)} of {len(near)}", verdict, seeds)
 
 
 def with_interval(ours: PairedDifference, unit: str) -> str:

@@ -73,8 +73,8 @@ _AS_RELEASED: Mapping[str, Any] = {
 }
 
 # What goes beyond the paper; docs/hat-dfed-plus.md says why. Chosen on validation data, part by part, by the rule in
-# `hatdfed_paper.plus_choice` from what the three searches measured (`hatdfed paper run plus_search …`). This is what
-# version 0.1 called `hat-dfed-plus`; committed results are about it, so it never changes.
+# `hatdfed_paper.experiments.plus_search` from what the three searches measured (`hatdfed paper run plus_search …`).
+# This is what version 0.1 called `hat-dfed-plus`; committed results are about it, so it never changes.
 _PLUS_0_1: Mapping[str, Any] = {
     "policy": {"name": "balanced-links", "degree": None, "thrift": 8.0, "learning_rate": 0.0},
     "aggregator": {"name": "uniform"},

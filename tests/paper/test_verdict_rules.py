@@ -1,0 +1,71 @@
+"""The rules that judge, on results made by hand."""
+
+import pytest
+from tests.paper.made_results import results_by_seed
+
+from hatdfed.runs.statistics import PairedDifference
+from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, at_most, best_of_sweep, by_share, judged
+
+
+@pytest.mark.parametrize(
+    ("interval", "published", "verdict"),
+    [
+        ((2.0, 1.0, 3.0), 1.9, REPRODUCED),
+        ((5.0, 4.0, 6.0), 1.9, REPRODUCED),
+        ((1.0, 0.5, 1.5), 1.9, PARTLY),
+        ((1.0, -0.5, 2.5), 1.9, NOT),
+        ((-3.0, -4.0, -2.0), 1.9, NOT),
+        ((2.0, None, None), 1.9, NOT),
+    ],
+)
+def test_a_claimed_difference_is_judged_by_its_interval(interval, published, verdict):
+    assert judged(PairedDifference(*interval, 10), published) == verdict
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict"),
+    [
+        ({0.2: (50, 60), 0.3: (52, 62), 0.4: (51, 61)}, REPRODUCED),
+        ({0.2: (50, 60), 0.3: (52, 62), 0.4: (51, 65)}, PARTLY),
+        ({0.2: (50, 60), 0.3: (52, 62), 0.4: (55, 65)}, NOT),
+    ],
+)
+def test_a_value_called_best_is_judged_against_the_best(accuracy, verdict):
+    sweep = {value: {"link_share": value} for value in accuracy}
+    figures = [
+        (sweep[value], seed, {"avg_accuracy": float(figure)})
+        for value, both in accuracy.items()
+        for seed, figure in enumerate(both)
+    ]
+    (found,) = best_of_sweep("RQ2", "γ", results_by_seed(figures), sweep, 0.3)
+    assert found.verdict == verdict
+
+
+def test_any_value_that_is_distinguishably_higher_speaks_against():
+    """0.5 has the highest mean but varies; 0.4 is lower and surely above 0.3."""
+    accuracy = {0.3: (50, 60, 70), 0.4: (52, 62, 72.1), 0.5: (40, 62, 90)}
+    sweep = {value: {"link_share": value} for value in accuracy}
+    figures = [
+        (sweep[value], seed, {"avg_accuracy": float(figure)})
+        for value, each in accuracy.items()
+        for seed, figure in enumerate(each)
+    ]
+    (found,) = best_of_sweep("RQ2", "γ", results_by_seed(figures), sweep, 0.3)
+    assert found.verdict == NOT
+    assert found.ours.startswith("0.5 is ahead")
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"), [((0.5, 0.2, 0.8), REPRODUCED), ((0.9, 0.5, 1.3), PARTLY), ((2.0, 1.5, 2.5), NOT)]
+)
+def test_only_marginally(interval, verdict):
+    (found,) = at_most("RQ2", "γ", PairedDifference(*interval, 10), 1.0, "points")
+    assert found.verdict == verdict
+
+
+def test_a_sweep_with_gaps_is_not_judged():
+    assert list(best_of_sweep("RQ2", "γ", results_by_seed([]), {0.3: {"link_share": 0.3}}, 0.3)) == []
+
+
+def test_shares():
+    assert [by_share(near, 8) for near in (8, 4, 3)] == [REPRODUCED, PARTLY, NOT]
