@@ -54,8 +54,8 @@ def short(paper: Reproduction) -> str:
     lines = [
         f"- {_place(row)}: {_with(row['avg_accuracy_points'])} points against the mean of the four, "
         f"{row['total_energy_percent']['mean']:.1f} % less energy on average ({saved_span(as_they_are, row)} % "
-        f"less than each; {row['link_energy_percent']['mean']:.1f} % less on links); at least as accurate as the best in "
-        f"{row['as_accurate_as_the_best']} of {row['settings']} settings, its worst server at least as good as the "
+        f"less than each; {row['link_energy_percent']['mean']:.1f} % less on links); at least as accurate as the best "
+        f"in {row['as_accurate_as_the_best']} of {row['settings']} settings, its worst server at least as good as the "
         f"best server of each in {row['worst_over_best']} of {row['settings']}."
         for row in rows
         if row["avg_accuracy_points"]
