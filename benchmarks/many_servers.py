@@ -3,7 +3,7 @@
 OMP_NUM_THREADS=1 python benchmarks/many_servers.py             prints figures, writes results/many_servers.json
 OMP_NUM_THREADS=1 python benchmarks/many_servers.py --quick     the same with fewer rounds, prints only
 
-The coordinator is measured alone, `plan` and `learn` together, with reports that are made up; candidates are exchanged
+The coordinator is measured alone, `plan` and `learn` together, with reports that are made up; candidates are swapped
 within the rounds that count. Whole runs are processes of their own, so that each has its own peak of memory: softmax
 regression on generated 8×8 images, 4 of them a round, as small as training can be; with a run folder, so that records
 and checkpoints are paid for.
@@ -31,7 +31,7 @@ from hatdfed.setup.layers import resolve
 from hatdfed_bench.coordinator_cost import costs_of
 
 LINKS_OF_A_SERVER = 1.2  # as in the other benchmarks
-ROUNDS = 31  # that are timed; candidates are exchanged every tenth round
+ROUNDS = 31  # that are timed; candidates are swapped every tenth round
 SIZES = (200, 1000, 2000, 5000, 10_000, 20_000)
 MOST_WITH_ALL = {"hat-dfed": 2000, "hat-dfed-plus": 1000}  # beyond, one round takes minutes or many gigabytes
 ALONE = [

@@ -16,12 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.coordinator import best_links_utility, links_in_budget
-from hatdfed.core.links import all_links
+from hatdfed.core.coordinator import links_in_budget
+from hatdfed.core.links import LinkTable
 from hatdfed.core.policies.base import Feedback, PolicyContext
 from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
-from hatdfed.core.regret import best_learning_rate, printed_bound, standard_bound
-from hatdfed.core.round import Regret, RoundReport, ServerReport
+from hatdfed.core.regret import (
+    Regret,
+    RegretSums,
+    best_learning_rate,
+    best_links_utility,
+    printed_bound,
+    standard_bound,
+)
+from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.randomness import stream
 from hatdfed.runs.records.folder import environment
 
@@ -98,22 +105,16 @@ def play(policy: LinkBandit, utilities: Utilities, servers: int, drawn: int, see
 
     A draw that carries probabilities from after rounding counts what it earned, which has the mean Σ p·u.
     """
-    possible = all_links(servers)
-    nothing = np.full(servers, np.nan)
-    report = RoundReport((ServerReport(0.5, 1, nothing, np.zeros(servers, dtype=bool), ()),) * servers)
-    state = policy.init(servers)
-    total = np.zeros((servers, servers))
-    earned = best_each = 0.0
-    for t, row in enumerate(utilities):
-        utility = np.zeros((servers, servers))
-        utility[possible] = row
-        context = PolicyContext(t, len(utilities), drawn, total, np.ones(servers, dtype=bool), possible)
+    links = LinkTable.all_of(servers)
+    alone = ServerReport(0.5, 1, np.zeros(0, dtype=np.int64), np.zeros(0), ())
+    report, state, sums = RoundReport((alone,) * servers), policy.init(servers), RegretSums(np.zeros(len(links)))
+    everybody, every = np.ones(servers, dtype=bool), np.ones(len(links), dtype=bool)
+    for t, utility in enumerate(utilities):
+        context = PolicyContext(t, len(utilities), drawn, links, sums.utility, everybody, every)
         draw = policy.propose(state, context, stream(seed, "topology", t))
-        earned += float((draw.propensity * utility).sum())
-        best_each += best_links_utility(utility, drawn)
-        total = total + utility
+        sums = sums.add(draw.propensity, utility, len(links))
         state = policy.update(state, draw, Feedback(report, utility), context)
-    return Regret(best_links_utility(total, drawn) - earned, best_each - earned)
+    return sums.regret()
 
 
 def follow_the_leader(utilities: Utilities, drawn: int) -> float:

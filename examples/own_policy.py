@@ -17,6 +17,7 @@ import numpy as np
 
 import hatdfed
 from hatdfed.core.drawing.budgeted import dependent_rounding
+from hatdfed.core.links import LinkTable
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import Policy, make_draw
 from hatdfed.setup.methods import METHODS, Method
@@ -24,7 +25,7 @@ from hatdfed.testing import TopologyPolicyLaws
 
 NAME = "least-recently-heard"
 METHOD = Method(NAME, "Whom one has not heard for longest", {**METHODS["rnd"].settings, "policy": {"name": NAME}})
-Silence = namedtuple("Silence", "rounds")  # [N, N] since each server (row) heard each other; survives a checkpoint
+Silence = namedtuple("Silence", "rounds")  # [E] since each link carried a model; survives a checkpoint
 
 
 @dataclass(frozen=True)
@@ -33,23 +34,23 @@ class LeastRecentlyHeard(Policy):
 
     def init(self, num_servers):
         """All are equal at first."""
-        return Silence(np.zeros((num_servers, num_servers)))
+        return Silence(np.zeros(len(LinkTable.all_of(num_servers))))
 
     def grow(self, state, num_servers):
         """Whoever joins is heard soon."""
-        return Silence(np.pad(state.rounds, (0, num_servers - len(state.rounds)), constant_values=state.rounds.max()))
+        return Silence(LinkTable.all_of(num_servers).grow(state.rounds, fill=state.rounds.max()))
 
     def propose(self, state, context, rng):
         """Above a threshold links are sure; those on it share what is left of the budget."""
         silence = np.where(context.possible, state.rounds, -1)
-        threshold = np.sort(silence, axis=None)[-context.budget]
+        threshold = np.sort(silence)[-context.budget]
         sure, equal = silence > threshold, silence == threshold
         propensity = sure + equal * (context.budget - sure.sum()) / equal.sum()
-        return make_draw(dependent_rounding(propensity.ravel(), rng).reshape(silence.shape), propensity)
+        return make_draw(context.links, dependent_rounding(propensity, rng), propensity)
 
     def update(self, state, draw, feedback, context):
         """What arrived was heard."""
-        return Silence(np.where(feedback.report.delivered, 0.0, state.rounds + 1))
+        return Silence(np.where(feedback.report.delivered(context.links), 0.0, state.rounds + 1))
 
 
 class TestLeastRecentlyHeard(TopologyPolicyLaws):

@@ -7,13 +7,16 @@ type names and read back in the shape of a template, so a file can never make us
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hatdfed.errors import RunFolderError
 
 T = TypeVar("T")
+Fit = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 
 def to_jsonable(value: Any) -> Any:
@@ -30,10 +33,10 @@ def to_jsonable(value: Any) -> Any:
     return value
 
 
-def from_jsonable(data: Any, like: T) -> T:
-    """The value behind `data`, in the shape of `like`."""
+def from_jsonable(data: Any, like: T, *, fit: Fit = lambda array, like: array) -> T:
+    """The value behind `data`, in the shape of `like`; `fit` is shown every array with what it should be like."""
     try:
-        value: T = _read(data, like)
+        value: T = _read(data, like, fit)
     except (KeyError, TypeError, ValueError) as error:
         raise RunFolderError(
             f"A saved state does not fit this version of hatdfed ({error}). Start a new run."
@@ -41,16 +44,16 @@ def from_jsonable(data: Any, like: T) -> T:
     return value
 
 
-def _read(data: Any, like: Any) -> Any:
+def _read(data: Any, like: Any, fit: Fit) -> Any:
     if isinstance(like, np.ndarray):
         flat = np.frombuffer(base64.b64decode(data["base64"]), dtype=_plain_dtype(data["dtype"]))
-        return flat.reshape(data["shape"]).copy()
+        return fit(flat.reshape(data["shape"]).copy(), like)
     if hasattr(like, "_fields"):
         # A field that came later has a default, which is what a state from before meant.
         known = [name for name in like._fields if name in data or name not in like._field_defaults]
-        return type(like)(**{name: _read(data[name], getattr(like, name)) for name in known})
+        return type(like)(**{name: _read(data[name], getattr(like, name), fit) for name in known})
     if isinstance(like, tuple):
-        return tuple(_read(part, pattern) for part, pattern in zip(data, like, strict=True))
+        return tuple(_read(part, pattern, fit) for part, pattern in zip(data, like, strict=True))
     return data
 
 

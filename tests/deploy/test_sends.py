@@ -49,5 +49,6 @@ def test_nor_one_that_broke_off_so_often_that_another_would_be_too_much(exchange
 def test_the_coordinator_of_a_deployment_reckons_with_that():
     config = resolve({"servers": 4, "schedule": {"budget_joules": 100.0}})
     manifest = Manifest(num_params=10, bits_per_sample=8, layout="", message_share=0.5)
-    policy = DurableCoordinator(config, manifest, None, None).for_servers(4).policy
-    assert (policy.attempts, policy.message_share) == (MOST_SENDS, 0.5)
+    coordinator = DurableCoordinator(config, manifest, None, None).for_servers(4)
+    assert (coordinator.policy.attempts, coordinator.policy.message_share) == (MOST_SENDS, 0.5)
+    assert coordinator.message_share == 0.5

@@ -5,9 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from hatdfed.core.availability import STRETCH
+from hatdfed.setup.build.coordinator import make_coordinator, make_prices
+from hatdfed.setup.layers import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -70,6 +76,20 @@ def test_an_example_runs_and_prints_what_it_promises(name, tmp_path):
     for promise in PROMISES[name]:
         assert re.search(promise, done.stdout, re.MULTILINE), (promise, done.stdout)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_own_policy_draws_among_those_that_are_there():
+    """With a budget for five servers, of which some are there, or all, or none."""
+    config = resolve({"method": "rnd", "servers": 5, "link_share": 0.9, "churn": 0.5})
+    prices = make_prices(config, bits_per_sample=8, num_params=10)
+    coordinator = replace(make_coordinator(config, prices), policy=load("own_policy").LeastRecentlyHeard())
+    state, away = coordinator.start(np.zeros(5)), set()
+    for t in range(0, 300, STRETCH):
+        context, draw = coordinator.context(state._replace(t=t)), coordinator.plan(state._replace(t=t)).draw
+        assert draw.topology.num_links == context.budget
+        assert not (draw.drawn & ~context.possible).any()
+        away.add(int(np.count_nonzero(~context.active)))
+    assert away >= {0, 2, 3, 4}
 
 
 def test_the_one_file_uses_nothing_of_the_library():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hatdfed.core.drawing.regular import balance, balanced_rounding
-from hatdfed.core.links import all_links
+from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies.link_bandit import BanditState
 from hatdfed.core.policies.priced_links import BalancedLinks, PricedLinks
 from hatdfed.errors import ConfigError
@@ -128,13 +128,12 @@ def test_where_balance_is_impossible_as_many_links_are_drawn():
 def test_cheap_links_are_drawn_more_often(policy):
     context = policy_context(8)
     probability = policy.propose(policy.init(8), context, stream(0, "draw")).propensity
-    links = all_links(8)
-    assert np.corrcoef(probability[links], context.prices[links])[0, 1] < -0.6
+    assert np.corrcoef(probability, context.prices)[0, 1] < -0.6
 
 
 def test_without_thrift_prices_play_no_part():
     draw = BalancedLinks(thrift=0.0).propose(BalancedLinks().init(5), policy_context(5), stream(0, "draw"))
-    np.testing.assert_allclose(draw.propensity[all_links(5)], 0.25)
+    np.testing.assert_allclose(draw.propensity, 0.25)
 
 
 def test_what_is_learned_is_utility_and_prices_stay_known():
@@ -143,11 +142,11 @@ def test_what_is_learned_is_utility_and_prices_stay_known():
     state = policy.init(4)
     for t in range(200):
         draw = policy.propose(state, context, stream(1, "draw", t))
-        utility = np.where(all_links(4), 0.2, 0.0)
+        utility = np.full((4, 4), 0.2)
         utility[1, 2] = 1.0
-        feedback = feedback_for(draw, stream(1, "round", t))._replace(utility=utility)
+        feedback = feedback_for(draw, stream(1, "round", t))._replace(utility=context.links.from_dense(utility))
         state = policy.update(state, draw, feedback, context)
-    probability = policy.propose(state, context, stream(0, "draw")).propensity
+    probability = context.links.to_dense(policy.propose(state, context, stream(0, "draw")).propensity)
     assert probability[1, 2] == probability.max() > 0.9
 
 
@@ -169,20 +168,20 @@ def test_settings_that_cannot_work(make, words):
 @pytest.mark.parametrize("world", range(8))
 def test_nobody_is_left_out_however_far_weights_are_apart(spread, world):
     """Scaling alone would take for ever there."""
-    log_weights = spread * stream(world, "weights").random((5, 5))
-    state = BanditState(log_weights)
+    state = BanditState(LinkTable.all_of(5).from_dense(spread * stream(world, "weights").random((5, 5))))
     policy = BalancedLinks(thrift=0.0, learning_rate=0.0)
     draw = policy.propose(state, policy_context(5), stream(world, "draw"))
     links = draw.topology.links
     assert (links.sum(axis=0) == 1).all()
     assert (links.sum(axis=1) == 1).all()
-    np.testing.assert_allclose(draw.propensity.sum(axis=0), 1.0)
-    np.testing.assert_allclose(draw.propensity.sum(axis=1), 1.0)
+    propensity = draw.links.to_dense(draw.propensity)
+    np.testing.assert_allclose(propensity.sum(axis=0), 1.0)
+    np.testing.assert_allclose(propensity.sum(axis=1), 1.0)
 
 
 def test_probabilities_are_exact_there_too():
-    log_weights = 30.0 * stream(1, "weights").random((5, 5))
+    log_weights = LinkTable.all_of(5).from_dense(30.0 * stream(1, "weights").random((5, 5)))
     policy, state = BalancedLinks(thrift=0.0, learning_rate=0.0), BanditState(log_weights)
     draws = [policy.propose(state, policy_context(5), stream(seed, "draw")) for seed in range(2000)]
-    share = np.mean([draw.topology.links for draw in draws], axis=0)
+    share = np.mean([draw.drawn for draw in draws], axis=0)
     np.testing.assert_allclose(share, draws[0].propensity, atol=0.05)

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hatdfed.core.candidates import CandidateRule, exchanged, regular_graph, spread
-from hatdfed.core.coordinator import Coordinator
+from hatdfed.core.candidates import CandidateRule, regular_graph, swap_candidates
+from hatdfed.core.coordinator import Coordinator, read_state
 from hatdfed.core.energy.prices import draw_prices
-from hatdfed.core.links import off_diagonal
+from hatdfed.core.links import LinkTable, off_diagonal
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import PolicyContext
 from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.core.utility import LinkUtility
-from hatdfed.jsonable import from_jsonable, to_jsonable
+from hatdfed.jsonable import to_jsonable
 from hatdfed.randomness import stream
 
 TAKERS = {
@@ -50,8 +50,8 @@ def coordinator(policy, size, rule, *, budget=None, seed=3, churn=0.0, every=1):
     )
 
 
-def reports(boss, plan, *, short, missing=()):
-    """Everything drawn arrives but what the first server sent; `short` rows are about those that were heard only."""
+def reports(boss, plan, *, missing=()):
+    """Everything drawn arrives but what the first server sent."""
     size = boss.prices.num_servers
 
     def one(i):
@@ -64,14 +64,8 @@ def reports(boss, plan, *, short, missing=()):
             boss.prices.training(plan.t, i, 6),
             *(boss.prices.link(plan.t, i, sender) for sender in senders),
         )
-        importance, delivered = np.full(len(heard), 1 / len(heard)), heard != i
-        report = ServerReport(
-            float(stream(9, "accuracy", plan.t, i).random()), 6, importance, delivered, energy, senders=heard
-        )
-        if short:
-            return report
-        rows = (report.row(importance, np.float64(np.nan), size), report.row(delivered, np.False_, size))
-        return ServerReport(report.accuracy, 6, *rows, energy)
+        accuracy = float(stream(9, "accuracy", plan.t, i).random())
+        return ServerReport(accuracy, 6, heard, np.full(len(heard), 1 / len(heard)), energy)
 
     return RoundReport(tuple(one(i) for i in range(size)))
 
@@ -83,44 +77,44 @@ def test_everybody_considers_as_many_as_consider_them(graph):
 
 
 @given(graphs, st.integers(1, 40))
-def test_an_exchange_leaves_the_graph_regular_and_what_is_liked_in_place(graph, offered):
+def test_a_swap_leaves_the_graph_regular_and_what_is_preferred_in_place(graph, offered):
     size, degree, seed = graph
     before = regular_graph(size, degree, stream(seed, "graph"))
-    liking = stream(seed, "liking").random(before.shape)
-    done = exchanged(before, liking, min(offered, degree), stream(seed, "exchange"))
+    preference = stream(seed, "preference").random(before.shape)
+    done = swap_candidates(before, preference.reshape(-1), min(offered, degree), stream(seed, "swap"))
     assert is_regular(done.candidates)
     kept = done.origin >= 0
     np.testing.assert_array_equal(done.candidates[kept], before[np.nonzero(kept)[0], done.origin[kept]])
     for row in range(size):
-        stays = before[row, np.argsort(liking[row])[min(offered, degree) :]]
+        stays = before[row, np.argsort(preference[row])[min(offered, degree) :]]
         assert set(stays) <= set(done.candidates[row, kept[row]])
 
 
 def test_a_new_candidate_starts_from_the_mean_of_the_old_ones():
     before = regular_graph(50, 6, stream(0, "graph"))
-    done = exchanged(before, np.zeros(before.shape), 3, stream(0, "exchange"))
+    done = swap_candidates(before, np.zeros(before.size), 3, stream(0, "exchange"))
     known = stream(0, "known").normal(size=before.shape)
-    carried = done.carry(known)
+    carried = done.carry(known.reshape(-1)).reshape(before.shape)
     is_new = done.origin < 0
     assert 0.3 < is_new.mean() <= 0.5  # three of six are offered, and nearly all find somebody
     np.testing.assert_array_equal(carried[is_new], np.repeat(known.mean(axis=1), is_new.sum(axis=1)))
     assert sorted(carried[~is_new]) == sorted(known[np.nonzero(~is_new)[0], done.origin[~is_new]])
 
 
-def test_whoever_likes_all_the_same_meets_everybody_as_often():
+def test_without_a_preference_everybody_is_met_as_often():
     candidates, met = regular_graph(12, 4, stream(0, "graph")), np.zeros((12, 12))
     for t in range(4000):
-        candidates = exchanged(candidates, np.zeros(candidates.shape), 2, stream(t, "exchange")).candidates
-        met += spread(np.ones(candidates.shape), candidates)
+        candidates = swap_candidates(candidates, np.zeros(candidates.size), 2, stream(t, "exchange")).candidates
+        met += LinkTable.of_candidates(candidates).to_dense(np.ones(candidates.size))
     np.testing.assert_allclose(off_diagonal(met) / 4000, 4 / 11, atol=0.1)
 
 
-def test_exchanges_bring_cheap_links_together():
+def test_swaps_bring_cheap_links_together():
     size, rule = 60, CandidateRule(8)
     prices = stream(0, "prices").uniform(1, 3, (size, size))
     first = candidates = rule.first(0, size)
     for t in range(30):
-        candidates = rule.exchange(candidates, -np.take_along_axis(prices, candidates, axis=1), 0, t).candidates
+        candidates = rule.swap(candidates, -LinkTable.of_candidates(candidates).from_dense(prices), 0, t).candidates
     before, after = (np.take_along_axis(prices, table, axis=1).mean() for table in (first, candidates))
     assert after < 0.85 * before
 
@@ -134,35 +128,32 @@ def test_only_candidates_are_drawn_and_exactly_the_budget(policy, churn):
     for _ in range(8):
         plan = boss.plan(state)
         draw = plan.draw
-        assert is_regular(draw.candidates)
-        assert draw.propensity.shape == (size, 6)
+        assert is_regular(draw.links.senders)
+        assert draw.propensity.shape == (size * 6,)
         assert not draw.propensity.flags.writeable
-        considered = spread(np.ones(draw.candidates.shape, dtype=bool), draw.candidates)
-        assert considered[draw.topology.pairs[:, 0], draw.topology.pairs[:, 1]].all()
-        assert (draw.propensity.take(draw.places) > 0).all()
+        np.testing.assert_array_equal(draw.links.pairs(draw.places), draw.topology.pairs)
+        assert (draw.propensity[draw.places] > 0).all()
         assert draw.topology.num_links == round(draw.propensity.sum())
         assert abs(draw.propensity.sum() - draw.topology.num_links) < 1e-9
         if churn == 0:
             assert draw.topology.num_links == (2 * size if policy == "balanced-links" else size)
-        state, _ = boss.learn(state, plan, reports(boss, plan, short=True))
+        state, _ = boss.learn(state, plan, reports(boss, plan))
 
 
 @pytest.mark.parametrize("policy", TAKERS)
 def test_links_are_drawn_as_often_as_their_probability_says(policy):
     size = 12
     boss = coordinator(policy, size, CandidateRule(5))
-    drawer, candidates = boss.policy, boss.start(np.zeros(size)).candidates
-    prices = boss.prices.joules_of(np.arange(size)[:, None], candidates)
-    context = PolicyContext(
-        0, 40, 17, prices, np.ones(size, dtype=bool), np.ones(prices.shape, dtype=bool), candidates=candidates
-    )
-    state = drawer.init_for(candidates)
+    drawer, links = boss.policy, LinkTable.of_candidates(boss.start(np.zeros(size)).candidates)
+    prices, everybody, every = boss.prices.joules_of(links), np.ones(size, dtype=bool), np.ones(len(links), dtype=bool)
+    context = PolicyContext(0, 40, 17, links, prices, everybody, every)
+    state = drawer.init_for(links)
     if policy != "random-links":
-        state = state._replace(log_weights=stream(1, "weights").normal(size=prices.shape))
-    count, draws = np.zeros(prices.shape), DRAWS.get(policy, 3000)
+        state = state._replace(log_weights=stream(1, "weights").normal(size=len(links)))
+    count, draws = np.zeros(len(links)), DRAWS.get(policy, 3000)
     for t in range(draws):
         draw = drawer.propose(state, context, stream(5, "draw", t))
-        count.reshape(-1)[draw.places] += 1
+        count[draw.places] += 1
     deviation = np.sqrt(np.maximum(draw.propensity * (1 - draw.propensity) / draws, 1e-12))
     assert np.ptp(draw.propensity) > 0.1 or policy == "random-links"
     assert np.abs((count / draws - draw.propensity) / deviation).max() < 4.5
@@ -178,13 +169,12 @@ def test_with_all_others_as_candidates_every_bit_is_as_without(policy, every):
     for t in range(9):
         plans = [boss.plan(state) for boss, state in zip((limited, plain), states, strict=True)]
         assert plans[0].draw.topology == plans[1].draw.topology
-        np.testing.assert_array_equal(plans[0].draw.propensity.ravel(), off_diagonal(plans[1].draw.propensity).ravel())
+        np.testing.assert_array_equal(plans[0].draw.propensity, plans[1].draw.propensity)
         missing = (4,) if t == 5 else ()
-        told = [reports(limited, plans[0], short=True, missing=missing)]
-        told.append(reports(plain, plans[1], short=False, missing=missing))
+        told = [reports(boss, plan, missing=missing) for boss, plan in zip((limited, plain), plans, strict=True)]
         learned = [boss.learn(*each) for boss, *each in zip((limited, plain), states, plans, told, strict=True)]
         states = [state for state, _ in learned]
-        np.testing.assert_array_equal(learned[0][1].utility.ravel(), off_diagonal(learned[1][1].utility).ravel())
+        np.testing.assert_array_equal(learned[0][1].utility, learned[1][1].utility)
         np.testing.assert_allclose(learned[0][1].regret, learned[1][1].regret, rtol=1e-12, atol=1e-12)
 
 
@@ -195,8 +185,8 @@ def test_a_round_after_json_is_the_same_round(seed):
     state = boss.start(np.zeros(10))
     for _ in range(3):
         plan = boss.plan(state)
-        state, _ = boss.learn(state, plan, reports(boss, plan, short=True))
-    again = from_jsonable(json.loads(json.dumps(to_jsonable(state))), boss.start(np.zeros(10)))
+        state, _ = boss.learn(state, plan, reports(boss, plan))
+    again = read_state(json.loads(json.dumps(to_jsonable(state))), boss.start(np.zeros(10)))
     np.testing.assert_array_equal(again.candidates, state.candidates)
     assert boss.plan(again).draw.topology == boss.plan(state).draw.topology
 
@@ -205,4 +195,4 @@ def test_a_state_from_before_candidates_can_still_be_read():
     boss = coordinator("link-bandit", 5, None)
     state = boss.start(np.full(5, 0.25))
     old = {name: value for name, value in to_jsonable(state).items() if name != "candidates"}
-    assert from_jsonable(old, boss.start(np.zeros(5))).candidates is None
+    assert read_state(old, boss.start(np.zeros(5))).candidates is None

@@ -3,36 +3,37 @@
 import numpy as np
 import pytest
 
-from hatdfed.core.links import all_links
-from hatdfed.core.policies.base import Feedback, PolicyContext
+from hatdfed.core.links import LinkTable
+from hatdfed.core.policies.base import Feedback
 from hatdfed.core.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
+from hatdfed.testing import policy_context
 
 N = 5
+LINKS = LinkTable.all_of(N)
 REPEATS = 20_000
 
 
-def context(num_servers=N, budget=6, horizon=200):
-    active = np.ones(num_servers, dtype=bool)
-    return PolicyContext(0, horizon, budget, np.ones((num_servers, num_servers)), active, all_links(num_servers))
+def context():
+    return policy_context(N, budget=6, horizon=200)
 
 
 def skewed_state():
     """Weights far enough apart that two links are capped at probability 1."""
     log_weights = stream(3, "weights").normal(0, 1, (N, N))
     log_weights[0, 1] = log_weights[2, 3] = 6.0
-    return BanditState(log_weights)
+    return BanditState(LINKS.from_dense(log_weights))
 
 
 def mean_estimate(policy):
-    rng, utility = stream(0, "estimator"), stream(1, "utility").random((N, N))
-    total, square = np.zeros((N, N)), np.zeros((N, N))
+    rng, utility = stream(0, "estimator"), stream(1, "utility").random(len(LINKS))
+    total, square = np.zeros(len(LINKS)), np.zeros(len(LINKS))
     state = skewed_state()
     for _ in range(REPEATS):
         draw = policy.propose(state, context(), rng)
-        estimate = reward_estimate(utility, draw.topology.links, draw.propensity)
+        estimate = reward_estimate(utility, draw.drawn, draw.propensity)
         total += estimate
         square += estimate**2
     mean = total / REPEATS
@@ -41,18 +42,16 @@ def mean_estimate(policy):
 
 def test_the_estimate_is_unbiased_for_every_link_capped_ones_included():
     mean, error, utility, draw = mean_estimate(LinkBandit())
-    off = all_links(N)
-    assert (draw.propensity[[0, 2], [1, 3]] == 1).all()
-    assert (np.abs(mean - utility)[off] <= 4 * error[off] + 1e-9).all()
+    assert (LINKS.to_dense(draw.propensity)[[0, 2], [1, 3]] == 1).all()
+    assert (np.abs(mean - utility) <= 4 * error + 1e-9).all()
 
 
 def test_probabilities_taken_after_rounding_are_biased_and_noticed():
     """The released code rounds in place and divides by 1: drawn links look worse than links that were not."""
     mean, error, utility, _ = mean_estimate(LinkBandit(propensity="after-rounding"))
-    off = all_links(N)
-    biased = (np.abs(mean - utility) > 4 * error + 1e-9)[off]
+    biased = np.abs(mean - utility) > 4 * error + 1e-9
     assert biased.mean() > 0.8
-    assert ((mean - utility)[off] >= -1e-9).all()
+    assert (mean - utility >= -1e-9).all()
 
 
 def test_clipping_without_redistribution_draws_too_few_links():
@@ -67,36 +66,37 @@ def test_clipping_without_redistribution_draws_too_few_links():
 def test_a_draw_carries_probabilities_that_nobody_can_change():
     draw = LinkBandit().propose(skewed_state(), context(), stream(0, "draw"))
     with pytest.raises(ValueError, match="read-only"):
-        draw.propensity[0, 1] = 0.5
-    assert not np.isin(draw.propensity[all_links(N)], (0.0, 1.0)).all()
+        draw.propensity[0] = 0.5
+    assert not np.isin(draw.propensity, (0.0, 1.0)).all()
 
 
-def report(num_servers, links, missing=()):
-    nothing = np.full(num_servers, np.nan)
-    return RoundReport(
-        tuple(None if i in missing else ServerReport(0.5, 10, nothing, links[i].copy(), ()) for i in range(num_servers))
-    )
+def report(draw, missing=()):
+    def one(i):
+        senders = np.array([i, *draw.topology.senders(i)])
+        return None if i in missing else ServerReport(0.5, 10, senders, np.full(len(senders), np.nan), ())
+
+    return RoundReport(tuple(one(i) for i in range(N)))
 
 
 def test_better_links_become_more_likely():
     policy, rng = LinkBandit(learning_rate=0.1), stream(0, "learning")
-    utility = np.where(np.arange(N)[None, :] < 2, 0.9, 0.1) * all_links(N)
+    utility = LINKS.at_senders(np.where(np.arange(N) < 2, 0.9, 0.1))
     state = policy.init(N)
     for _ in range(200):
         draw = policy.propose(state, context(), rng)
-        state = policy.update(state, draw, Feedback(report(N, draw.topology.links), utility), context())
+        state = policy.update(state, draw, Feedback(report(draw), utility), context())
     p = policy.propose(state, context(), rng).propensity
-    assert p[:, :2][all_links(N)[:, :2]].mean() > 2 * p[:, 2:][all_links(N)[:, 2:]].mean()
+    assert p[LINKS.sender < 2].mean() > 2 * p[LINKS.sender >= 2].mean()
 
 
 def test_links_into_a_server_without_a_report_keep_their_standing():
     policy = LinkBandit(learning_rate=0.1)
     draw = policy.propose(policy.init(N), context(), stream(0, "silent"))
-    silent = int(np.argwhere(draw.topology.links)[0][0])
-    feedback = Feedback(report(N, draw.topology.links, missing=(silent,)), np.full((N, N), 0.2))
+    silent = int(draw.topology.pairs[0, 0])
+    feedback = Feedback(report(draw, missing=(silent,)), np.full(len(LINKS), 0.2))
     after = policy.update(policy.init(N), draw, feedback, context()).log_weights
-    others = np.delete(after, silent, axis=0)[np.delete(all_links(N), silent, axis=0)]
-    np.testing.assert_allclose(np.delete(after[silent], silent), np.full(N - 1, others.mean()))
+    others = after[LINKS.receiver != silent]
+    np.testing.assert_allclose(after[LINKS.receiver == silent], np.full(N - 1, others.mean()))
 
 
 @pytest.mark.parametrize("missing", [(), (4,)], ids=["absent in a simulation", "no report from a real one"])
@@ -107,17 +107,16 @@ def test_links_of_a_server_that_was_away_are_no_likelier_when_it_comes_back(miss
     utility = np.where(away.possible, 0.5, 0.0)
     for _ in range(300):
         draw = policy.propose(state, away, rng)
-        state = policy.update(state, draw, Feedback(report(N, draw.topology.links, missing), utility), away)
+        state = policy.update(state, draw, Feedback(report(draw, missing), utility), away)
     others = state.log_weights[away.possible].mean()
-    np.testing.assert_allclose(state.log_weights[N - 1, : N - 1], others)
-    np.testing.assert_allclose(state.log_weights[: N - 1, N - 1], others)
+    np.testing.assert_allclose(state.log_weights[~away.possible], others)
 
 
 def test_new_servers_start_at_the_mean_and_old_weights_stay():
     state = skewed_state()
-    grown = LinkBandit().grow(state, N + 2).log_weights
-    np.testing.assert_array_equal(grown[:N, :N], state.log_weights)
-    assert grown[N, 0] == pytest.approx(state.log_weights[all_links(N)].mean())
+    grown = LinkTable.all_of(N + 2).to_dense(LinkBandit().grow(state, N + 2).log_weights)
+    np.testing.assert_array_equal(grown[:N, :N], LINKS.to_dense(state.log_weights))
+    assert grown[N, 0] == grown[0, N] == grown[N, N + 1] == pytest.approx(state.log_weights.mean())
 
 
 def test_the_default_learning_rate_is_the_theorems():
@@ -127,7 +126,7 @@ def test_the_default_learning_rate_is_the_theorems():
 
 def test_exploration_keeps_every_link_alive():
     draw = LinkBandit(exploration=0.2).propose(skewed_state(), context(), stream(0, "explore"))
-    assert draw.propensity[all_links(N)].min() >= 0.2 * 6 / 20 - 1e-12
+    assert draw.propensity.min() >= 0.2 * 6 / 20 - 1e-12
     assert draw.topology.num_links == 6
 
 
@@ -142,10 +141,9 @@ def test_weights_move_by_the_rate_times_the_estimate_of_every_link(missing):
     """The update looks at drawn links alone; here it is written out for all of them."""
     policy, state = LinkBandit(learning_rate=0.1), skewed_state()
     draw = policy.propose(state, context(), stream(0, "dense"))
-    utility = stream(1, "utility").random((N, N))
-    after = policy.update(state, draw, Feedback(report(N, draw.topology.links, missing), utility), context())
-    estimate, known = reward_estimate(utility, draw.topology.links, draw.propensity), all_links(N)
-    known[list(missing)] = False
-    estimate[list(missing)] = estimate[known].mean() if known.any() else 0.0
-    expected = (state.log_weights + 0.1 * estimate)[all_links(N)]
-    np.testing.assert_allclose(after.log_weights[all_links(N)], expected - expected.max(), atol=1e-12)
+    utility = stream(1, "utility").random(len(LINKS))
+    after = policy.update(state, draw, Feedback(report(draw, missing), utility), context())
+    estimate, known = reward_estimate(utility, draw.drawn, draw.propensity), ~np.isin(LINKS.receiver, missing)
+    estimate[~known] = estimate[known].mean() if known.any() else 0.0
+    expected = state.log_weights + 0.1 * estimate
+    np.testing.assert_allclose(after.log_weights, expected - expected.max(), atol=1e-12)

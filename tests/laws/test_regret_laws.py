@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.core.coordinator import best_links_utility, links_in_budget
+from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.drawing.budgeted import cap_to_budget
 from hatdfed.core.links import all_links
-from hatdfed.core.policies.base import PolicyContext
+from hatdfed.core.policies.baselines import RandomLinks
 from hatdfed.core.policies.link_bandit import LinkBandit, reward_estimate, theorem_learning_rate
-from hatdfed.core.policies.random_links import RandomLinks
-from hatdfed.core.regret import best_learning_rate, printed_bound, standard_bound
+from hatdfed.core.regret import best_learning_rate, best_links_utility, printed_bound, standard_bound
 from hatdfed.randomness import stream
+from hatdfed.testing import policy_context
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/theory.md").read_text(encoding="utf-8")
@@ -139,20 +139,14 @@ def test_probabilities_from_after_rounding_cost_clearly_more():
 # η = 0 is rnd
 
 
-def context(num_servers, budget):
-    active = np.ones(num_servers, dtype=bool)
-    return PolicyContext(0, 200, budget, np.ones((num_servers, num_servers)), active, all_links(num_servers))
-
-
 @pytest.mark.parametrize("policy", [LinkBandit(learning_rate=0.0), RandomLinks()], ids=["bandit", "random-links"])
 def test_without_learning_every_set_is_equally_likely(policy):
-    rng, repeats, where = stream(0, "sets"), 20_000, context(3, 2)
-    state, possible = policy.init(3), where.possible
+    rng, repeats, context, state = stream(0, "sets"), 20_000, policy_context(3, budget=2), policy.init(3)
     seen = dict.fromkeys(itertools.combinations(range(6), 2), 0)
     for _ in range(repeats):
-        draw = policy.propose(state, where, rng)
-        seen[tuple(np.flatnonzero(draw.topology.links[possible]).tolist())] += 1
-    np.testing.assert_allclose(draw.propensity[possible], 1 / 3)
+        draw = policy.propose(state, context, rng)
+        seen[tuple(draw.places.tolist())] += 1
+    np.testing.assert_allclose(draw.propensity, 1 / 3)
     sigma = math.sqrt(1 / 15 * 14 / 15 / repeats)
     assert len(seen) == 15
     assert max(abs(count / repeats - 1 / 15) for count in seen.values()) < 4 * sigma

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hatdfed.core.candidates import regular_graph, spread
+from hatdfed.core.candidates import regular_graph
 from hatdfed.core.drawing.regular import balance
 from hatdfed.core.drawing.regular_sparse import UNITS, balanced_units, halving_rounding
+from hatdfed.core.links import LinkTable
 from hatdfed.randomness import stream
 
 problems = st.integers(3, 30).flatmap(
@@ -101,10 +102,11 @@ def test_two_who_can_hear_the_same_one_only_cannot_be_balanced():
 def test_probabilities_are_near_those_of_the_matrix(degree):
     log_weights, possible, candidates, active = problem(20, 19, 3.0, 1)
     units = balanced_units(log_weights, possible, candidates, active, degree)
-    matrix = balance(spread(log_weights, candidates), ~np.eye(20, dtype=bool), degree)
+    links = LinkTable.of_candidates(candidates)
+    matrix = balance(links.to_dense(log_weights), ~np.eye(20, dtype=bool), degree)
     assert units is not None
     assert matrix is not None
-    np.testing.assert_allclose(spread(units / UNITS, candidates), matrix, atol=4 / UNITS)
+    np.testing.assert_allclose(links.to_dense(units / UNITS), matrix, atol=4 / UNITS)
 
 
 @pytest.mark.parametrize(("size", "width", "degree"), [(12, 4, 1), (9, 6, 3)])

@@ -9,8 +9,7 @@ from tests.alone import mailbox_simulation, run_alone
 from hatdfed import resume, run
 from hatdfed.cli.app import app
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.links import Topology
-from hatdfed.core.round import RoundReport
+from hatdfed.core.links import LinkTable, Topology
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
@@ -49,17 +48,15 @@ def test_both_fleets_play_the_same_rounds(method):
     (by_post, posted), (stacked, at_once) = (records_of(config, fleet) for fleet in ("mailbox", "stacked"))
     for one, other in zip(by_post, stacked, strict=True):
         assert one.draw.topology == other.draw.topology
-        np.testing.assert_array_equal(one.draw.candidates, other.draw.candidates)
+        np.testing.assert_array_equal(one.draw.links.senders, other.draw.links.senders)
         np.testing.assert_allclose(one.draw.propensity, other.draw.propensity, rtol=1e-9)
         assert one.report.energy == other.report.energy
-        np.testing.assert_array_equal(one.report.delivered, other.report.delivered)
-        np.testing.assert_array_equal(one.report.delivered, one.draw.topology.links)
-        np.testing.assert_allclose(one.report.importance, other.report.importance, atol=1e-4)
-        for mine, theirs in zip(one.report.servers, other.report.servers, strict=True):
-            assert len(mine.importance) == len(mine.senders) == 1 + mine.delivered.sum()
-            np.testing.assert_array_equal(mine.senders, theirs.senders)
+        np.testing.assert_array_equal(one.report.delivered(one.draw.links), one.draw.drawn)
+        for i, (mine, theirs) in enumerate(zip(one.report.servers, other.report.servers, strict=True)):
+            assert mine.senders.tolist() == theirs.senders.tolist() == [i, *one.draw.topology.senders(i)]
+            np.testing.assert_allclose(mine.importance, theirs.importance, atol=1e-4)
     np.testing.assert_allclose(posted, at_once, atol=2e-4)
-    assert not np.array_equal(by_post[0].draw.candidates, by_post[-1].draw.candidates)
+    assert not np.array_equal(by_post[0].draw.links.senders, by_post[-1].draw.links.senders)
 
 
 @pytest.mark.parametrize("fleet", ["stacked", "mailbox"])
@@ -98,7 +95,7 @@ def test_a_large_run_reads_its_records_when_asked_and_makes_no_matrix(tmp_path):
     assert {row["cause"] for row in result.ledger[:5]} <= {"upload", "training", "link"}
 
 
-def forbidden(self):
+def forbidden(*_):
     raise AssertionError("a table of all links was made")
 
 
@@ -107,8 +104,9 @@ def forbidden(self):
 def test_nobody_makes_a_table_of_all_links(tmp_path, monkeypatch, method, fleet):
     monkeypatch.setattr(Topology, "links", property(forbidden))
     monkeypatch.setattr(EnergyPrices, "link_joules", property(forbidden))
-    monkeypatch.setattr(RoundReport, "delivered", property(forbidden))
-    monkeypatch.setattr(RoundReport, "importance", property(forbidden))
+    monkeypatch.setattr(LinkTable, "to_dense", forbidden)
+    monkeypatch.setattr(LinkTable, "from_dense", forbidden)
+    monkeypatch.setattr("hatdfed.core.links._all_of", forbidden)
     few = {"servers": 260, "images_per_server": 4, "samples_per_round": 2, "devices": 2, "refresh_every": 1}
     rounds = 4 if fleet == "stacked" else 2
     run_folder = tmp_path / "run"

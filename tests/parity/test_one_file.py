@@ -12,8 +12,10 @@ import torch
 
 from hatdfed.core.drawing.budgeted import cap_to_budget, sequential_rounding
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.links import all_links
+from hatdfed.core.links import LinkTable, num_servers_of
+from hatdfed.core.policies.base import certain
 from hatdfed.core.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
+from hatdfed.core.round import RoundReport
 from hatdfed.core.utility import LinkUtility, RoundFacts
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.mailbox import MailboxFleet
@@ -42,18 +44,18 @@ def load_one_file():
 one_file = load_one_file()
 
 
-def by_link(matrix):
-    """A matrix whose rows receive, as the one file writes it: a value for each pair (receiver, sender)."""
-    size = len(matrix)
-    return {(i, j): float(matrix[i, j]) for i in range(size) for j in range(size) if i != j}
+def by_link(column):
+    """A column of all links, as the one file writes it: a value for each pair (receiver, sender)."""
+    pairs = LinkTable.all_of(num_servers_of(len(column))).pairs(np.arange(len(column)))
+    return dict(zip(map(tuple, pairs.tolist()), column.tolist(), strict=True))
 
 
-def pairs(links):
-    return {(int(i), int(j)) for i, j in np.argwhere(links)}
+def pairs(draw):
+    return {(i, j) for i, j in draw.topology.pairs.tolist()}
 
 
-def assert_same(mine, matrix, *, tolerance=1e-9):
-    theirs = by_link(matrix)
+def assert_same(mine, column, *, tolerance=1e-9):
+    theirs = by_link(column)
     assert mine.keys() == theirs.keys()
     np.testing.assert_allclose(list(mine.values()), list(theirs.values()), rtol=0, atol=tolerance)
 
@@ -90,8 +92,10 @@ def test_the_same_utilities(seed):
     gain = np.zeros(size) if seed == 0 else rng.normal(0, 0.05, size)
     upload, compute = rng.uniform(0, 30, size), rng.uniform(0, 30, size)
     prices = EnergyPrices(30, 1024.0, 1e-3, np.full(size, 0.5), rng.uniform(1e-5, 1e-4, (size, size)), 4e5)
-    facts = RoundFacts(gain, upload, compute, prices, all_links(size), np.zeros((size, size)), all_links(size))
-    mine = one_file.utility(gain, upload + compute, by_link(prices.link_joules), alpha)
+    links = LinkTable.all_of(size)
+    joules, every = prices.joules_of(links), np.ones(len(links), dtype=bool)
+    facts = RoundFacts(gain, upload, compute, prices, links, joules, every, certain(links, every), RoundReport(()))
+    mine = one_file.utility(gain, upload + compute, by_link(joules), alpha)
     assert_same(mine, LinkUtility(gain_share=alpha)(facts))
 
 
@@ -100,12 +104,12 @@ def test_the_same_estimates_and_weights(seed):
     rng = stream(seed, "one-file", "weights")
     size = int(rng.integers(2, 9))
     context, policy = policy_context(size), LinkBandit()
-    state = BanditState(np.where(all_links(size), rng.normal(0, 2, (size, size)), 0.0))
+    state = BanditState(rng.normal(0, 2, len(context.links)))
     draw = policy.propose(state, context, rng)
     feedback = feedback_for(draw, rng)
-    worth, drawn, probability = by_link(feedback.utility), pairs(draw.topology.links), by_link(draw.propensity)
+    worth, drawn, probability = by_link(feedback.utility), pairs(draw), by_link(draw.propensity)
     mine = one_file.estimate(worth, drawn, probability)
-    assert_same(mine, reward_estimate(feedback.utility, draw.topology.links, draw.propensity))
+    assert_same(mine, reward_estimate(feedback.utility, draw.drawn, draw.propensity))
 
     rate = theorem_learning_rate(size, context.horizon)
     moved = one_file.update_weights(by_link(state.log_weights), mine, rate)
@@ -179,7 +183,7 @@ def test_a_whole_run_gives_the_same_models_utilities_and_weights(maker, seed):
     prices = one_file.Prices(
         upload=world.prices.upload(0, 0, 1, 5).joules,
         sample=[world.prices.training(0, server, 1).joules for server in range(len(models))],
-        link=by_link(world.prices.link_joules),
+        link=by_link(world.prices.joules_of(LinkTable.all_of(world.prices.num_servers))),
     )
     state = coordinator.start(fleet.validation_accuracy())
     played = one_file.run(
@@ -188,7 +192,7 @@ def test_a_whole_run_gives_the_same_models_utilities_and_weights(maker, seed):
         prices,
         world.config.rounds,
         works=lambda t: [source.work(t) for source in world.sources],
-        draw=lambda t, probability: pairs(coordinator.plan(state).draw.topology.links),
+        draw=lambda t, probability: pairs(coordinator.plan(state).draw),
         validation=validation,
     )
     idle = 0

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.links import Topology
-from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.core.links import LinkTable, Topology
+from hatdfed.core.policies.base import certain
+from hatdfed.core.round import RoundPlan
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.randomness import stream
 from hatdfed.server.aggregation import PushSum, Uniform
@@ -92,8 +93,9 @@ def fleet_of(start, *, train, aggregator=None, learner=None, channel=bytes):
 
 
 def play(fleet, rounds, first=0, topology=TOPOLOGY):
+    links = LinkTable.all_of(5)
     for t in range(first, first + rounds):
-        fleet.run_round(RoundPlan(t, LinkDraw(topology, topology.links.astype(float))))
+        fleet.run_round(RoundPlan(t, certain(links, links.from_dense(topology.links))))
         assert masses(fleet).sum() == pytest.approx(5, abs=1e-12)
     return fleet.models[:, 0].double().numpy()
 

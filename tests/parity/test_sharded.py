@@ -8,8 +8,9 @@ import torch
 from tests.alone import run_alone
 from tests.parity.same_rounds import assert_same_rounds
 
-from hatdfed.core.links import Topology
-from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.core.links import LinkTable, Topology
+from hatdfed.core.policies.base import certain
+from hatdfed.core.round import RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
 from hatdfed.fleets.sharded.orders import cut, even_bounds
@@ -109,7 +110,7 @@ def test_links_of_a_round_need_every_model_once_for_each_shard():
 def test_orders_name_what_each_shard_needs():
     links = [(0, 1), (0, 4), (1, 4), (2, 0), (4, 0), (4, 1), (5, 1)]  # receiver, sender
     mixing = np.arange(36.0).reshape(6, 6)
-    draw = LinkDraw(Topology.from_pairs(6, links), np.zeros((6, 6)), mixing)
+    draw = certain(LinkTable.all_of(6), LinkTable.all_of(6).from_dense(Topology.from_pairs(6, links).links), mixing)
     first, second, third = cut(RoundPlan(7, draw), (0, 2, 5, 6))
     assert first.t == 7
     assert first.receiver.tolist() == [0, 0, 1]
@@ -149,8 +150,10 @@ def test_a_broken_model_is_refused_across_shards_as_within():
         plan = coordinator.plan(coordinator.start(np.zeros(9)))
         reports.append((fleet.run_round(plan), dict(fleet.refused), fleet.run_round(plan)))
     (mine, refused, again), (theirs, same, _) = reports
-    np.testing.assert_array_equal(mine.delivered, theirs.delivered)
-    assert not mine.delivered[:, 4].any()
+    assert [report.senders.tolist() for report in mine.servers] == [
+        report.senders.tolist() for report in theirs.servers
+    ]
+    assert all(4 not in report.senders for i, report in enumerate(mine.servers) if i != 4)
     assert refused == same
     assert refused["not-finite"] > 0
     assert again is mine  # asked for the same round once more

@@ -11,8 +11,9 @@ from tests.parity.same_rounds import assert_same_rounds
 from torch import nn
 
 from hatdfed.core import loop
-from hatdfed.core.links import Topology
-from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.core.links import LinkTable, Topology
+from hatdfed.core.policies.base import certain
+from hatdfed.core.round import RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Images
 from hatdfed.fleets.kernels.stages import TorchStages, stage_kernels
@@ -178,6 +179,11 @@ class Median(Rule):
         return Merged(models.nanmedian(dim=0).values, share, torch.ones((), dtype=torch.float64))
 
 
+def plan_of(topology):
+    links = LinkTable.all_of(topology.num_servers)
+    return RoundPlan(0, certain(links, links.from_dense(topology.links)))
+
+
 def test_a_rule_that_is_no_average_sees_the_models():
     config = settings("rnd", link_share=0.5, device_online_probability=0.5)
     referee, box = mailboxes(config, aggregator=Median())
@@ -195,8 +201,9 @@ def test_a_model_that_is_not_finite_is_refused_counted_and_its_mass_stays_at_hom
         fleet.restore(snapshot)
     reports = [[record.report for record in played(*pair, rounds=2)] for pair in fleets]
     for one, other in zip(*reports, strict=True):
-        np.testing.assert_array_equal(one.delivered, other.delivered)
-        assert not one.delivered[:, 2].any()
+        for i, (mine, theirs) in enumerate(zip(one.servers, other.servers, strict=True)):
+            np.testing.assert_array_equal(mine.senders, theirs.senders)
+            assert i == 2 or 2 not in mine.senders
     assert fleets[0][1].refused == fleets[1][1].refused
     assert fleets[1][1].refused["not-finite"] > 0
     masses = [[fleet.snapshot()[f"{i}.scalars"][1] for i in range(6)] for _, fleet in fleets]
@@ -333,8 +340,7 @@ def test_a_server_that_diverged_recovers_from_others_as_with_mailboxes():
         return [source.plan(0).num_samples for source in sources[:2]]
 
     seed = next(seed for seed in range(50) if samples(seed)[0] > 0 and samples(seed)[1] == 0)
-    topology = Topology.from_pairs(6, [(1, 0)])
-    plan = RoundPlan(0, LinkDraw(topology, topology.links.astype(float)))
+    plan = plan_of(Topology.from_pairs(6, [(1, 0)]))
     for _, fleet in (mailboxes(config_of(seed)), stacked_alone(config_of(seed))):
         snapshot = {name: array.copy() for name, array in fleet.snapshot().items()}
         snapshot["1.params"][3] = np.nan
@@ -346,10 +352,10 @@ def test_a_server_that_diverged_recovers_from_others_as_with_mailboxes():
 def test_a_model_that_everybody_hears_is_judged_by_everybody():
     member = stacked_alone(settings(servers=12))[1]
     box = mailboxes(settings(servers=12))[1]
-    topology = Topology.from_pairs(12, [(i, 3) for i in range(12) if i != 3] + [(3, 0)])
-    plan = RoundPlan(0, LinkDraw(topology, topology.links.astype(float)))
+    plan = plan_of(Topology.from_pairs(12, [(i, 3) for i in range(12) if i != 3] + [(3, 0)]))
     mine, theirs = member.run_round(plan), box.run_round(plan)
-    np.testing.assert_allclose(mine.importance, theirs.importance, atol=1e-5)
+    for one, other in zip(mine.servers, theirs.servers, strict=True):
+        np.testing.assert_allclose(one.importance, other.importance, atol=1e-5)
 
 
 def test_a_snapshot_does_not_change_while_the_fleet_plays_on():

@@ -165,9 +165,9 @@ class FirstLinks(Stateless):
     skip: int = 0
 
     def propose(self, state, context, rng):
-        links = np.zeros(context.possible.shape, dtype=bool)
-        links.flat[np.flatnonzero(context.possible)[self.skip :][: context.budget]] = True
-        return certain(links)
+        drawn = np.zeros(len(context.links), dtype=bool)
+        drawn[np.flatnonzero(context.possible)[self.skip :][: context.budget]] = True
+        return certain(context.links, drawn)
 
 METHOD = Method(
     "their-method",
@@ -208,9 +208,9 @@ DATA = DatasetKind(
     "their_package-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n",
     "their_package-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     "their_package-1.0.dist-info/entry_points.txt": """
-[hatdfed.core.policies]
+[hatdfed.policies]
 their-links = their_package.coordinator:FirstLinks
-[hatdfed.setup.methods]
+[hatdfed.methods]
 their-method = their_package.coordinator:METHOD
 [hatdfed.aggregators]
 their-mean = their_package.servers:TheirMean

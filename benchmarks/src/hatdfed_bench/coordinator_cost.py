@@ -10,6 +10,7 @@ import numpy as np
 from hatdfed.core.coordinator import Coordinator, CoordinatorState
 from hatdfed.core.energy.prices import EnergyPrices, draw_prices
 from hatdfed.core.policies.link_bandit import BanditState, LinkBandit
+from hatdfed.core.regret import RegretSums
 from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
 from hatdfed.core.utility import LinkUtility
 from hatdfed.randomness import stream
@@ -50,21 +51,15 @@ def played(plan: RoundPlan, prices: EnergyPrices, rng: np.random.Generator) -> R
 
 def _server_report(plan: RoundPlan, prices: EnergyPrices, server: int, rng: np.random.Generator) -> ServerReport:
     senders = plan.draw.topology.senders(server)
-    if plan.draw.candidates is not None:
-        heard = np.array([server, *(sender for sender in senders if rng.random() < 0.99)])
-        importance, delivered = np.full(len(heard), 1 / len(heard)), heard != server
-    else:
-        heard = None
-        delivered = plan.draw.topology.links[server] & (rng.random(prices.num_servers) < 0.99)
-        importance = np.full(prices.num_servers, np.nan)
-        importance[delivered] = importance[server] = 1 / (1 + np.count_nonzero(delivered))
+    heard = np.array([server, *(sender for sender in senders if rng.random() < 0.99)])
     online = int(rng.integers(1, prices.num_devices))
     energy = (
         prices.upload(plan.t, server, online, 2 * online),
         prices.training(plan.t, server, 2 * online),
         *(prices.link(plan.t, server, sender) for sender in senders),
     )
-    return ServerReport(float(rng.uniform(0.5, 0.7)), 2 * online, importance, delivered, energy, senders=heard)
+    weights = np.full(len(heard), 1 / len(heard))
+    return ServerReport(float(rng.uniform(0.5, 0.7)), 2 * online, heard, weights, energy)
 
 
 def _coordinator(num_servers: int, seed: int) -> Coordinator:
@@ -79,8 +74,10 @@ def _coordinator(num_servers: int, seed: int) -> Coordinator:
 
 def _learned_state(coordinator: Coordinator, spread: float) -> CoordinatorState:
     """As in the middle of a run: weights apart, links with a past."""
-    shape = coordinator.prices.link_joules.shape
     rng = stream(coordinator.seed, "benchmark-state")
-    state = coordinator.start(rng.uniform(0.5, 0.7, len(coordinator.prices.compute_joules)))
-    log_weights = rng.normal(0, spread, shape)
-    return state._replace(policy=BanditState(log_weights - log_weights.max()), utility_sum=20 * rng.random(shape))
+    state = coordinator.start(rng.uniform(0.5, 0.7, coordinator.prices.num_servers))
+    num_links = len(state.regret.utility)
+    log_weights = rng.normal(0, spread, num_links)
+    return state._replace(
+        policy=BanditState(log_weights - log_weights.max()), regret=RegretSums(20 * rng.random(num_links))
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.links import off_diagonal
+from hatdfed.core.links import LinkTable
 from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.run_identity import run_key
@@ -30,7 +30,8 @@ def packed(result: RunResult) -> dict[str, Any]:
         "curve": _curve(result),
     }
     if result.config.policy.name == "link-bandit" and result.propensity is not None and result.link_joules is not None:
-        record["bandit"] = _bandit(off_diagonal(result.propensity).ravel(), off_diagonal(result.link_joules).ravel())
+        links = LinkTable.all_of(result.config.servers)
+        record["bandit"] = _bandit(links.from_dense(result.propensity), links.from_dense(result.link_joules))
     return record
 
 

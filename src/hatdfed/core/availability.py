@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.links import BoolMatrix
+from hatdfed.core.links import BoolColumn
 from hatdfed.randomness import stream
 
 
@@ -19,7 +19,7 @@ class Presence(NamedTuple):
     """What is known of the servers before a round's links are drawn."""
 
     active: NDArray[np.bool_]  # [N] who takes part
-    reachable: BoolMatrix  # [N, N] links that the network can carry; row receives
+    reachable: BoolColumn  # [E] which of the links that are considered the network can carry
 
 
 STRETCH = 10  # rounds that a server is there or away at a time

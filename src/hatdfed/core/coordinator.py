@@ -16,15 +16,15 @@ from hatdfed.core.availability import Presence, present
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.energy.ledger import Cause
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.links import FloatMatrix, Indices, all_links
+from hatdfed.core.links import FloatColumn, Indices, LinkTable
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, silence, with_candidates
-from hatdfed.core.round import LinkDraw, Regret, RoundPlan, RoundRecord, RoundReport
+from hatdfed.core.regret import RegretSums
+from hatdfed.core.round import RoundPlan, RoundRecord, RoundReport
 from hatdfed.core.utility import LinkUtility, RoundFacts
+from hatdfed.jsonable import from_jsonable
 from hatdfed.randomness import stream
 
 Vector = NDArray[np.float64]
-
-_SAMPLE = 1 << 15
 
 
 class CoordinatorState(NamedTuple):
@@ -33,11 +33,8 @@ class CoordinatorState(NamedTuple):
     t: int  # the next round to play
     policy: Any  # what the policy has learned
     accuracy: Vector  # [N] P_{k−1}, last known
-    utility_sum: FloatMatrix  # [N, N or d] for the best fixed set of links
-    utility_drawn: float  # Σ p·u so far
-    utility_best: float  # Σ over rounds of that round's best links
+    regret: RegretSums  # of the rounds so far
     candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
-    links: int = 0  # drawn in every round that left a choice; 0 before the first, −1 where their number has changed
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,173 +49,156 @@ class Coordinator:
     budget: int  # links a round
     churn: float = 0.0  # chance of a server to be away, in a simulation
     candidates: CandidateRule | None = None  # None: everybody considers everybody
-    _priced: _Priced = field(default_factory=lambda: _Priced(), init=False, repr=False)
+    message_share: float = 1.0  # what a message takes of a float32 model
+    _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
         num_servers, accuracy = self.prices.num_servers, np.asarray(accuracy, float)
         if self.candidates is None:
-            nothing = np.zeros((num_servers, num_servers))
-            return CoordinatorState(0, self.policy.init(num_servers), accuracy, nothing, 0.0, 0.0)
+            sums = RegretSums(np.zeros(len(LinkTable.all_of(num_servers))))
+            return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums)
         first = self.candidates.first(self.seed, num_servers)
-        policy = with_candidates(self.policy).init_for(first)
-        return CoordinatorState(0, policy, accuracy, np.zeros(first.shape), 0.0, 0.0, first)
+        links = LinkTable.of_candidates(first)
+        policy = with_candidates(self.policy).init_for(links)
+        return CoordinatorState(0, policy, accuracy, RegretSums(np.zeros(len(links))), first)
 
     def grow(self, state: CoordinatorState, accuracy: Vector) -> CoordinatorState:
         """The state after servers joined at the end of the numbering; `accuracy` is that of their models."""
-        num_servers, more = self.prices.num_servers, self.prices.num_servers - len(state.accuracy)
+        links = LinkTable.all_of(self.prices.num_servers)
         return state._replace(
-            policy=self.policy.grow(state.policy, num_servers),
+            policy=self.policy.grow(state.policy, links.num_servers),
             accuracy=np.concatenate([state.accuracy, np.asarray(accuracy, float)]),
-            utility_sum=np.pad(state.utility_sum, (0, more)),
+            regret=state.regret._replace(utility=links.grow(state.regret.utility)),
         )
 
     def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
         """Phase I: draw the links of round `state.t`; `presence` is what real machines show of themselves."""
-        rng, context = stream(self.seed, "topology", state.t), self._context(state.t, presence, state.candidates)
-        if not context.possible.any():
+        rng, context = stream(self.seed, "topology", state.t), self.context(state, presence)
+        if not context.budget:
             return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence)
         draw = self.policy.propose(state.policy, context, rng)
         drawn, size = draw.topology.num_servers, len(context.active)
         if drawn != size:  # a mistake in a policy of one's own, which would show far from here
-            raise ValueError(f"the policy made a {drawn}x{drawn} draw for {size} servers")
+            raise ValueError(f"the policy made a draw for {drawn} servers, but there are {size}")
         return RoundPlan(state.t, draw, presence)
 
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[CoordinatorState, RoundRecord]:
         """Turn the round's reports into utilities and let the policy learn from them."""
-        context = self._context(plan.t, plan.presence, state.candidates)
-        utility = self.utility(self._facts(state, plan, report, context))
-        lost = ~report.arrived(plan.draw.topology) & report.reported[plan.draw.topology.pairs[:, 0]]
-        utility.put(plan.draw.places[lost], 0.0)  # sent, never arrived
-        policy_state = self.policy.update(state.policy, plan.draw, Feedback(report, utility), context)
-        accuracy = np.where(report.reported, report.accuracy, state.accuracy)
-        new_state = _compared(state, plan.draw, utility, context)._replace(
-            t=plan.t + 1, policy=policy_state, accuracy=accuracy
+        context, draw = self.context(state, plan.presence), plan.draw
+        utility = self.utility(self.facts(state, plan, report))
+        lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
+        utility[draw.places[lost]] = 0.0  # sent, never arrived
+        new_state = state._replace(
+            t=plan.t + 1,
+            policy=self.policy.update(state.policy, draw, Feedback(report, utility), context),
+            accuracy=np.where(report.reported, report.accuracy, state.accuracy),
+            regret=state.regret.add(draw.propensity, utility, int(np.count_nonzero(context.possible))),
         )
-        record = RoundRecord(plan.t, plan.draw, report, utility, _regret(new_state))
-        return self._exchanged(new_state, context), record
+        record = RoundRecord(plan.t, draw, report, utility, new_state.regret.regret())
+        return self._swap_candidates(new_state, context), record
 
-    def _exchanged(self, state: CoordinatorState, context: PolicyContext) -> CoordinatorState:
-        """With some candidates exchanged, if it is time; `context` is that of the round before."""
-        if self.candidates is None or state.candidates is None or not self.candidates.is_due(state.t):
-            return state
-        policy = with_candidates(self.policy)
-        done = self.candidates.exchange(state.candidates, policy.liking(state.policy, context), self.seed, state.t)
-        return state._replace(
-            policy=policy.exchange(state.policy, done.carry),
-            utility_sum=done.carry(state.utility_sum),
-            candidates=done.candidates,
-        )
-
-    def _context(self, t: int, presence: Presence | None, candidates: Indices | None) -> PolicyContext:
-        num_servers = self.prices.num_servers
+    def context(self, state: CoordinatorState, presence: Presence | None = None) -> PolicyContext:
+        """What the policy may know before round `state.t`; its budget is never more than the possible links."""
+        considered = self._considered(state.candidates)
         if presence is None:
-            reachable = all_links(num_servers) if candidates is None else np.ones(candidates.shape, dtype=bool)
-            presence = Presence(present(self.seed, t, num_servers, self.churn), reachable)
-        return PolicyContext(
-            t=t,
+            active = present(self.seed, state.t, self.prices.num_servers, self.churn)
+            presence = Presence(active, np.ones(len(considered.links), dtype=bool))
+        context = PolicyContext(
+            t=state.t,
             horizon=self.horizon,
             budget=self.budget,
-            prices=self.prices.link_joules if candidates is None else self._joules_of(candidates),
+            links=considered.links,
+            prices=considered.model_joules,
             active=presence.active,
             reachable=presence.reachable,
-            candidates=candidates,
         )
+        return context._replace(budget=min(self.budget, int(np.count_nonzero(context.possible))))
 
-    def _joules_of(self, candidates: Indices) -> FloatMatrix:  # [N, d] -> [N, d]
-        if self._priced.candidates is not candidates:
-            joules = self.prices.joules_of(np.arange(len(candidates))[:, None], candidates)
-            self._priced.candidates, self._priced.joules = candidates, joules
-        return self._priced.joules
-
-    def _facts(
-        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, context: PolicyContext
-    ) -> RoundFacts:
+    def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
+        """What the utility of the round's links is computed from."""
+        considered = self._considered(state.candidates)
         spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
-        unknown = np.broadcast_to(np.nan, context.reachable.shape)
         return RoundFacts(
-            gain=_or_usual(report.accuracy - state.accuracy, report.reported),
-            upload_joules=_or_usual(spent[Cause.UPLOAD], report.reported),
-            compute_joules=_or_usual(spent[Cause.TRAINING], report.reported),
+            gain=fill_with_mean(report.accuracy - state.accuracy, report.reported),
+            upload_joules=fill_with_mean(spent[Cause.UPLOAD], report.reported),
+            compute_joules=fill_with_mean(spent[Cause.TRAINING], report.reported),
             prices=self.prices,
-            drawn=plan.draw.drawn,
-            importance=self._importance(plan, report) if self.utility.reads_importance else unknown,
-            possible=context.possible,
-            candidates=context.candidates,
-            candidate_joules=None if context.candidates is None else context.prices,
+            links=considered.links,
+            link_joules=considered.message_joules,
+            draw=plan.draw,
+            report=report,
+            possible=self.context(state, plan.presence).possible,
         )
 
-    def _importance(self, plan: RoundPlan, report: RoundReport) -> FloatMatrix:
-        if plan.draw.candidates is None:
-            return report.importance
-        importance = np.full(plan.draw.candidates.shape, np.nan)
-        importance.put(plan.draw.places, report.weights(plan.draw.topology))
-        return importance
+    def _swap_candidates(self, state: CoordinatorState, context: PolicyContext) -> CoordinatorState:
+        """With some candidates swapped, if it is time; `context` is that of the round before."""
+        if self.candidates is None or state.candidates is None or not self.candidates.is_due(state.t):
+            return state
+        policy = with_candidates(self.policy)
+        swap = self.candidates.swap(state.candidates, policy.preference(state.policy, context), self.seed, state.t)
+        return state._replace(
+            policy=policy.swap_candidates(state.policy, swap.carry),
+            regret=state.regret._replace(utility=swap.carry(state.regret.utility)),
+            candidates=swap.candidates,
+        )
+
+    def _considered(self, candidates: Indices | None) -> _Considered:
+        """Looked up once for all rounds with the same candidates."""
+        last = self._last.value
+        if last is None or last.candidates is not candidates:
+            if candidates is None:
+                links = LinkTable.all_of(self.prices.num_servers)
+            else:
+                links = LinkTable.of_candidates(candidates)
+            joules = self.prices.joules_of(links)
+            message_joules = joules if self.message_share == 1 else self.message_share * joules
+            last = self._last.value = _Considered(candidates, links, joules, message_joules)
+        return last
 
 
-def _compared(
-    state: CoordinatorState, draw: LinkDraw, utility: FloatMatrix, context: PolicyContext
-) -> CoordinatorState:
-    """With this round in the sums behind the regret, if it left a choice: some links were drawn, but not all."""
-    links = round(float(draw.propensity.sum()))
-    if not 0 < links < np.count_nonzero(context.possible):
-        return state
-    return state._replace(
-        utility_sum=state.utility_sum + utility,
-        utility_drawn=state.utility_drawn + float(np.einsum("ij,ij->", draw.propensity, utility)),
-        utility_best=state.utility_best + best_links_utility(utility, links),
-        links=links if state.links in (0, links) else -1,
-    )
+class _Considered(NamedTuple):
+    """The links that are considered, and what they cost."""
+
+    candidates: Indices | None
+    links: LinkTable
+    model_joules: FloatColumn  # [E] for a whole float32 model
+    message_joules: FloatColumn  # [E] for a message as the codec makes it
 
 
-def _regret(state: CoordinatorState) -> Regret:
-    """Against the best fixed set there is none where the number of links has changed: sets of which size?"""
-    fixed = best_links_utility(state.utility_sum, state.links) if state.links >= 0 else np.nan
-    return Regret(fixed - state.utility_drawn, state.utility_best - state.utility_drawn)
+class _LastConsidered:
+    value: _Considered | None = None
 
 
-def _or_usual(values: Vector, known: NDArray[np.bool_]) -> Vector:
-    """With the mean of the others for a server that did not report: it sets neither end of anybody's scale."""
+def fill_with_mean(values: Vector, known: NDArray[np.bool_]) -> Vector:
+    """The mean of the known values for a server that did not report: it sets neither end of anybody's scale."""
     return values if known.all() else np.where(known, values, values[known].mean() if known.any() else 0.0)
-
-
-class _Priced:
-    """Candidates and what their links cost, looked up once: they are the same for many rounds."""
-
-    candidates: Indices | None = None
-    joules: FloatMatrix
-
-
-def best_links_utility(utility: FloatMatrix, links: int) -> float:
-    """What the best `links` links are worth together.
-
-    With equal weights the paper's P2 is "take the largest": selection solves it, no knapsack is needed (D14).
-    """
-    if links == 0:
-        return 0.0
-    values = _with_the_largest(utility.reshape(-1), links)
-    return float(np.partition(values, len(values) - links)[-links:].sum())
-
-
-def _with_the_largest(values: Vector, count: int) -> Vector:
-    """Some of the values, the `count` largest among them; of very many, not many more than those.
-
-    A sample tells above which value to look. If fewer than `count` are there, a lower one is tried.
-    """
-    sample = values[:: max(1, len(values) // _SAMPLE)]
-    rank = 2 * count * len(sample) // len(values) + 32  # in the sample; twice what is expected, and some
-    while len(values) > 2 * _SAMPLE and rank < len(sample) // 4:
-        largest: Vector = values[values >= np.partition(sample, -rank)[-rank]]
-        if len(largest) >= count:
-            return largest
-        rank *= 2
-    return values
 
 
 def links_in_budget(link_share: float, num_servers: int, considered: int | None = None) -> int:
     """γ·N(N−1) as a whole number of links, to the nearest and at least 1 (D11); γ·N·d where d are considered."""
     return max(1, round(link_share * num_servers * (considered or num_servers - 1)))
+
+
+def read_state(data: Any, like: CoordinatorState) -> CoordinatorState:
+    """The state that `to_jsonable` made `data` of; `like` has the shape of the policy's state.
+
+    Version 0.1 kept the sums behind the regret beside the other fields, and a matrix where a column stands now: [N, N]
+    with a diagonal that meant nothing, or [N, d] with candidates.
+    """
+    if isinstance(data, dict) and "utility_sum" in data:
+        sums = {"utility": "utility_sum", "drawn": "utility_drawn", "best_each_round": "utility_best"}
+        data = data | {"regret": {name: data[old] for name, old in sums.items()} | {"num_links": data.get("links", 0)}}
+    return from_jsonable(data, like, fit=_as_column)
+
+
+def _as_column(array: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:
+    """A table of links as the column that is expected in its place."""
+    if like.ndim != 1 or array.ndim != 2:
+        return array
+    height, width = array.shape
+    return LinkTable.all_of(height).from_dense(array) if height == width else array.reshape(-1)

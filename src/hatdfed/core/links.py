@@ -1,23 +1,209 @@
-"""The directed links of one round.
+"""Directed links between servers: those that are drawn in a round, and those that are considered at all.
 
 Orientation, stated once and used everywhere: **row receives**. `links[i, j]` is true when server i receives
 from server j. Say `senders(i)` and `receivers(j)`, never in and out.
+
+`Topology` is the links of one round. `LinkTable` is the list of links that a round may draw from; whatever is known
+about each of them (prices, probabilities, utilities, weights) is a *column*, an array with one value for each link of
+the table.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-BoolMatrix = NDArray[np.bool_]
-FloatMatrix = NDArray[np.float64]
+BoolMatrix = NDArray[np.bool_]  # [N, N], row receives
+FloatMatrix = NDArray[np.float64]  # [N, N], row receives
+BoolColumn = NDArray[np.bool_]  # [E] one value for each link of a table
+FloatColumn = NDArray[np.float64]  # [E]
 Indices = NDArray[np.int64]
 Pairs = NDArray[np.int64]  # [L, 2] receiver and sender
 Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class LinkTable(ABC):
+    """The links that are considered, in a fixed order: by receiver, then by sender.
+
+    Every server considers `degree` senders: all others (`all_of`), or its candidates (`of_candidates`). So a column [E]
+    is a table with one row for each receiver, which `by_receiver` shows without a copy. Whoever thinks in matrices
+    makes one with `to_dense` and comes back with `from_dense`.
+    """
+
+    def __init__(self, num_servers: int, degree: int) -> None:
+        self.num_servers = num_servers  # N
+        self.degree = degree  # d: senders that each server considers
+
+    @staticmethod
+    def all_of(num_servers: int) -> LinkTable:
+        """Every link between so many servers."""
+        return _all_of(num_servers)
+
+    @staticmethod
+    def of_candidates(candidates: Indices) -> LinkTable:
+        """The links to each server from its candidates, [N, d], ascending in each row."""
+        return _CandidateLinks(candidates)
+
+    def __len__(self) -> int:
+        """E."""
+        return self.num_servers * self.degree
+
+    @property
+    def has_all(self) -> bool:
+        """Whether every server considers every other."""
+        return self.degree == self.num_servers - 1
+
+    @property
+    @abstractmethod
+    def senders(self) -> Indices:
+        """[N, d] whom each server considers, ascending in each row."""
+
+    @property
+    def sender(self) -> Indices:
+        """[E] the sender of each link."""
+        return self.senders.reshape(-1)
+
+    @cached_property
+    def receiver(self) -> Indices:
+        """[E] the receiver of each link."""
+        return self.at_receivers(np.arange(self.num_servers))
+
+    def by_receiver(self, column: NDArray[Scalar]) -> NDArray[Scalar]:  # [E] -> [N, d]
+        """A column as a table with one row for each receiver; a view."""
+        return column.reshape(self.num_servers, self.degree)
+
+    def at_receivers(self, values: NDArray[Scalar]) -> NDArray[Scalar]:  # [N] -> [E]
+        """A number of every server, at the links along which it receives."""
+        return np.broadcast_to(values[:, None], (self.num_servers, self.degree)).flatten()
+
+    @abstractmethod
+    def at_senders(self, values: NDArray[Scalar]) -> NDArray[Scalar]:  # [N] -> [E]
+        """A number of every server, at the links along which it sends."""
+
+    @abstractmethod
+    def pairs(self, places: NDArray[np.integer]) -> Pairs:  # [L] -> [L, 2]
+        """Receiver and sender of the links at these places."""
+
+    @abstractmethod
+    def places(self, receiver: Indices, sender: Indices) -> Indices:  # [L], [L] -> [L]
+        """Where these links stand in the table; all of them must."""
+
+    def to_dense(self, column: NDArray[Scalar], fill: float = 0) -> NDArray[Scalar]:  # [E] -> [N, N]
+        """A column as a matrix, row receives; `fill` on the diagonal and where a link is not considered."""
+        matrix = np.full((self.num_servers, self.num_servers), fill, dtype=column.dtype)
+        self._write(column, matrix)
+        return matrix
+
+    def from_dense(self, matrix: NDArray[Scalar]) -> NDArray[Scalar]:  # [N, N] -> [E]
+        """The column of a matrix; a mask must not name the diagonal."""
+        size = self.num_servers
+        if matrix.shape != (size, size):
+            raise ValueError(f"{size} servers have a matrix of links of shape {(size, size)}, not {matrix.shape}")
+        if matrix.dtype == bool and matrix.diagonal().any():
+            raise ValueError(f"server {int(matrix.diagonal().argmax())} has a link to itself")
+        return self._read(matrix)
+
+    @abstractmethod
+    def _write(self, column: NDArray[Scalar], matrix: NDArray[Scalar]) -> None:
+        """Put a column into a matrix."""
+
+    @abstractmethod
+    def _read(self, matrix: NDArray[Scalar]) -> NDArray[Scalar]:
+        """Take a column out of a matrix."""
+
+    def grow(self, column: NDArray[Scalar], fill: float = 0) -> NDArray[Scalar]:  # -> [E]
+        """The column of all links between fewer servers, after others joined; their links get `fill`."""
+        before = LinkTable.all_of(num_servers_of(len(column)))
+        matrix = np.full((self.num_servers, self.num_servers), fill, dtype=column.dtype)
+        matrix[: before.num_servers, : before.num_servers] = before.to_dense(column)
+        return self._read(matrix)
+
+
+def num_servers_of(num_links: int) -> int:
+    """How many servers have so many links between them, N·(N − 1)."""
+    return (1 + math.isqrt(1 + 4 * num_links)) // 2
+
+
+class _AllLinks(LinkTable):
+    """All links: a matrix without its diagonal, so that no list of them is needed."""
+
+    def __init__(self, num_servers: int) -> None:
+        super().__init__(num_servers, max(num_servers - 1, 0))
+
+    @cached_property
+    def senders(self) -> Indices:
+        return self.by_receiver(self.at_senders(np.arange(self.num_servers)))
+
+    def at_senders(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        if self.num_servers < 2:
+            return values[:0]
+        # In rows of N, as `off_diagonal` has them, each row is the one before it moved on by one sender.
+        turning = sliding_window_view(np.concatenate([values, values]), self.num_servers)
+        return turning[1 : self.num_servers].flatten()
+
+    def pairs(self, places: NDArray[np.integer]) -> Pairs:
+        receiver, sender = np.divmod(places, max(self.degree, 1))
+        return np.stack([receiver, sender + (sender >= receiver)], axis=1)
+
+    def places(self, receiver: Indices, sender: Indices) -> Indices:
+        places: Indices = receiver * self.degree + sender - (sender > receiver)
+        return places
+
+    def _write(self, column: NDArray[Scalar], matrix: NDArray[Scalar]) -> None:
+        inside = off_diagonal(matrix)
+        inside[:] = column.reshape(inside.shape)
+
+    def _read(self, matrix: NDArray[Scalar]) -> NDArray[Scalar]:
+        return off_diagonal(np.ascontiguousarray(matrix)).reshape(-1)
+
+
+@lru_cache(maxsize=8)
+def _all_of(num_servers: int) -> LinkTable:
+    return _AllLinks(num_servers)
+
+
+class _CandidateLinks(LinkTable):
+    """A few links to each server: nothing here is as large as a matrix."""
+
+    def __init__(self, candidates: Indices) -> None:
+        super().__init__(*candidates.shape)
+        self._candidates = candidates
+
+    @property
+    def senders(self) -> Indices:
+        return self._candidates
+
+    def at_senders(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        return values[self.sender]
+
+    def pairs(self, places: NDArray[np.integer]) -> Pairs:
+        return np.stack([places // self.degree, self.sender[places]], axis=1)
+
+    def places(self, receiver: Indices, sender: Indices) -> Indices:
+        wanted = receiver * self.num_servers + sender
+        places: Indices = np.searchsorted(self._keys, wanted)
+        if (self._keys.take(places, mode="clip") != wanted).any():
+            raise ValueError("a link is not among those that are considered")
+        return places
+
+    @cached_property
+    def _keys(self) -> Indices:
+        """[E] receiver · N + sender, ascending."""
+        keys: Indices = self.receiver * self.num_servers + self.sender
+        return keys
+
+    def _write(self, column: NDArray[Scalar], matrix: NDArray[Scalar]) -> None:
+        np.put_along_axis(matrix, self._candidates, self.by_receiver(column), axis=1)
+
+    def _read(self, matrix: NDArray[Scalar]) -> NDArray[Scalar]:
+        return np.take_along_axis(matrix, self._candidates, axis=1).reshape(-1)
 
 
 class Topology:
@@ -142,12 +328,6 @@ def off_diagonal(matrix: NDArray[Scalar]) -> NDArray[Scalar]:  # [N, N] -> [N �
     """
     size = len(matrix)
     return matrix.reshape(-1)[1:].reshape(max(size - 1, 0), size + 1)[:, :size]
-
-
-def are_all_links(possible: BoolMatrix) -> bool:
-    """Whether a mask is a square with an empty diagonal and names every other link."""
-    height, width = possible.shape
-    return bool(height == width and np.count_nonzero(possible) == height * (height - 1))
 
 
 def is_strongly_connected(topology: Topology) -> bool:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.links import BoolMatrix, FloatMatrix, Indices, are_all_links, off_diagonal
+from hatdfed.core.links import BoolColumn, FloatColumn, LinkTable
+from hatdfed.core.round import LinkDraw, RoundReport
 from hatdfed.errors import require_one_of
 
 Vector = NDArray[np.float64]
@@ -26,25 +27,17 @@ class RoundFacts(NamedTuple):
     gain: Vector  # [N] P_k − P_{k−1}, accuracies as fractions
     upload_joules: Vector  # [N] E^dt, as reported
     compute_joules: Vector  # [N] E^cp, as reported
-    prices: EnergyPrices  # E^mt of every link, drawn or not
-    drawn: BoolMatrix  # [N, N or d]
-    importance: FloatMatrix  # [N, N or d] q, nan where no model came
-    possible: BoolMatrix  # [N, N or d] links that exist: off the diagonal, both ends active
-    candidates: Indices | None = None  # [N, d] whom tables of links are about; None: everybody
-    candidate_joules: FloatMatrix | None = None  # [N, d] E^mt of their links
-
-    @property
-    def link_joules(self) -> FloatMatrix:
-        """[N, N or d] σ of the links that are considered."""
-        return self.prices.link_joules if self.candidate_joules is None else self.candidate_joules
-
-    def of_sender(self, values: Vector) -> FloatMatrix:  # [N] -> [1, N] or [N, d]
-        """A number of every server at the links that it sends along."""
-        return values[None, :] if self.candidates is None else values[self.candidates]
+    prices: EnergyPrices  # of the machines
+    links: LinkTable  # that are considered
+    link_joules: FloatColumn  # [E] E^mt of every link, drawn or not: what a message costs there
+    possible: BoolColumn  # [E] links that exist: both ends active
+    draw: LinkDraw
+    report: RoundReport
 
 
+Table = NDArray[np.float64]  # [N, d] a column of links with one row for each receiver
 Normalisation = Callable[[Vector], Vector]  # any real numbers -> [0, 1]
-Score = Callable[[RoundFacts, Normalisation], FloatMatrix]  # [N, N], or [N, 1] where those of a row are alike
+Score = Callable[[RoundFacts, Normalisation], Table]  # [N, d], or [N, 1] where those of a row are alike
 
 
 def softmax(values: Vector) -> Vector:
@@ -84,47 +77,46 @@ NORMALISATIONS: Mapping[str, Normalisation] = {
 }
 
 
-def gain_of_receiver(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+def gain_of_receiver(facts: RoundFacts, norm: Normalisation) -> Table:
     """S^p, Eq. (11): every link into a server has that server's accuracy gain, normalised over all links."""
     if norm is minmax:  # it does not matter how many links share a value
-        has_links = facts.possible.any(axis=1)
+        has_links = facts.links.by_receiver(facts.possible).any(axis=1)
         gain = np.zeros_like(facts.gain)
         gain[has_links] = minmax(facts.gain[has_links])
         return gain[:, None]
-    return _normalised(np.broadcast_to(facts.gain[:, None], facts.possible.shape), facts.possible, norm)
+    return facts.links.by_receiver(_normalised(facts.links.at_receivers(facts.gain), facts.possible, norm))
 
 
-def gain_of_server_times_importance(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+def gain_of_server_times_importance(facts: RoundFacts, norm: Normalisation) -> Table:
     """S^p as the released code has it: softmax over servers of the gain in percent, times q of the link (D8)."""
     share = softmax(100 * facts.gain)
-    return share[:, None] * np.nan_to_num(facts.importance)
+    return share[:, None] * facts.links.by_receiver(np.nan_to_num(facts.report.importance(facts.links)))
 
 
-def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> Table:
     """S^c, Eq. (10): 1 − Norm of the sender's uploads, its training and the link itself, over all links."""
-    cost = facts.of_sender(facts.upload_joules + facts.compute_joules) + facts.link_joules
-    if norm is minmax and facts.candidates is not None and facts.possible.all():
+    cost = facts.links.at_senders(facts.upload_joules + facts.compute_joules)
+    cost += facts.link_joules
+    if norm is minmax and facts.possible.all():  # in place, for fleets of thousands
         _stretch(cost, cost)
-    elif norm is minmax and are_all_links(facts.possible):  # in place, for fleets of thousands
-        _stretch(cost, off_diagonal(cost))
     else:
         cost = _normalised(cost, facts.possible, norm)
-    return np.subtract(1, cost, out=cost)
+    return facts.links.by_receiver(np.subtract(1, cost, out=cost))
 
 
-def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> FloatMatrix:
+def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> Table:
     """S^c as the released code has it: 1 − softmax over the *drawn* links of small unit costs, not joules (D8).
 
     A link costs 1 or 2, training 1 or 2 times the share of devices that came, each such device 0.4. Here the dearer
     half of the links and the weaker machines are the ones that cost 2.
     """
-    prices, link_joules = facts.prices, facts.link_joules
-    possible = link_joules[facts.possible]
-    link = np.where(link_joules > (np.median(possible) if possible.size else 0.0), 2.0, 1.0)
+    prices, drawn, possible = facts.prices, facts.draw.drawn, facts.link_joules[facts.possible]
+    link = np.where(facts.link_joules > (np.median(possible) if possible.size else 0.0), 2.0, 1.0)
     machine = np.where(prices.compute_joules > prices.compute_joules.min(), 2.0, 1.0)
     online = facts.upload_joules / (prices.device_upload_bits * prices.device_joules_per_bit)
     sender = machine * online / prices.num_devices + 0.4 * online
-    return np.where(facts.drawn, 1 - _normalised(facts.of_sender(sender) + link, facts.drawn, softmax), 1.0)
+    share = _normalised(facts.links.at_senders(sender) + link, drawn, softmax)
+    return facts.links.by_receiver(np.where(drawn, 1 - share, 1.0))
 
 
 GAINS: Mapping[str, Score] = {"receiver": gain_of_receiver, "released": gain_of_server_times_importance}
@@ -145,26 +137,19 @@ class LinkUtility:
         require_one_of("utility.gain", self.gain, GAINS)
         require_one_of("utility.thrift", self.thrift, THRIFTS)
 
-    @property
-    def reads_importance(self) -> bool:
-        """Whether q of the links plays a part: a coordinator of many servers need not gather it otherwise."""
-        return self.gain == "released"
-
-    def __call__(self, facts: RoundFacts) -> FloatMatrix:  # -> [N, N]
+    def __call__(self, facts: RoundFacts) -> FloatColumn:  # -> [E]
         """Utility of every link; 0 where none is possible."""
         norm = NORMALISATIONS[self.normalisation]
         gain, thrift = GAINS[self.gain](facts, norm), THRIFTS[self.thrift](facts, norm)
         utility = np.multiply(1 - self.gain_share, thrift, out=thrift)  # scores are made anew for every call
         utility += self.gain_share * gain
         np.clip(utility, 0.0, 1.0, out=utility)
-        if are_all_links(facts.possible):
-            np.fill_diagonal(utility, 0.0)
-        else:
-            utility[~facts.possible] = 0.0
-        return utility
+        column = utility.reshape(-1)
+        column[~facts.possible] = 0.0
+        return column
 
 
-def _normalised(values: FloatMatrix, where: BoolMatrix, norm: Normalisation) -> FloatMatrix:
+def _normalised(values: FloatColumn, where: BoolColumn, norm: Normalisation) -> FloatColumn:
     """`norm` over the entries that count; 0 elsewhere."""
     result = np.zeros(values.shape)
     if where.any():

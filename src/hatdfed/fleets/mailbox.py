@@ -108,7 +108,6 @@ class MailboxFleet:
                     mailboxes[i],
                     energy_spent(self._prices, plan, works[i], server=i, compression=self._share(offers[i])),
                     server=i,
-                    num_servers=self.num_servers if plan.draw.candidates is None else None,
                 )
                 for i, (_, verdict) in enumerate(merged)
             ),

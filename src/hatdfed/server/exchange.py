@@ -96,25 +96,13 @@ def make_server_report(
     energy: tuple[EnergyRow, ...],
     *,
     server: int,
-    num_servers: int | None,
 ) -> ServerReport:
-    """Make the server's report to the coordinator: one entry a server, or one a sender if `num_servers` is None."""
-    heard = np.array([server, *sorted(mailbox)])
-    slots = np.arange(len(heard)) if num_servers is None else heard
-    delivered = np.zeros(num_servers or len(heard), dtype=bool)
-    delivered[slots[1:]] = True
-
-    def row(values: Tensor) -> NDArray[np.float64]:
-        spread = np.full(len(delivered), np.nan)
-        spread[slots] = values.numpy()
-        return spread
-
+    """Make the server's report to the coordinator, about itself and the models that it merged."""
     return ServerReport(
         accuracy=verdict.accuracy,
         num_samples=work.num_samples,
-        importance=row(verdict.importance),
-        delivered=delivered,
+        senders=np.array([server, *sorted(mailbox)]),
+        importance=verdict.importance.double().numpy(),
         energy=energy,
-        scores={name: row(score) for name, score in verdict.scores.items()},
-        senders=heard if num_servers is None else None,
+        scores={name: score.double().numpy() for name, score in verdict.scores.items()},
     )

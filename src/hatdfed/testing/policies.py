@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hatdfed.core.energy.ledger import EnergyRow
-from hatdfed.core.links import BoolMatrix, FloatMatrix, all_links
+from hatdfed.core.links import BoolMatrix, FloatMatrix, LinkTable, all_links
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext
 from hatdfed.core.round import LinkDraw, RoundReport, ServerReport
 from hatdfed.errors import ConfigError
@@ -29,37 +28,37 @@ def policy_context(
     reachable: BoolMatrix | None = None,
     prices: FloatMatrix | None = None,
 ) -> PolicyContext:
-    """Make a plausible context: 30 % of the links, random prices, all servers present."""
+    """Make a plausible context: 30 % of the links, random prices, all servers present.
+
+    `reachable` and `prices` are matrices, row receives. As in a run, the budget never exceeds the possible links.
+    """
+    links = LinkTable.all_of(num_servers)
     drawn = stream(0, "prices", num_servers).uniform(1, 3, (num_servers, num_servers))
-    return PolicyContext(
+    context = PolicyContext(
         t=t,
         horizon=horizon,
-        budget=max(1, round(0.3 * num_servers * (num_servers - 1))) if budget is None else budget,
-        prices=drawn if prices is None else prices,
+        budget=max(1, round(0.3 * len(links))) if budget is None else budget,
+        links=links,
+        prices=links.from_dense(drawn if prices is None else prices),
         active=np.ones(num_servers, dtype=bool) if active is None else active,
-        reachable=all_links(num_servers) if reachable is None else reachable,
+        reachable=links.from_dense(all_links(num_servers) if reachable is None else reachable),
     )
+    return context._replace(budget=min(context.budget, int(context.possible.sum())))
 
 
 def feedback_for(draw: LinkDraw, rng: np.random.Generator, *, missing: Sequence[int] = ()) -> Feedback:
     """Make plausible feedback: all drawn links delivered, random scores; `missing` servers sent no report."""
-    links = draw.topology.links
-    num_servers = len(links)
 
     def report(i: int) -> ServerReport | None:
         if i in missing:
             return None
-        heard = links[i] | (np.arange(num_servers) == i)
-        scores = {
-            "loss": np.where(heard, rng.uniform(0.1, 3, num_servers), np.nan),
-            "similarity": np.where(heard, rng.uniform(-1, 1, num_servers), np.nan),
-        }
-        importance = np.where(heard, 1 / heard.sum(), np.nan)
-        energy: tuple[EnergyRow, ...] = ()
-        return ServerReport(float(rng.random()), 30, importance, links[i].copy(), energy, scores)
+        senders = np.array([i, *draw.topology.senders(i)])
+        scores = {"loss": rng.uniform(0.1, 3, len(senders)), "similarity": rng.uniform(-1, 1, len(senders))}
+        importance = np.full(len(senders), 1 / len(senders))
+        return ServerReport(float(rng.random()), 30, senders, importance, energy=(), scores=scores)
 
-    reports = RoundReport(tuple(report(i) for i in range(num_servers)))
-    return Feedback(reports, np.where(all_links(num_servers), rng.random(links.shape), 0.0))
+    reports = RoundReport(tuple(report(i) for i in range(draw.topology.num_servers)))
+    return Feedback(reports, rng.random(len(draw.links)))
 
 
 class TopologyPolicyLaws:
@@ -90,8 +89,7 @@ class TopologyPolicyLaws:
             for rounds in (1, 4):
                 _, _, draw = self._play(size, rounds)
                 assert draw.topology.num_servers == size
-                assert not draw.topology.links.diagonal().any()
-                assert (draw.propensity[draw.topology.links] > 0).all()
+                assert (draw.propensity[draw.drawn] > 0).all()
                 assert (draw.propensity <= 1 + 1e-9).all()
                 assert not draw.propensity.flags.writeable
 
@@ -136,8 +134,18 @@ class TopologyPolicyLaws:
         reachable[0, 2] = False
         for t in range(6):
             context = policy_context(size, t=t, budget=size, active=active, reachable=reachable)
-            links = policy.propose(state, context, stream(7, "mask", t)).topology.links
-            assert not (links & ~context.possible).any()
+            drawn = policy.propose(state, context, stream(7, "mask", t)).drawn
+            assert not (drawn & ~context.possible).any()
+
+    def test_with_servers_away_every_budget_that_is_possible_is_drawn(self) -> None:
+        for size in self._possible_sizes():
+            policy, state, _ = self._play(size, 2)
+            for here in {2, size // 2, size - 1} - {0, 1}:
+                for budget in (1, here, size * (size - 1)):
+                    context = policy_context(size, t=2, budget=budget, active=np.arange(size) < here)
+                    draw = policy.propose(state, context, stream(11, "away", here))
+                    assert not (draw.drawn & ~context.possible).any()
+                    assert draw.topology.num_links == context.budget or not policy.uses_budget
 
     def test_a_round_without_some_reports_is_survived(self) -> None:
         size = self._possible_sizes()[-1]

@@ -3,7 +3,7 @@ import pytest
 
 from hatdfed.core.energy.link_efficiency import LinkEfficiencies
 from hatdfed.core.energy.prices import draw_prices, grow_prices
-from hatdfed.core.links import Topology
+from hatdfed.core.links import LinkTable, Topology
 
 WORLD = {
     "num_devices": 30, "samples_per_device": 2, "bits_per_sample": 512, "model_bits": 1e6,
@@ -27,8 +27,10 @@ def test_prices_are_the_same_with_and_without_a_table():
     np.testing.assert_array_equal(plain.link_joules, lean.link_joules)
     np.testing.assert_array_equal(plain.compute_joules, lean.compute_joules)
     assert plain.link(3, 2, 7, compression=0.25) == lean.link(3, 2, 7, compression=0.25)
-    receiver, sender = np.array([0, 8]), np.array([5, 1])
-    np.testing.assert_array_equal(plain.joules_of(receiver, sender), lean.joules_of(receiver, sender))
+    some = LinkTable.of_candidates((np.arange(9)[:, None] + [1]) % 9)
+    for links in (some, LinkTable.all_of(9)):
+        np.testing.assert_array_equal(plain.joules_of(links), lean.joules_of(links))
+        np.testing.assert_array_equal(plain.joules_of(links), plain.link_joules[links.receiver, links.sender])
     more = {name: WORLD[name] for name in ("weak_joules_per_sample", "strong_joules_per_sample", "link_kbit_per_joule")}
     grown = [grow_prices(prices, 4, 12, **more).link_joules for prices in (plain, lean)]
     np.testing.assert_array_equal(*grown)

@@ -3,13 +3,15 @@ import pytest
 import torch
 from tests.alone import mailbox_simulation, run_alone
 
-from hatdfed.core.links import Topology
-from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.core.links import LinkTable, Topology
+from hatdfed.core.policies.base import certain
+from hatdfed.core.round import RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
 from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 1000, "validation": 200, "test": 200})
+LINKS = LinkTable.all_of(4)
 
 
 def simulation(method="hat-dfed", **settings):
@@ -18,8 +20,7 @@ def simulation(method="hat-dfed", **settings):
 
 
 def plan_for(links, t=0, mixing=None):
-    topology = Topology.from_pairs(4, links)
-    return RoundPlan(t, LinkDraw(topology, topology.links.astype(float), mixing))
+    return RoundPlan(t, certain(LINKS, LINKS.from_dense(Topology.from_pairs(4, links).links), mixing))
 
 
 def test_a_round_may_be_repeated_until_the_next_one_and_gives_the_same_result():
@@ -31,16 +32,30 @@ def test_a_round_may_be_repeated_until_the_next_one_and_gives_the_same_result():
     assert [r.accuracy for r in first.servers] == [r.accuracy for r in again.servers]
     other = fleet.run_round(plan_for([(3, 0)]))
     assert not torch.equal(fleet.models, models)
-    assert other.delivered.sum() == 1
+    assert other.delivered(LINKS).sum() == 1
 
 
 def test_reports_say_who_was_heard_and_what_it_weighed():
     report = simulation().fleet.run_round(plan_for([(0, 1), (0, 2), (3, 0)]))
-    np.testing.assert_array_equal(np.argwhere(report.delivered), [[0, 1], [0, 2], [3, 0]])
-    importance = report.importance
-    np.testing.assert_allclose(np.nansum(importance, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(LINKS.pairs(np.flatnonzero(report.delivered(LINKS))), [[0, 1], [0, 2], [3, 0]])
+    for server in report.servers:
+        assert server.importance.sum() == pytest.approx(1, abs=1e-6)
+    importance = LINKS.to_dense(report.importance(LINKS), np.nan)
+    assert importance[0, 1] == report.servers[0].importance[1]
     assert np.isnan(importance[0, 3])
     assert set(report.servers[0].scores) == {"loss"}
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16", "int8", "int4"])
+def test_the_utility_prices_a_link_at_what_the_ledger_says_was_spent_on_it(codec):
+    world = simulation(codec=codec)
+    coordinator, state = world.coordinator, world.coordinator.start(np.zeros(4))
+    plan = coordinator.plan(state)
+    report = world.fleet.run_round(plan)
+    spent = {(row.receiver, row.sender): row.joules for row in report.energy if row.cause == "link"}
+    used = coordinator.facts(state, plan, report).link_joules[plan.draw.places]
+    assert used.tolist() == pytest.approx([spent[i, j] for i, j in plan.draw.topology.pairs.tolist()], rel=1e-12)
+    assert (coordinator.message_share == 1) == (codec == "float32")
 
 
 def test_a_flipped_byte_is_refused_counted_and_left_out_of_the_merge():
@@ -55,7 +70,7 @@ def test_a_flipped_byte_is_refused_counted_and_left_out_of_the_merge():
     plan = plan_for([(0, 1), (2, 1), (3, 2)])
     report = broken.run_round(plan)
     assert broken.refused == {"damaged": 3}
-    assert not report.delivered.any()
+    assert not report.delivered(LINKS).any()
     links = [row for row in report.energy if row.cause == "link"]
     assert len(links) == 3, "what was sent is paid for, delivered or not"
     alone = simulation().fleet

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 import hatdfed
 from hatdfed.cli.app import main
-from hatdfed.core.links import all_links
+from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import Stateless, certain
 from hatdfed.errors import ConfigError, RunFolderError
@@ -213,18 +213,26 @@ def test_a_link_share_that_has_no_effect_is_told(tmp_path, settings, is_told):
     assert json.loads((tmp_path / "run" / "results.json").read_text())["notes"] == result.summary["notes"]
 
 
-@pytest.mark.parametrize("links", [np.ones((2, 2), dtype=bool), all_links(2)])
-def test_a_policy_that_draws_for_too_few_servers_is_told_the_size_of_its_draw(monkeypatch, links):
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda links: certain(links, links.from_dense(all_links(2))), "3 servers have a matrix of links of shape"),
+        (lambda links: certain(links, all_links(3)), "one value for each of 6 links, not \\(3, 3\\)"),
+        (lambda links: certain(links, links.from_dense(np.ones((3, 3), dtype=bool))), "server 0 has a link to itself"),
+        (lambda links: certain(LinkTable.all_of(2), np.ones(2, dtype=bool)), "draw for 2 servers, but there are 3"),
+    ],
+)
+def test_a_policy_that_draws_for_other_servers_or_links_is_told_what_is_wrong(monkeypatch, draw, message):
     @dataclass(frozen=True)
-    class TooSmall(Stateless):
-        """Draws for two servers, whoever is there."""
+    class Mistaken(Stateless):
+        """Draws something else than it was asked for."""
 
         def propose(self, state, context, rng):
-            return certain(links)
+            return draw(context.links)
 
-    monkeypatch.setitem(POLICIES._loaded, "too-small", TooSmall)
-    with pytest.raises(ValueError, match="2x2 draw"):
-        run(**SMALL, rounds=1, policy={"name": "too-small"})
+    monkeypatch.setitem(POLICIES._loaded, "mistaken", Mistaken)
+    with pytest.raises(ValueError, match=message):
+        run(**SMALL, rounds=1, policy={"name": "mistaken"})
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from hatdfed.core.links import all_links
 from hatdfed.setup.build.coordinator import make_coordinator, make_prices
 from hatdfed.setup.config import Config, ScheduleConfig
 from hatdfed.setup.layers import merge_layers, resolve
@@ -69,11 +68,11 @@ def _links_at_mean_price(settings: str) -> float:
         world = config.model_copy(update={"seed": seed, "schedule": ScheduleConfig()})
         prices = make_prices(world, bits_per_sample=1, num_params=1)
         coordinator = make_coordinator(world, prices)
-        propensity = coordinator.plan(coordinator.start(np.zeros(config.servers))).draw.propensity
+        draw = coordinator.plan(coordinator.start(np.zeros(config.servers))).draw
         if not config.policy.settings.get("thrift"):
-            return float(propensity.sum())  # no preference: where its links fall in ten worlds is chance
-        mean = prices.link_joules[all_links(config.servers)].mean()
-        found.append(float((propensity * prices.link_joules).sum() / mean))
+            return float(draw.propensity.sum())  # no preference: where its links fall in ten worlds is chance
+        joules = prices.joules_of(draw.links)
+        found.append(float((draw.propensity * joules).sum() / joules.mean()))
     return float(np.mean(found))
 
 

@@ -1,6 +1,6 @@
 """Links that leave nobody out, where every server considers d others only: the work is N·d, and no number is N × N.
 
-What `balanced.py` does with a matrix is done here with whole numbers. `balanced_units` turns log-weights into
+What `regular.py` does with a matrix is done here with whole numbers. `balanced_units` turns log-weights into
 probabilities that are multiples of 1 / UNITS and whose rows and columns sum to the degree exactly; `halving_rounding`
 draws links with exactly those probabilities and exactly those degrees, bit by bit. Where all sums are even, the odd
 entries have an even number in every row and column, so they form circles, and along each circle entries are raised and

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hatdfed.core.energy.ledger import Cause, EnergyRow
 from hatdfed.core.energy.link_efficiency import LinkEfficiencies
-from hatdfed.core.links import FloatMatrix, Indices
+from hatdfed.core.links import FloatColumn, FloatMatrix, LinkTable
 from hatdfed.randomness import stream
 
 
@@ -46,10 +46,12 @@ class EnergyPrices:
         joules.setflags(write=False)
         return joules
 
-    def joules_of(self, receiver: Indices, sender: Indices) -> NDArray[np.float64]:
-        """The same for some links; makes no table where there is none."""
-        joules: NDArray[np.float64] = self.model_bits * self.link_joules_per_bit[receiver, sender]
-        return joules
+    def joules_of(self, links: LinkTable) -> FloatColumn:  # -> [E]
+        """The same for the links that are considered; makes no matrix where there is none."""
+        known = self.link_joules_per_bit
+        if isinstance(known, LinkEfficiencies):
+            return self.model_bits * known[links.receiver, links.sender]
+        return self.model_bits * links.from_dense(known)
 
     @property
     def _table(self) -> FloatMatrix:

@@ -1,4 +1,4 @@
-"""Ways to draw the links of a round, by name; one file each."""
+"""Ways to draw the links of a round, by name."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import dataclasses
 
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.policies.base_2 import Base2Graph
-from hatdfed.core.policies.bounds import AllLinks, NoLinks
+from hatdfed.core.policies.baselines import AllLinks, NoLinks, RandomLinks
 from hatdfed.core.policies.cheapest import CheapestLinks
 from hatdfed.core.policies.epidemic import EpidemicLocal, EpidemicOracle
 from hatdfed.core.policies.exponential import ExponentialGraph
-from hatdfed.core.policies.greedy import EpsilonGreedy, UpperConfidence
+from hatdfed.core.policies.greedy import EpsilonGreedy, HindsightOracle, UpperConfidence
 from hatdfed.core.policies.link_bandit import LinkBandit
 from hatdfed.core.policies.morph import Morph
-from hatdfed.core.policies.oracle import HindsightOracle
 from hatdfed.core.policies.pens import Pens
 from hatdfed.core.policies.priced_links import BalancedLinks, PricedLinks
-from hatdfed.core.policies.random_links import RandomLinks
 from hatdfed.core.policies.ring import Ring
 from hatdfed.core.policies.similarity import SimilarityLinks
 from hatdfed.registry import Registry

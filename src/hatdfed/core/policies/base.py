@@ -3,6 +3,14 @@
 A policy is a frozen dataclass; its fields are its settings. What it learns is a *state*, a value that goes in and comes
 out, so that a run can be resumed, replayed and moved to another machine. To add one: write a file with these four
 methods and name it in `policies/__init__.py`.
+
+Links come as columns: `context.possible`, `context.prices` and `feedback.utility` have one value for each link of
+`context.links`, and a draw is made of such columns. A policy that thinks in matrices makes them with one function and
+goes back with another:
+
+    possible = context.links.to_dense(context.possible)  # [N, N], row receives
+    ...
+    return certain(context.links, context.links.from_dense(drawn))
 """
 
 from __future__ import annotations
@@ -13,38 +21,36 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.links import BoolMatrix, FloatMatrix, Indices, Topology, all_links
+from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, LinkTable, Topology
 from hatdfed.core.round import LinkDraw, RoundReport
 
 S = TypeVar("S")
 
 
 class PolicyContext(NamedTuple):
-    """What a policy may know before it draws; tables of links are as in `LinkDraw`."""
+    """What a policy may know before it draws."""
 
     t: int
     horizon: int  # K, rounds that the run was started for
-    budget: int  # links to draw
-    prices: FloatMatrix  # [N, N or d] joules of sending a model along each link
+    budget: int  # links to draw, no more than are possible
+    links: LinkTable  # that are considered; columns [E] are about them
+    prices: FloatColumn  # [E] joules of sending a whole float32 model along each link
     active: NDArray[np.bool_]  # [N] servers that take part
-    reachable: BoolMatrix  # [N, N or d] links that the network can carry
-    candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
+    reachable: BoolColumn  # [E] links that the network can carry
 
     @property
-    def possible(self) -> BoolMatrix:
-        """[N, N or d] links that can be drawn."""
-        if self.candidates is not None:
-            here: BoolMatrix = self.active[:, None] & self.active[self.candidates]
-            return self.reachable & here
-        possible = self.reachable & all_links(len(self.active))
-        return possible if self.active.all() else possible & self.active[:, None] & self.active[None, :]
+    def possible(self) -> BoolColumn:
+        """[E] links that can be drawn: both ends take part, and the network can carry it."""
+        if self.active.all():
+            return self.reachable.copy()
+        return self.reachable & self.links.at_receivers(self.active) & self.links.at_senders(self.active)
 
 
 class Feedback(NamedTuple):
     """What a policy learns from after a round."""
 
     report: RoundReport
-    utility: FloatMatrix  # [N, N or d] Eq. (9) for every link that is considered
+    utility: FloatColumn  # [E] Eq. (9) for every link that is considered
 
 
 class TopologyPolicy(Protocol[S]):
@@ -55,7 +61,7 @@ class TopologyPolicy(Protocol[S]):
     needs_scores: ClassVar[frozenset[str]]  # what receivers must find out about each model: "loss", "similarity"
 
     def init(self, num_servers: int) -> S:
-        """The state before the first round."""
+        """The state before the first round, in which all links are considered."""
 
     def grow(self, state: S, num_servers: int) -> S:
         """The state after servers joined at the end of the numbering; nobody's knowledge is lost."""
@@ -71,16 +77,16 @@ AnyPolicy = TopologyPolicy[Any]
 
 
 class CandidatePolicy(Protocol):
-    """What is asked of a policy, besides, where every server considers d others only."""
+    """What is asked of a policy, besides, where every server considers a few candidates only."""
 
-    def init_for(self, candidates: Indices) -> Any:
-        """The state before the first round, in which these are considered."""
+    def init_for(self, links: LinkTable) -> Any:
+        """The state before the first round, in which these links are considered."""
 
-    def liking(self, state: Any, context: PolicyContext) -> FloatMatrix:  # -> [N, d]
-        """What it thinks of every candidate: those that it likes least are exchanged."""
+    def preference(self, state: Any, context: PolicyContext) -> FloatColumn:  # -> [E]
+        """How much it wants each link: candidates with the least preference are swapped for others."""
 
-    def exchange(self, state: Any, carry: Callable[[FloatMatrix], FloatMatrix]) -> Any:
-        """The state for new candidates; `carry` makes a table for them out of one for the old."""
+    def swap_candidates(self, state: Any, carry: Callable[[FloatColumn], FloatColumn]) -> Any:
+        """The state for new candidates; `carry` makes a column for them out of one for the old."""
 
 
 def with_candidates(policy: AnyPolicy) -> CandidatePolicy:
@@ -94,21 +100,21 @@ class Policy:
     uses_budget: ClassVar[bool] = True
     plans_mixing: ClassVar[bool] = False
     needs_scores: ClassVar[frozenset[str]] = frozenset()
-    takes_candidates: ClassVar[bool] = False  # whether it also works on tables with d columns; then the rest counts
-
-    def init_for(self, candidates: Indices) -> Any:
-        """As `CandidatePolicy`; for a policy whose state does not depend on them."""
-        return self.init(len(candidates))
+    takes_candidates: ClassVar[bool] = False  # whether it works on any links, not only on all; then the rest counts
 
     def init(self, num_servers: int) -> Any:
         """The state before the first round."""
         raise NotImplementedError
 
-    def liking(self, state: Any, context: PolicyContext) -> FloatMatrix:  # -> [N, d]
-        """As `CandidatePolicy`: all are the same to it, unless it says."""
-        return np.zeros(context.prices.shape)
+    def init_for(self, links: LinkTable) -> Any:
+        """As `CandidatePolicy`; for a policy whose state does not depend on them."""
+        return self.init(links.num_servers)
 
-    def exchange(self, state: Any, carry: Callable[[FloatMatrix], FloatMatrix]) -> Any:
+    def preference(self, state: Any, context: PolicyContext) -> FloatColumn:  # -> [E]
+        """As `CandidatePolicy`: all are the same to it, unless it says."""
+        return np.zeros(len(context.links))
+
+    def swap_candidates(self, state: Any, carry: Callable[[FloatColumn], FloatColumn]) -> Any:
         """As `CandidatePolicy`: it knows nothing about single candidates, unless it says."""
         return state
 
@@ -134,31 +140,37 @@ class Stateless(Policy):
 
 
 def make_draw(
-    links: BoolMatrix,
-    propensity: FloatMatrix,
-    mixing: FloatMatrix | None = None,
-    *,
-    candidates: Indices | None = None,
+    links: LinkTable, drawn: BoolColumn, propensity: FloatColumn, mixing: FloatMatrix | None = None
 ) -> LinkDraw:
-    """A draw whose probabilities nobody can overwrite: a copy, unless nobody can as it is."""
-    if propensity.flags.writeable or not propensity.flags.owndata:
-        propensity = np.array(propensity, dtype=np.float64)
-        propensity.setflags(write=False)
-    if mixing is not None:
-        mixing = np.array(mixing, dtype=np.float64)
-        mixing.setflags(write=False)
-    if candidates is None:
-        return LinkDraw(Topology(links), propensity, mixing)
-    pairs = np.stack([np.nonzero(links)[0], candidates[links]], axis=1)
-    return LinkDraw(Topology.from_pairs(len(links), pairs), propensity, mixing, candidates)
+    """A draw from `links`: which of them, [E], and the probability that each of them had, [E].
+
+    Nobody can overwrite its probabilities: they are copied, unless nobody can as they are. `mixing` [N, N] says how
+    much each model weighs in a merge, for a policy that plans it; plans are made in matrices, by policies for few
+    servers, so it stays one.
+    """
+    for column in (drawn, propensity):
+        if column.shape != (len(links),):
+            raise ValueError(
+                f"a draw has one value for each of {len(links)} links, not {column.shape}; "
+                "`links.from_dense` makes a column of a matrix"
+            )
+    topology = Topology.from_pairs(links.num_servers, links.pairs(np.flatnonzero(drawn)))
+    return LinkDraw(topology, links, _read_only(propensity), None if mixing is None else _read_only(mixing))
+
+
+def certain(links: LinkTable, drawn: BoolColumn, mixing: FloatMatrix | None = None) -> LinkDraw:
+    """A draw without chance: the given links, each with probability 1."""
+    return make_draw(links, drawn, drawn.astype(np.float64), mixing)
 
 
 def silence(context: PolicyContext, *, plans_mixing: bool) -> LinkDraw:
     """A draw without links; where a plan is wanted, everybody keeps the own model."""
     mixing = np.eye(len(context.active)) if plans_mixing else None
-    return certain(np.zeros_like(context.possible), mixing, candidates=context.candidates)
+    return certain(context.links, np.zeros(len(context.links), dtype=bool), mixing)
 
 
-def certain(links: BoolMatrix, mixing: FloatMatrix | None = None, *, candidates: Indices | None = None) -> LinkDraw:
-    """A draw without chance: the given links, each with probability 1."""
-    return make_draw(links, links.astype(np.float64), mixing, candidates=candidates)
+def _read_only(values: FloatColumn) -> FloatColumn:
+    if values.flags.writeable or not values.flags.owndata:
+        values = np.array(values, dtype=np.float64)
+        values.setflags(write=False)
+    return values

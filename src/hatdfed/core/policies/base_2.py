@@ -46,7 +46,7 @@ class Base2Graph(Stateless):
         A pair that cannot talk in both directions is left out: a one-sided exchange would move the mean.
         """
         members = np.flatnonzero(context.active)
-        possible = context.possible
+        possible = context.links.to_dense(context.possible)
         mixing = np.eye(len(possible))
         schedule = base_2_schedule(len(members))
         for one, other, weight in schedule[context.t % len(schedule)] if schedule else ():
@@ -54,7 +54,7 @@ class Base2Graph(Stateless):
             if possible[i, j] and possible[j, i]:
                 mixing[i, j] = mixing[j, i] = weight
                 mixing[i, i] = mixing[j, j] = 1 - weight
-        return certain((mixing > 0) & possible, mixing)
+        return certain(context.links, context.links.from_dense((mixing > 0) & possible), mixing)
 
 
 @lru_cache(maxsize=64)

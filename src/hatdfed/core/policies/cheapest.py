@@ -34,10 +34,10 @@ class CheapestLinks(Stateless):
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """`budget` links, or all there are; nothing is left to chance."""
-        possible = context.possible
+        possible, prices = context.links.to_dense(context.possible), context.links.to_dense(context.prices)
         members = np.flatnonzero(context.active)
         among = np.ix_(members, members)
-        trip = members[cheap_cycle(_with_dear_gaps(context.prices[among], possible[among]))]
+        trip = members[cheap_cycle(_with_dear_gaps(prices[among], possible[among]))]
         receivers, senders = np.roll(trip, -1), trip
         there = possible[receivers, senders]  # no trip at all may exist: then its gaps are not drawn
         receivers, senders = receivers[there], senders[there]
@@ -45,9 +45,9 @@ class CheapestLinks(Stateless):
         links = np.zeros(possible.shape, dtype=bool)
         links[receivers[turn], senders[turn]] = True
         others = np.flatnonzero(possible & ~links)
-        cheapest = others[np.argsort(context.prices.flat[others], kind="stable")]
+        cheapest = others[np.argsort(prices.flat[others], kind="stable")]
         links.flat[cheapest[: context.budget - len(turn)]] = True
-        return certain(links)
+        return certain(context.links, context.links.from_dense(links))
 
 
 def cheap_cycle(prices: FloatMatrix) -> Tour:

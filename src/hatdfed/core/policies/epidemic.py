@@ -36,12 +36,13 @@ class EpidemicLocal(Stateless):
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """For each sender, the receivers with the smallest of independent random keys: a uniform subset."""
-        possible = context.possible
+        possible = context.links.to_dense(context.possible)
         keys = np.where(possible, rng.random(possible.shape), np.inf)
         place = keys.argsort(axis=0).argsort(axis=0)
         receivers = possible.sum(axis=0)
         chance = np.minimum(1.0, self.fanout / np.maximum(receivers, 1))
-        return make_draw(possible & (place < self.fanout), np.where(possible, chance, 0.0))
+        drawn, propensity = possible & (place < self.fanout), np.where(possible, chance, 0.0)
+        return make_draw(context.links, context.links.from_dense(drawn), context.links.from_dense(propensity))
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,16 @@ class EpidemicOracle(Stateless):
         self._refuse_impossible(len(context.active))
         members = np.flatnonzero(context.active)
         degree = _feasible_degree(len(members), self.degree)
-        links = np.zeros(context.reachable.shape, dtype=bool)
+        possible = context.links.to_dense(context.possible)
+        possible = possible & possible.T
+        links = np.zeros(possible.shape, dtype=bool)
         links[np.ix_(members, members)] = random_regular_graph(len(members), degree, rng)
-        possible = context.possible & context.possible.T
         links &= possible
         mixing = links / (degree + 1)
         np.fill_diagonal(mixing, 1 - mixing.sum(axis=1))
-        return make_draw(links, np.where(possible, degree / max(len(members) - 1, 1), 0.0), mixing)
+        propensity = np.where(possible, degree / max(len(members) - 1, 1), 0.0)
+        columns = context.links.from_dense(links), context.links.from_dense(propensity)
+        return make_draw(context.links, *columns, mixing)
 
     def _refuse_impossible(self, num_servers: int) -> None:
         if self.degree >= num_servers or self.degree * num_servers % 2:

@@ -36,11 +36,12 @@ class ExponentialGraph(Stateless):
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """The level of round t over the active servers, in the order of their numbers; the budget plays no part."""
         members = np.flatnonzero(context.active)
-        links = np.zeros(context.reachable.shape, dtype=bool)
+        possible = context.links.to_dense(context.possible)
+        links = np.zeros(possible.shape, dtype=bool)
         levels = exponential_offsets(len(members), self.peers)
         for offset in levels[context.t % len(levels)] if levels else ():
             links[np.roll(members, -offset), members] = True
-        return certain(links & context.possible)
+        return certain(context.links, context.links.from_dense(links & possible))
 
 
 def exponential_offsets(num_servers: int, peers: int) -> list[list[int]]:

@@ -1,9 +1,10 @@
-"""Two plain bandits over links, for stochastic rewards: the textbook opponents of the paper's adversarial one.
+"""Policies that take the links of largest value so far: the textbook opponents of the paper's adversarial bandit.
 
-Both see the utility of drawn links only and keep its mean. Epsilon-greedy takes the largest means and now and then
-something else: R. Sutton, A. Barto. Reinforcement learning, section 2.2. Upper confidence takes the largest values that
-are still plausible: W. Chen, Y. Wang, Y. Yuan. Combinatorial multi-armed bandit. ICML 2013 (CUCB). Neither divides by
-a probability, so their draws are reported as certain.
+Two plain bandits for stochastic rewards see the utility of drawn links only and keep its mean. Epsilon-greedy takes the
+largest means and now and then something else: R. Sutton, A. Barto. Reinforcement learning, section 2.2. Upper
+confidence takes the largest values that are still plausible: W. Chen, Y. Wang, Y. Yuan. Combinatorial multi-armed
+bandit. ICML 2013 (CUCB). The hindsight oracle, a reference for plots of regret, sees the utility of all links, which no
+policy can. None divides by a probability, so their draws are reported as certain.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.links import BoolMatrix, FloatMatrix
+from hatdfed.core.links import BoolColumn, FloatColumn, LinkTable
 from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain
 from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError
@@ -24,11 +25,11 @@ from hatdfed.errors import ConfigError
 class MeansState(NamedTuple):
     """How often each link was seen, and what it brought in all."""
 
-    counts: NDArray[np.int64]  # [N, N]
-    sums: FloatMatrix  # [N, N] of utility
+    counts: NDArray[np.int64]  # [E]
+    sums: FloatColumn  # [E] of utility
 
-    def mean(self, unseen: float) -> FloatMatrix:
-        """[N, N] average utility; `unseen` where there is none yet."""
+    def mean(self, unseen: float) -> FloatColumn:
+        """[E] average utility; `unseen` where there is none yet."""
         return np.where(self.counts > 0, self.sums / np.maximum(self.counts, 1), unseen)
 
 
@@ -37,17 +38,17 @@ class _LearnsMeans(Policy):
 
     def init(self, num_servers: int) -> MeansState:
         """Nothing seen."""
-        shape = (num_servers, num_servers)
-        return MeansState(np.zeros(shape, dtype=np.int64), np.zeros(shape))
+        num_links = len(LinkTable.all_of(num_servers))
+        return MeansState(np.zeros(num_links, dtype=np.int64), np.zeros(num_links))
 
     def grow(self, state: MeansState, num_servers: int) -> MeansState:
         """Links of new servers are unseen."""
-        new = (0, num_servers - len(state.counts))
-        return MeansState(np.pad(state.counts, (new, new)), np.pad(state.sums, (new, new)))
+        links = LinkTable.all_of(num_servers)
+        return MeansState(links.grow(state.counts), links.grow(state.sums))
 
     def update(self, state: MeansState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> MeansState:
         """Add the utility of links that were drawn and whose receiver reported; look at no other."""
-        seen = draw.topology.links & feedback.report.reported[:, None]
+        seen = draw.drawn & context.links.at_receivers(feedback.report.reported)
         return MeansState(state.counts + seen, state.sums + np.where(seen, feedback.utility, 0.0))
 
 
@@ -66,7 +67,7 @@ class EpsilonGreedy(_LearnsMeans):
         exploring = int(rng.binomial(context.budget, self.exploration))
         best = largest_links(state.mean(unseen=1.0), context.possible, context.budget - exploring, rng)
         alike = np.zeros(best.shape)
-        return certain(best | largest_links(alike, context.possible & ~best, exploring, rng))
+        return certain(context.links, best | largest_links(alike, context.possible & ~best, exploring, rng))
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,48 @@ class UpperConfidence(_LearnsMeans):
     def propose(self, state: MeansState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """The largest mean + √(width·ln(t + 1) / count); links never seen come first."""
         bonus = np.sqrt(self.width * math.log(context.t + 1) / np.maximum(state.counts, 1))
-        return certain(largest_links(state.mean(unseen=math.inf) + bonus, context.possible, context.budget, rng))
+        value = state.mean(unseen=math.inf) + bonus
+        return certain(context.links, largest_links(value, context.possible, context.budget, rng))
 
 
-def largest_links(value: FloatMatrix, possible: BoolMatrix, count: int, rng: np.random.Generator) -> BoolMatrix:
+class OracleState(NamedTuple):
+    """What every link would have brought so far."""
+
+    utility_sum: FloatColumn  # [E]
+
+
+@dataclass(frozen=True)
+class HindsightOracle(Policy):
+    """The links that would have been best up to now: follow the leader with full information.
+
+    That is possible in a simulation only, where utility is computed for every link, drawn or not. It does not see the
+    future: a link is judged by the rounds before. And the gain that stands in the utility of a link that was not drawn
+    is what its receiver gained without it.
+    """
+
+    def init(self, num_servers: int) -> OracleState:
+        """All links alike."""
+        return OracleState(np.zeros(len(LinkTable.all_of(num_servers))))
+
+    def grow(self, state: OracleState, num_servers: int) -> OracleState:
+        """Links of new servers start at 0, as they have in the sums of the regret."""
+        return OracleState(LinkTable.all_of(num_servers).grow(state.utility_sum))
+
+    def propose(self, state: OracleState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """The largest sums; ties are broken at random, so the first draw is uniform."""
+        return certain(context.links, largest_links(state.utility_sum, context.possible, context.budget, rng))
+
+    def update(self, state: OracleState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> OracleState:
+        """Add the utility of all links."""
+        return OracleState(state.utility_sum + feedback.utility)
+
+
+def largest_links(
+    value: FloatColumn, possible: BoolColumn, count: int, rng: np.random.Generator
+) -> BoolColumn:  # [E] each
     """The `count` possible links of largest value, or all there are; ties are broken at random."""
-    candidates = np.flatnonzero(possible)
-    in_order = np.lexsort((rng.random(len(candidates)), -value.flat[candidates]))
-    links = np.zeros(possible.shape, dtype=bool)
-    links.flat[candidates[in_order[:count]]] = True
-    return links
+    places = np.flatnonzero(possible)
+    in_order = np.lexsort((rng.random(len(places)), -value[places]))
+    largest = np.zeros(len(possible), dtype=bool)
+    largest[places[in_order[:count]]] = True
+    return largest

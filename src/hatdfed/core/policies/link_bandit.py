@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.drawing.budgeted import Vector, cap_to_budget, clip_to_one, dependent_rounding
-from hatdfed.core.links import BoolMatrix, FloatMatrix, Indices, Scalar, are_all_links, off_diagonal
-from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, make_draw
+from hatdfed.core.drawing.budgeted import cap_to_budget, clip_to_one, dependent_rounding
+from hatdfed.core.links import BoolColumn, FloatColumn, LinkTable, Scalar
+from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain, make_draw
 from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError, require_one_of
 
@@ -29,7 +29,7 @@ _PAIRINGS = ("random", "index-order")
 class BanditState(NamedTuple):
     """Log of the selection weight of every link that is considered; only differences mean anything."""
 
-    log_weights: FloatMatrix  # [N, N or d]
+    log_weights: FloatColumn  # [E]
 
 
 @dataclass(frozen=True)
@@ -60,30 +60,24 @@ class LinkBandit(Policy):
 
     def init(self, num_servers: int) -> BanditState:
         """All weights equal to 1. The paper prints 0, from which no product ever leaves (D10)."""
-        return BanditState(np.zeros((num_servers, num_servers)))
+        return self.init_for(LinkTable.all_of(num_servers))
 
     def grow(self, state: BanditState, num_servers: int) -> BanditState:
         """Links of a new server start at the mean log-weight of those there are."""
-        old = len(state.log_weights)
-        off_diagonal = ~np.eye(old, dtype=bool)
-        mean = float(state.log_weights[off_diagonal].mean()) if old > 1 else 0.0
-        grown = np.full((num_servers, num_servers), mean)
-        grown[:old, :old] = state.log_weights
-        return BanditState(grown)
+        mean = float(state.log_weights.mean()) if len(state.log_weights) else 0.0
+        return BanditState(LinkTable.all_of(num_servers).grow(state.log_weights, mean))
 
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Algorithm 4: weights to probabilities, Eq. (17), to links, Eq. (18)."""
         possible = context.possible
-        budget = min(context.budget, int(np.count_nonzero(possible)))
         cap = partial(cap_to_budget, exploration=self.exploration) if self.capping == "redistribute" else clip_to_one
-        probability = cap(_gather(state.log_weights, possible), budget)
-        drawn = dependent_rounding(probability.reshape(-1), rng, shuffle=self.pairing == "random")
-        links = _spread(drawn, possible)
+        probability = cap(_gather(state.log_weights, possible), context.budget)
+        drawn = _spread(dependent_rounding(probability, rng, shuffle=self.pairing == "random"), possible)
         if self.propensity == "after-rounding":
-            return make_draw(links, links.astype(np.float64), candidates=context.candidates)
+            return certain(context.links, drawn)
         propensity = _spread(probability, possible)
         propensity.setflags(write=False)  # nobody else holds it: no copy is needed
-        return make_draw(links, propensity, candidates=context.candidates)
+        return make_draw(context.links, drawn, propensity)
 
     def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
         """w ← w·exp(η·û), Eq. (16), in logarithms; the largest is kept at 0.
@@ -93,34 +87,31 @@ class LinkBandit(Policy):
         """
         rate = _theorem_rate(context) if self.learning_rate is None else self.learning_rate
         drawn, possible = draw.places, context.possible
-        estimate = reward_estimate(feedback.utility.take(drawn), np.True_, draw.propensity.take(drawn))
+        estimate = reward_estimate(feedback.utility[drawn], np.True_, draw.propensity[drawn])
         log_weights = state.log_weights + rate  # û is 1 for the many that were not drawn
-        log_weights.put(drawn, state.log_weights.take(drawn) + rate * estimate)
-        is_whole = possible.all() if context.candidates is not None else are_all_links(possible)
-        if not (is_whole and feedback.report.reported.all()):
-            known = possible & feedback.report.reported[:, None]
-            missed = (1 - estimate)[known.take(drawn)].sum()
+        log_weights[drawn] = state.log_weights[drawn] + rate * estimate
+        if not (possible.all() and feedback.report.reported.all()):
+            known = possible & context.links.at_receivers(feedback.report.reported)
+            missed = (1 - estimate)[known[drawn]].sum()
             mean = 1 - missed / np.count_nonzero(known) if known.any() else 0.0
             log_weights[~known] = state.log_weights[~known] + rate * mean
-        if context.candidates is None:
-            np.fill_diagonal(log_weights, log_weights.min())  # no link: must not be the largest
         log_weights -= log_weights.max()
         return BanditState(log_weights)
 
-    def init_for(self, candidates: Indices) -> BanditState:
+    def init_for(self, links: LinkTable) -> BanditState:
         """The same, for these links only."""
-        return BanditState(np.zeros(candidates.shape))
+        return BanditState(np.zeros(len(links)))
 
-    def liking(self, state: BanditState, context: PolicyContext) -> FloatMatrix:
+    def preference(self, state: BanditState, context: PolicyContext) -> FloatColumn:
         """What has been learned."""
         return state.log_weights
 
-    def exchange(self, state: BanditState, carry: Callable[[FloatMatrix], FloatMatrix]) -> BanditState:
+    def swap_candidates(self, state: BanditState, carry: Callable[[FloatColumn], FloatColumn]) -> BanditState:
         """What is known about those that stay."""
         return BanditState(carry(state.log_weights))
 
 
-def reward_estimate(utility: FloatMatrix, drawn: BoolMatrix | np.bool_, propensity: FloatMatrix) -> FloatMatrix:
+def reward_estimate(utility: FloatColumn, drawn: BoolColumn | np.bool_, propensity: FloatColumn) -> FloatColumn:
     """û = 1 − 1{drawn}/p · (1 − u), Eq. (15): unbiased when p is the probability from before rounding (D9)."""
     missed = np.zeros_like(utility)
     np.divide(1 - utility, propensity, out=missed, where=drawn)
@@ -134,23 +125,19 @@ def theorem_learning_rate(num_servers: int, horizon: int) -> float:
 
 def _theorem_rate(context: PolicyContext) -> float:
     """The theorem's, where N² stands for the links; with candidates they are as many as in a smaller fleet."""
-    if context.candidates is None:
-        return theorem_learning_rate(len(context.active), context.horizon)
-    num_servers, considered = context.candidates.shape
+    num_servers, considered = context.links.num_servers, context.links.degree
     return theorem_learning_rate(num_servers, context.horizon) * math.sqrt(num_servers / (considered + 1))
 
 
-def _gather(matrix: FloatMatrix, where: BoolMatrix) -> Vector:
-    """The entries that `where` names, in their order; all links as a rule, which needs no copy."""
-    return off_diagonal(matrix) if are_all_links(where) else matrix[where]
+def _gather(column: NDArray[Scalar], where: BoolColumn) -> NDArray[Scalar]:
+    """The entries that `where` names, in their order; all of them as a rule, which needs no copy."""
+    return column if where.all() else column[where]
 
 
-def _spread(values: NDArray[Scalar], where: BoolMatrix) -> NDArray[Scalar]:
-    """A matrix with `values` at the places that `where` names, 0 elsewhere."""
-    matrix = np.zeros(where.shape, dtype=values.dtype)
-    if are_all_links(where):
-        inside = off_diagonal(matrix)
-        inside[:] = values.reshape(inside.shape)
-    else:
-        matrix[where] = values
-    return matrix
+def _spread(values: NDArray[Scalar], where: BoolColumn) -> NDArray[Scalar]:
+    """A column with `values` at the places that `where` names, 0 elsewhere."""
+    if len(values) == len(where):
+        return values
+    column = np.zeros(len(where), dtype=values.dtype)
+    column[where] = values
+    return column

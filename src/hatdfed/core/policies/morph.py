@@ -15,7 +15,7 @@ import numpy as np
 
 from hatdfed.core.links import BoolMatrix, FloatMatrix
 from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain
-from hatdfed.core.policies.similarity import draw_senders, score_matrix
+from hatdfed.core.policies.similarity import draw_senders
 from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError
 
@@ -62,19 +62,19 @@ class Morph(Policy):
 
         No probability is divided by later, so the draw is reported as certain.
         """
-        possible = context.possible
+        possible = context.links.to_dense(context.possible)
         kept = state.senders & possible
         links = draw_senders(np.where(kept, np.inf, 0.0), possible, self.degree, rng)
         if context.t % self.change_every == 0:
             settled = (links == kept).all(axis=1)  # whoever just chose has not yet heard its senders
             links = np.where(settled[:, None], self._exchange(links, state.similarity, possible, rng), links)
-        return certain(links)
+        return certain(context.links, context.links.from_dense(links))
 
     def update(self, state: MorphState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> MorphState:
         """Remember who was chosen and how similar those were that came."""
-        similarity = score_matrix(feedback.report, "similarity")
-        heard = feedback.report.delivered & ~np.isnan(similarity)
-        return MorphState(draw.topology.links.copy(), np.where(heard, similarity, state.similarity))
+        similarity = context.links.to_dense(feedback.report.scores("similarity", context.links), np.nan)
+        measured = np.where(np.isnan(similarity), state.similarity, similarity)
+        return MorphState(draw.topology.links.copy(), measured)
 
     def _exchange(
         self, links: BoolMatrix, measured: FloatMatrix, possible: BoolMatrix, rng: np.random.Generator

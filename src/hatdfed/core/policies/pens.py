@@ -62,19 +62,20 @@ class Pens(Policy):
 
         No probability is divided by later, so the draw is reported as certain.
         """
-        alike = np.zeros(context.reachable.shape)
-        if self._is_first_phase(context):
-            return certain(draw_senders(alike, context.possible, self.sampled, rng))
-        neighbours = neighbours_found(state, self.best)
-        return certain(draw_senders(alike, context.possible & neighbours, self.best, rng))
+        possible, count = context.links.to_dense(context.possible), self.sampled
+        if not self._is_first_phase(context):
+            possible, count = possible & neighbours_found(state, self.best), self.best
+        drawn = draw_senders(np.zeros(possible.shape), possible, count, rng)
+        return certain(context.links, context.links.from_dense(drawn))
 
     def update(self, state: PensState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> PensState:
         """Count who was kept, in the first phase only."""
         if not self._is_first_phase(context):
             return state
         report = feedback.report
-        kept = report.delivered & (report.importance > 0)  # nan, where nothing came, is not above 0
-        return PensState(state.selected + kept, state.rounds + (report.reported & context.active))
+        kept = report.importance(context.links) > 0  # nan, where nothing came, is not above 0
+        selected = state.selected + context.links.to_dense(kept)
+        return PensState(selected, state.rounds + (report.reported & context.active))
 
     def _is_first_phase(self, context: PolicyContext) -> bool:
         return context.t < self.first_phase * context.horizon

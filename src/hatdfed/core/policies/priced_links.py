@@ -17,7 +17,7 @@ import numpy as np
 from hatdfed.core.drawing.budgeted import cap_to_budget, dependent_rounding
 from hatdfed.core.drawing.regular import balance, balanced_rounding
 from hatdfed.core.drawing.regular_sparse import UNITS, balanced_units, halving_rounding
-from hatdfed.core.links import BoolMatrix, FloatMatrix, Indices
+from hatdfed.core.links import BoolColumn, BoolMatrix, FloatColumn, FloatMatrix, LinkTable
 from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, make_draw
 from hatdfed.core.policies.link_bandit import BanditState, LinkBandit
 from hatdfed.core.round import LinkDraw
@@ -52,23 +52,23 @@ class PricedLinks(Policy):
 
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Draw by learned weight and price."""
-        return free_draw(self.liking(state, context), context, context.budget, rng)
+        return free_draw(self.preference(state, context), context, context.budget, rng)
 
     def update(self, state: BanditState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> BanditState:
         """As the paper's bandit, Eqs. (15)–(16)."""
         return self._bandit.update(state, draw, feedback, context)
 
-    def init_for(self, candidates: Indices) -> BanditState:
+    def init_for(self, links: LinkTable) -> BanditState:
         """The same, for these links only."""
-        return self._bandit.init_for(candidates)
+        return self._bandit.init_for(links)
 
-    def liking(self, state: BanditState, context: PolicyContext) -> FloatMatrix:
+    def preference(self, state: BanditState, context: PolicyContext) -> FloatColumn:
         """The log-weight of every link: what has been learned, less what its price speaks against it."""
         return state.log_weights - self.thrift * _scaled(context.prices, context.possible)
 
-    def exchange(self, state: BanditState, carry: Callable[[FloatMatrix], FloatMatrix]) -> BanditState:
+    def swap_candidates(self, state: BanditState, carry: Callable[[FloatColumn], FloatColumn]) -> BanditState:
         """What is known about those that stay."""
-        return self._bandit.exchange(state, carry)
+        return self._bandit.swap_candidates(state, carry)
 
 
 @dataclass(frozen=True)
@@ -89,33 +89,51 @@ class BalancedLinks(PricedLinks):
 
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Draw by learned weight and price, among choices in which all degrees are equal."""
-        degree = self._degree(context)
-        log_weights, possible = self.liking(state, context), context.possible
-        here = np.flatnonzero(context.active)
-        if context.candidates is not None:
-            units = balanced_units(log_weights, possible, context.candidates, context.active, degree)
-            if units is None:
-                return free_draw(log_weights, context, degree * len(here), rng)
-            links = halving_rounding(units, context.candidates, rng)
-            return make_draw(links, units / UNITS, candidates=context.candidates)
-        inside = np.ix_(here, here)
-        found = _balanced_draw(log_weights[inside], possible[inside], degree, rng)
+        draw = _draw_from_all if context.links.has_all else _draw_from_candidates
+        log_weights, degree = self.preference(state, context), self._degree(context.links)
+        found = draw(log_weights, context, degree, rng)
         if found is None:
-            return free_draw(log_weights, context, degree * len(here), rng)
-        links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
-        links[inside], propensity[inside] = found
-        return make_draw(links, propensity)
+            return free_draw(log_weights, context, degree * int(np.count_nonzero(context.active)), rng)
+        return make_draw(context.links, *found)
 
-    def _degree(self, context: PolicyContext) -> int:
+    def _degree(self, links: LinkTable) -> int:
         """So many for N servers. Where all hear about log2 N others, what one knows is everywhere in a few rounds."""
-        num_servers = len(context.active)
-        others = num_servers - 1 if context.candidates is None else context.candidates.shape[1]
         if self.degree is None:
-            return min(max(1, math.ceil(math.log2(num_servers)) - 2), others)
-        if self.degree > others:
-            among = f"{num_servers} servers have" if context.candidates is None else "every server considers"
-            raise ConfigError(f"policy.degree is {self.degree}, but {among} {others} others.")
+            return min(max(1, math.ceil(math.log2(links.num_servers)) - 2), links.degree)
+        if self.degree > links.degree:
+            among = f"{links.num_servers} servers have" if links.has_all else "every server considers"
+            raise ConfigError(f"policy.degree is {self.degree}, but {among} {links.degree} others.")
         return self.degree
+
+
+_Draw = tuple[BoolColumn, FloatColumn]  # links and their probabilities, [E] each
+
+
+def _draw_from_candidates(
+    log_weights: FloatColumn, context: PolicyContext, degree: int, rng: np.random.Generator
+) -> _Draw | None:
+    """Links in which all degrees are equal; None where they cannot be."""
+    links = context.links
+    weights, possible = links.by_receiver(log_weights), links.by_receiver(context.possible)
+    units = balanced_units(weights, possible, links.senders, context.active, degree)
+    if units is None:
+        return None
+    return halving_rounding(units, links.senders, rng).reshape(-1), (units / UNITS).reshape(-1)
+
+
+def _draw_from_all(
+    log_weights: FloatColumn, context: PolicyContext, degree: int, rng: np.random.Generator
+) -> _Draw | None:
+    """The same where every server considers every other, among the servers that are there."""
+    here = np.flatnonzero(context.active)
+    inside = np.ix_(here, here)
+    possible = context.links.to_dense(context.possible)
+    found = _balanced_draw(context.links.to_dense(log_weights)[inside], possible[inside], degree, rng)
+    if found is None:
+        return None
+    drawn, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+    drawn[inside], propensity[inside] = found
+    return context.links.from_dense(drawn), context.links.from_dense(propensity)
 
 
 def _balanced_draw(
@@ -140,17 +158,17 @@ def _balanced_draw(
     return links, propensity
 
 
-def free_draw(log_weights: FloatMatrix, context: PolicyContext, budget: int, rng: np.random.Generator) -> LinkDraw:
-    """So many of the possible links, wherever they fall, Eqs. (17) and (18)."""
+def free_draw(log_weights: FloatColumn, context: PolicyContext, budget: int, rng: np.random.Generator) -> LinkDraw:
+    """So many of the possible links, or all there are, wherever they fall, Eqs. (17) and (18)."""
     possible = context.possible
     budget = min(budget, int(np.count_nonzero(possible)))
-    links, propensity = np.zeros_like(possible), np.zeros(possible.shape)
+    drawn, propensity = np.zeros_like(possible), np.zeros(len(possible))
     propensity[possible] = cap_to_budget(log_weights[possible], budget)
-    links[possible] = dependent_rounding(propensity[possible], rng)
-    return make_draw(links, propensity, candidates=context.candidates)
+    drawn[possible] = dependent_rounding(propensity[possible], rng)
+    return make_draw(context.links, drawn, propensity)
 
 
-def _scaled(prices: FloatMatrix, possible: BoolMatrix) -> FloatMatrix:
+def _scaled(prices: FloatColumn, possible: BoolColumn) -> FloatColumn:
     """Prices of the possible links as a share of the way from the cheapest to the dearest."""
     known = prices[possible]
     span = float(np.ptp(known)) if known.size else 0.0

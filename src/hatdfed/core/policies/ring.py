@@ -27,12 +27,13 @@ class Ring(Stateless):
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """The ring over the servers that are active; the budget plays no part."""
         members = np.flatnonzero(context.active)
-        links = np.zeros(context.reachable.shape, dtype=bool)
+        possible = context.links.to_dense(context.possible)
+        links = np.zeros(possible.shape, dtype=bool)
         if len(members) > 1:
             links[members, np.roll(members, 1)] = True
             links[members, np.roll(members, -1)] = True
-        links &= context.possible & context.possible.T  # its weights are symmetric: an edge is there both ways or not
-        return certain(links, metropolis_weights(links))
+        links &= possible & possible.T  # its weights are symmetric: an edge is there both ways or not
+        return certain(context.links, context.links.from_dense(links), metropolis_weights(links))
 
 
 def metropolis_weights(links: BoolMatrix) -> FloatMatrix:

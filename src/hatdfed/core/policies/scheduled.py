@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hatdfed.core.energy.ledger import Cause
-from hatdfed.core.links import FloatMatrix, Indices
+from hatdfed.core.links import FloatColumn, Indices, LinkTable
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, certain, silence, with_candidates
 from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError
@@ -104,17 +104,17 @@ class Scheduled:
             return state
         return state._replace(inner=self.policy.update(state.inner, draw, feedback, self._inner(context)))
 
-    def init_for(self, candidates: Indices) -> ScheduleState:
+    def init_for(self, links: LinkTable) -> ScheduleState:
         """As its policy; nothing spent."""
-        return ScheduleState(with_candidates(self.policy).init_for(candidates), 0.0)
+        return ScheduleState(with_candidates(self.policy).init_for(links), 0.0)
 
-    def liking(self, state: ScheduleState, context: PolicyContext) -> FloatMatrix:
+    def preference(self, state: ScheduleState, context: PolicyContext) -> FloatColumn:
         """As its policy."""
-        return with_candidates(self.policy).liking(state.inner, self._inner(context))
+        return with_candidates(self.policy).preference(state.inner, self._inner(context))
 
-    def exchange(self, state: ScheduleState, carry: Callable[[FloatMatrix], FloatMatrix]) -> ScheduleState:
+    def swap_candidates(self, state: ScheduleState, carry: Callable[[FloatColumn], FloatColumn]) -> ScheduleState:
         """As its policy; what is spent is spent."""
-        return state._replace(inner=with_candidates(self.policy).exchange(state.inner, carry))
+        return state._replace(inner=with_candidates(self.policy).swap_candidates(state.inner, carry))
 
     def _is_finish(self, context: PolicyContext) -> bool:
         return context.horizon - self._finish_rounds(context) <= context.t < context.horizon
@@ -141,14 +141,14 @@ class Scheduled:
 
     def _cost(self, places: Indices, context: PolicyContext) -> float:
         """Joules of the links at these places, at worst."""
-        return self.attempts * self.message_share * math.fsum(context.prices.take(places))
+        return self.attempts * self.message_share * math.fsum(context.prices[places])
 
     def _worst_cost(self, draw: LinkDraw, context: PolicyContext) -> float:
         """Joules of the dearest links that might have been drawn, as many as were: the same for every such draw."""
         if self.budget_joules is None:
             return 0.0
         might = np.flatnonzero(draw.propensity > 0)
-        dearest = might[np.argsort(-context.prices.take(might))]
+        dearest = might[np.argsort(-context.prices[might])]
         return self._cost(dearest[: math.ceil(draw.propensity.sum() - 1e-6)], context)
 
     def _allowance(self, state: ScheduleState, context: PolicyContext) -> float:
@@ -173,8 +173,8 @@ class Scheduled:
 
     def _all_links(self, context: PolicyContext) -> LinkDraw:
         """Every possible link; where a plan is wanted, all models of an inbox weigh the same."""
-        links = context.possible
+        possible = context.possible
         if not self.plans_mixing:
-            return certain(links, candidates=context.candidates)
-        present = links | np.eye(len(links), dtype=bool)
-        return certain(links, present / present.sum(axis=1, keepdims=True))
+            return certain(context.links, possible)
+        merged = context.links.to_dense(possible) | np.eye(len(context.active), dtype=bool)
+        return certain(context.links, possible, merged / merged.sum(axis=1, keepdims=True))

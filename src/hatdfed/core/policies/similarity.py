@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hatdfed.core.links import BoolMatrix, FloatMatrix
 from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain
-from hatdfed.core.round import LinkDraw, RoundReport
+from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError
 
 _SMALLEST_LOSS = 1e-10  # keeps 1 / loss finite
@@ -62,14 +62,15 @@ class SimilarityLinks(Policy):
         DAC divides by no probability, so the draw is reported as certain.
         """
         log_weights = temperature_at(context.t, self.temperature) * state.similarity
-        return certain(draw_senders(log_weights, context.possible, self.neighbours, rng))
+        drawn = draw_senders(log_weights, context.links.to_dense(context.possible), self.neighbours, rng)
+        return certain(context.links, context.links.from_dense(drawn))
 
     def update(
         self, state: SimilarityState, draw: LinkDraw, feedback: Feedback, context: PolicyContext
     ) -> SimilarityState:
         """Measured peers get 1 / loss; of the others one believes the most similar sender that knows them."""
-        loss = score_matrix(feedback.report, "loss")
-        heard = feedback.report.delivered & ~np.isnan(loss)
+        loss = context.links.to_dense(feedback.report.scores("loss", context.links), np.nan)
+        heard = ~np.isnan(loss)
         similarity = np.where(heard, 1 / np.maximum(loss, _SMALLEST_LOSS), state.similarity)
         sampled = state.sampled | heard
         return SimilarityState(two_hop(similarity, state.similarity, heard, sampled), sampled)
@@ -119,9 +120,3 @@ def draw_senders(
     links = np.zeros(possible.shape, dtype=bool)
     np.put_along_axis(links, largest, True, axis=1)
     return links & possible
-
-
-def score_matrix(report: RoundReport, name: str) -> FloatMatrix:
-    """[N, N] the score `name` of each received model, nan where there is none; row receives."""
-    nothing = np.full(len(report.servers), np.nan)
-    return np.stack([nothing if server is None else server.scores.get(name, nothing) for server in report.servers])

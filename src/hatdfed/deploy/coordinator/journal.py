@@ -19,7 +19,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from hatdfed.core.availability import Presence
-from hatdfed.core.coordinator import CoordinatorState
+from hatdfed.core.coordinator import CoordinatorState, read_state
+from hatdfed.core.links import LinkTable
 from hatdfed.core.policies.base import make_draw
 from hatdfed.core.round import RoundPlan
 from hatdfed.errors import RunFolderError
@@ -98,12 +99,12 @@ class Journal:
     def links(self) -> list[list[tuple[int, int]]]:
         """The committed topologies in order, as receivers and senders."""
         plans = [_plan_from(t, self._unsealed(text)) for t, text in self._all("SELECT t, plan FROM plans ORDER BY t")]
-        return [[(int(i), int(j)) for i, j in np.argwhere(plan.draw.topology.links)] for plan in plans]
+        return [[(i, j) for i, j in plan.draw.topology.pairs.tolist()] for plan in plans]
 
     def state(self, like: CoordinatorState) -> CoordinatorState | None:
         """Where to go on; None before the first round. `like` has the shape of the policy's state."""
         row = self._one("SELECT state FROM states ORDER BY t DESC LIMIT 1")
-        return None if row is None else from_jsonable(self._unsealed(row[0]), like)
+        return None if row is None else read_state(self._unsealed(row[0]), like)
 
     def next_round(self) -> int:
         """The first round that is not done."""
@@ -192,15 +193,19 @@ def _seal(text: str) -> str:
 
 
 def _plan_text(plan: RoundPlan) -> dict[str, Any]:
+    """A plan in matrices, as journals have always kept it."""
     draw, presence = plan.draw, plan.presence
-    arrays = {"links": draw.topology.links, "propensity": draw.propensity, "mixing": draw.mixing}
+    propensity = draw.links.to_dense(draw.propensity)
+    arrays = {"links": draw.topology.links, "propensity": propensity, "mixing": draw.mixing}
     if presence is not None:
-        arrays |= {"active": presence.active, "reachable": presence.reachable}
+        arrays |= {"active": presence.active, "reachable": draw.links.to_dense(presence.reachable)}
     return {name: to_jsonable(array) for name, array in arrays.items()}
 
 
 def _plan_from(t: int, text: dict[str, Any]) -> RoundPlan:
     array: Any = np.zeros(0)
     read: dict[str, Any] = {name: None if data is None else from_jsonable(data, array) for name, data in text.items()}
-    draw = make_draw(read["links"], read["propensity"], read["mixing"])
-    return RoundPlan(t, draw, Presence(read["active"], read["reachable"]) if "active" in read else None)
+    links = LinkTable.all_of(len(read["links"]))
+    draw = make_draw(links, links.from_dense(read["links"]), links.from_dense(read["propensity"]), read["mixing"])
+    presence = Presence(read["active"], links.from_dense(read["reachable"])) if "active" in read else None
+    return RoundPlan(t, draw, presence)

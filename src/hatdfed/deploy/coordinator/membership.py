@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.availability import Presence
-from hatdfed.core.links import BoolMatrix, all_links
+from hatdfed.core.links import BoolMatrix, LinkTable, all_links
 from hatdfed.errors import HatdfedError
 
 _AGAIN_SECONDS = 60.0  # after which two servers that do not reach each other try once more
@@ -119,7 +119,7 @@ class Membership:
 
     def presence(self, now: float) -> Presence:
         """What the next draw may count on."""
-        return Presence(self.active(now), self.reachable())
+        return Presence(self.active(now), LinkTable.all_of(self.num_places).from_dense(self.reachable()))
 
     def reachable(self) -> BoolMatrix:  # -> [N, N]
         """Links along which one of the two ends can dial the other; row receives."""

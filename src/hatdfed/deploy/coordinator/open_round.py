@@ -70,7 +70,7 @@ class OpenRound:
         if self.plan is None:
             return []
         senders = {server: self.plan.draw.topology.senders(server) for server in self._reports}
-        return [(i, j) for i, those in senders.items() for j in those if not self._reports[i].delivered[j]]
+        return [(i, j) for i, those in senders.items() for j in those if j not in self._reports[i].senders]
 
     def wake(self) -> None:
         """Something else has happened."""

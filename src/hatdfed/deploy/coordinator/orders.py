@@ -73,21 +73,20 @@ class Worked(NamedTuple):
 def server_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, server: int) -> ServerReport:
     """What the coordinator believes of an outcome; raises `WireError` for what it does not."""
     _check(outcome, plan, server)
-    num_servers = prices.num_servers
-    importance, delivered = np.full(num_servers, np.nan), np.zeros(num_servers, dtype=bool)
     names = sorted({name for slot in outcome.slots for name in slot.scores})
-    scores = {name: np.full(num_servers, np.nan) for name in names}
-    for slot in outcome.slots:
-        importance[slot.server] = slot.importance
-        delivered[slot.server] = slot.server != server
-        for name, score in slot.scores.items():
-            scores[name][slot.server] = score if math.isfinite(score) else math.nan
+    scores = {name: np.array([slot.scores.get(name, math.nan) for slot in outcome.slots]) for name in names}
     worked = Worked(outcome.num_samples, outcome.devices_online)
     told = {sent.receiver: sent.share for sent in outcome.sent}
     shares = {receiver: told.get(receiver, 0.0) for receiver in plan.draw.topology.receivers(server)}
     energy = energy_spent(prices, plan, worked, server=server, compression=shares)
     return ServerReport(
-        outcome.accuracy, outcome.num_samples, importance, delivered, energy, scores, sketch=_sketch(outcome)
+        accuracy=outcome.accuracy,
+        num_samples=outcome.num_samples,
+        senders=np.array([slot.server for slot in outcome.slots]),
+        importance=np.array([slot.importance for slot in outcome.slots]),
+        energy=energy,
+        scores={name: np.where(np.isfinite(score), score, np.nan) for name, score in scores.items()},
+        sketch=_sketch(outcome),
     )
 
 

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from hatdfed.core.round import RoundRecord
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS, RoundColumn, round_row
@@ -36,7 +38,7 @@ class Progress:
 
     def count(self, record: RoundRecord, seconds: float) -> None:
         """One more round."""
-        self.undelivered += int((record.draw.topology.links & ~record.report.delivered).sum())
+        self.undelivered += int(np.count_nonzero(~record.report.arrived(record.draw.topology)))
         self._add(round_row(record, seconds))
 
     def _add(self, row: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -124,7 +125,7 @@ class ShardedFleet:
         measured = _all_measured([report.measured for report in reports])
         distance = estimate_consensus_distance([sketch for report in reports for sketch in report.sketches])
         report = round_report(plan, works, self._prices, senders, measured)
-        return report._replace(consensus_distance=distance)
+        return replace(report, consensus_distance=distance)
 
     def snapshot(self) -> Snapshot:
         """Everything the servers remember, under the names that every fleet uses."""

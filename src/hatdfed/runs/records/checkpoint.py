@@ -18,10 +18,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from hatdfed.core.coordinator import Coordinator, CoordinatorState
+from hatdfed.core.coordinator import Coordinator, CoordinatorState, read_state
 from hatdfed.core.fleet import Fleet, Snapshot
 from hatdfed.errors import RunFolderError
-from hatdfed.jsonable import from_jsonable, to_jsonable
+from hatdfed.jsonable import to_jsonable
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Checkpoints:
     def restore(self, coordinator: Coordinator) -> CoordinatorState:
         """Where the coordinator goes on; the fleet goes back to that round, too."""
         data, snapshot = self._read()
-        state = from_jsonable(data, coordinator.start(np.zeros(coordinator.prices.num_servers)))
+        state = read_state(data, coordinator.start(np.zeros(coordinator.prices.num_servers)))
         if type(state.t) is not int or not 0 <= state.t <= self.rounds:
             raise RunFolderError(
                 f"The checkpoint {self.path} stands at round {state.t!r:.40}, but the run has rounds "

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.candidates import spread
 from hatdfed.core.round import RoundRecord
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.schema import (
@@ -85,7 +84,7 @@ class RunDatabase:
             connection.executemany(LINKS.insert, _link_rows(record))
             connection.executemany(LEDGER.insert, record.report.energy)
             if record.draw.topology.num_servers <= MATRIX_LIMIT:
-                matrices = (spread(table, record.draw.candidates) for table in (record.draw.propensity, record.utility))
+                matrices = (record.draw.links.to_dense(column) for column in (record.draw.propensity, record.utility))
                 blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
                 connection.execute(MATRICES.insert, (record.t, *blobs))
             connection.execute("RELEASE round")
@@ -186,8 +185,8 @@ def _link_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
     columns = (
         *topology.pairs.T,
         record.report.arrived(topology).astype(np.int64),
-        record.draw.propensity.take(places),
-        record.utility.take(places),
+        record.draw.propensity[places],
+        record.utility[places],
     )
     importance = [None if math.isnan(weight) else weight for weight in record.report.weights(topology).tolist()]
     return list(zip([record.t] * len(importance), *(column.tolist() for column in columns), importance, strict=True))

@@ -37,6 +37,7 @@ def make_coordinator(
         budget=config_budget(config),
         churn=config.churn,
         candidates=_candidates(config, policy),
+        message_share=message_share,
     )
 
 

@@ -33,9 +33,7 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
     _refuse_missing_plan(config, program)
     num_params = program.learner.num_params
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
-    is_limited = config.schedule.budget_joules is not None  # finding out takes a message, which nobody else wants
-    share = message_share(program.codec, num_params) if is_limited else 1.0
-    coordinator = make_coordinator(config, prices, message_share=share)
+    coordinator = make_coordinator(config, prices, message_share=message_share(program.codec, num_params))
     _refuse_impossible_draw(coordinator, config.servers)
     return coordinator, program
 
@@ -43,8 +41,8 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
 def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
     """A policy that cannot draw for N servers says so now, whoever is there in the first round."""
     start = coordinator.start(np.zeros(servers))
-    shape = (servers, servers) if start.candidates is None else start.candidates.shape
-    coordinator.plan(start, Presence(np.ones(servers, dtype=bool), np.ones(shape, dtype=bool)))
+    reachable = np.ones(len(coordinator.context(start).links), dtype=bool)
+    coordinator.plan(start, Presence(np.ones(servers, dtype=bool), reachable))
 
 
 def make_program(config: Config, dataset: Dataset) -> EdgeProgram:

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from hatdfed.core.links import all_links
+from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies.base import Feedback
+from hatdfed.core.policies.baselines import RandomLinks
 from hatdfed.core.policies.greedy import EpsilonGreedy, MeansState, UpperConfidence, largest_links
-from hatdfed.core.policies.random_links import RandomLinks
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import to_jsonable
 from hatdfed.randomness import stream
@@ -25,9 +25,13 @@ class TestLawsOfUpperConfidence(TopologyPolicyLaws):
 
 def toy_means():
     """What the 20 links among five servers are worth on average: from 0.1 to 0.9, in no order."""
-    means = np.zeros((N, N))
-    means[all_links(N)] = stream(0, "order").permutation(np.linspace(0.1, 0.9, N * (N - 1)))
-    return means
+    return stream(0, "order").permutation(np.linspace(0.1, 0.9, N * (N - 1)))
+
+
+def means_state(counts, sums):
+    """A state from matrices."""
+    links = LinkTable.all_of(len(counts))
+    return MeansState(links.from_dense(counts), links.from_dense(sums))
 
 
 def play(policy, rounds, *, seed=0, spoil=lambda utility, seen: utility, missing=()):
@@ -38,16 +42,16 @@ def play(policy, rounds, *, seed=0, spoil=lambda utility, seen: utility, missing
         draw = policy.propose(state, context, stream(seed, "topology", t))
         assert draw.topology.num_links == BUDGET
         feedback = feedback_for(draw, stream(seed, "round", t), missing=missing)
-        utility = (stream(seed, "utility", t).random((N, N)) < means).astype(float)
-        seen = draw.topology.links & feedback.report.reported[:, None]
+        utility = (stream(seed, "utility", t).random(len(means)) < means).astype(float)
+        seen = draw.drawn & draw.links.at_receivers(feedback.report.reported)
         state = policy.update(state, draw, Feedback(feedback.report, spoil(utility, seen)), context)
-        gains.append(means[draw.topology.links].sum())
+        gains.append(means[draw.drawn].sum())
     return np.array(gains), state
 
 
 @pytest.mark.parametrize("policy", [EpsilonGreedy(), UpperConfidence()])
 def test_the_best_links_are_learned(policy):
-    best = np.sort(toy_means()[all_links(N)])[-BUDGET:].sum()
+    best = np.sort(toy_means())[-BUDGET:].sum()
     gains = np.mean([play(policy, 400, seed=seed)[0] for seed in range(2)], axis=0)
     random = play(RandomLinks(), 400)[0].mean()
     assert random == pytest.approx(3.0, abs=0.1)
@@ -62,17 +66,18 @@ def test_links_that_were_not_drawn_or_not_reported_are_never_looked_at(policy):
 
     honest, poisoned = (play(policy, 60, spoil=spoil, missing=[2])[1] for spoil in (lambda u, _: u, poison))
     assert to_jsonable(honest) == to_jsonable(poisoned)
-    assert not honest.counts[2].any()
-    assert honest.counts[[0, 1, 3, 4]].sum() > 0
+    counts = LinkTable.all_of(N).by_receiver(honest.counts)
+    assert not counts[2].any()
+    assert counts[[0, 1, 3, 4]].sum() > 0
 
 
 def test_counts_and_sums_are_those_of_the_links_that_were_seen():
-    policy, utility = EpsilonGreedy(), np.linspace(0, 1, 9).reshape(3, 3)
+    policy, utility = EpsilonGreedy(), np.linspace(0, 1, 6)
     draw = policy.propose(policy.init(3), policy_context(3, budget=2), stream(0, "draw"))
     feedback = feedback_for(draw, stream(0, "round"))._replace(utility=utility)
     state = policy.update(policy.init(3), draw, feedback, policy_context(3))
-    np.testing.assert_array_equal(state.counts, draw.topology.links)
-    np.testing.assert_array_equal(state.sums, np.where(draw.topology.links, utility, 0))
+    np.testing.assert_array_equal(state.counts, draw.drawn)
+    np.testing.assert_array_equal(state.sums, np.where(draw.drawn, utility, 0))
 
 
 def test_without_exploration_the_largest_means_are_drawn_and_unseen_links_count_as_one():
@@ -80,7 +85,7 @@ def test_without_exploration_the_largest_means_are_drawn_and_unseen_links_count_
     sums = np.array([[0, 1.8, 1.0], [0.2, 0, 0.4], [0.6, 0.8, 0]])
     counts[2, 0], sums[2, 0] = 0, 0
     draw = EpsilonGreedy(exploration=0).propose(
-        MeansState(counts, sums), policy_context(3, t=5, budget=2), stream(0, "greedy")
+        means_state(counts, sums), policy_context(3, t=5, budget=2), stream(0, "greedy")
     )
     assert np.argwhere(draw.topology.links).tolist() == [[0, 1], [2, 0]]
 
@@ -91,7 +96,7 @@ def test_sums_are_not_taken_for_means():
     counts[0, 1], sums[0, 1] = 10, 4.0  # a larger sum, a smaller mean
     for k in range(10):
         draw = EpsilonGreedy(exploration=0).propose(
-            MeansState(counts, sums), policy_context(3, t=5, budget=5), stream(0, "means", k)
+            means_state(counts, sums), policy_context(3, t=5, budget=5), stream(0, "means", k)
         )
         assert not draw.topology.links[0, 1]
 
@@ -102,7 +107,7 @@ def test_exploration_gives_every_other_link_its_chance():
     sums[0, 1] = 1.0
     drawn, context = np.zeros((3, 3)), policy_context(3, t=5, budget=1)
     for _ in range(repeats):
-        drawn += policy.propose(MeansState(counts, sums), context, rng).topology.links
+        drawn += policy.propose(means_state(counts, sums), context, rng).topology.links
     # An only place that explores may also come upon the best link, by chance.
     expected = np.where(all_links(3), 0.3 / 6, 0.0)
     expected[0, 1] += 0.7
@@ -111,7 +116,7 @@ def test_exploration_gives_every_other_link_its_chance():
 
 def test_full_exploration_is_uniform():
     policy, repeats, rng, drawn = EpsilonGreedy(exploration=1), 10_000, stream(0, "uniform"), np.zeros((3, 3))
-    state = MeansState(all_links(3).astype(np.int64), np.arange(9.0).reshape(3, 3) / 9)
+    state = means_state(all_links(3).astype(np.int64), np.arange(9.0).reshape(3, 3) / 9)
     context = policy_context(3, t=5, budget=2)
     for _ in range(repeats):
         drawn += policy.propose(state, context, rng).topology.links
@@ -120,7 +125,7 @@ def test_full_exploration_is_uniform():
 
 def test_upper_confidence_sees_every_link_before_any_twice():
     _, state = play(UpperConfidence(), 4)
-    assert (state.counts[all_links(N)] >= 1).all()
+    assert (state.counts >= 1).all()
 
 
 def test_the_bonus_is_that_of_the_formula():
@@ -130,22 +135,23 @@ def test_the_bonus_is_that_of_the_formula():
     half_width = np.sqrt(1.5 * np.log(10) / 4)
     for mean, better in [(half_width + 0.001, (0, 1)), (half_width - 0.001, (1, 0))]:
         sums[0, 1] = 4 * mean
-        draw = UpperConfidence().propose(MeansState(counts, sums), policy_context(2, t=9, budget=1), stream(0, "ucb"))
+        draw = UpperConfidence().propose(means_state(counts, sums), policy_context(2, t=9, budget=1), stream(0, "ucb"))
         assert draw.topology.links[better]
 
 
 def test_ties_are_broken_at_random():
-    rng, repeats, drawn = stream(0, "ties"), 6_000, np.zeros((3, 3))
+    rng, repeats, drawn = stream(0, "ties"), 6_000, np.zeros(6)
     for _ in range(repeats):
-        drawn += largest_links(np.ones((3, 3)), all_links(3), 2, rng)
-    assert (np.abs(drawn / repeats - 1 / 3)[all_links(3)] < 4 * np.sqrt(2 / 9 / repeats)).all()
+        drawn += largest_links(np.ones(6), np.ones(6, dtype=bool), 2, rng)
+    assert (np.abs(drawn / repeats - 1 / 3) < 4 * np.sqrt(2 / 9 / repeats)).all()
 
 
 def test_nothing_is_forgotten_when_servers_join():
-    state = EpsilonGreedy().grow(MeansState(np.full((2, 2), 3), np.ones((2, 2))), 3)
-    assert state.counts.sum() == 12
-    assert state.mean(unseen=1.0)[2, 0] == 1
-    assert state.mean(unseen=1.0)[1, 0] == pytest.approx(1 / 3)
+    state = EpsilonGreedy().grow(MeansState(np.full(2, 3), np.ones(2)), 3)
+    assert state.counts.sum() == 6
+    mean = LinkTable.all_of(3).to_dense(state.mean(unseen=1.0))
+    assert mean[2, 0] == 1
+    assert mean[1, 0] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("make", [lambda: EpsilonGreedy(exploration=1.1), lambda: UpperConfidence(width=-1.0)])

@@ -31,7 +31,7 @@ def play(policy, num_servers, rounds, similarity=None):
         feedback = feedback_for(draw, stream(0, "round", t))
         if similarity is not None:
             servers = tuple(
-                report._replace(scores={"similarity": np.where(report.delivered, row, NAN)})
+                report._replace(scores={"similarity": row[report.senders]})
                 for report, row in zip(feedback.report.servers, similarity, strict=True)
             )
             feedback = Feedback(RoundReport(servers), feedback.utility)

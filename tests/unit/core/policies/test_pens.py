@@ -28,7 +28,7 @@ def play_round(policy, state, t, kept, *, missing=(), horizon=40):
     draw = draw._replace(topology=Topology(all_links(n)))
     feedback = feedback_for(draw, stream(0, "round", t), missing=missing)
     servers = tuple(
-        report and report._replace(importance=np.where(np.isin(np.arange(n), [i, *kept.get(i, ())]), 0.5, 0.0))
+        report and report._replace(importance=np.where(np.isin(report.senders, [i, *kept.get(i, ())]), 0.5, 0.0))
         for i, report in enumerate(feedback.report.servers)
     )
     return policy.update(state, draw, Feedback(RoundReport(servers), feedback.utility), context)

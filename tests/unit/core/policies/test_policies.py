@@ -3,43 +3,32 @@ import pytest
 
 from hatdfed.core.links import all_links, is_strongly_connected
 from hatdfed.core.policies import POLICIES
-from hatdfed.core.policies.base import PolicyContext
 from hatdfed.core.policies.ring import metropolis_weights
 from hatdfed.randomness import stream
-
-
-def context(n, budget=None, active=None, reachable=None):
-    return PolicyContext(
-        t=0,
-        horizon=100,
-        budget=max(1, round(0.3 * n * (n - 1))) if budget is None else budget,
-        prices=np.ones((n, n)),
-        active=np.ones(n, dtype=bool) if active is None else active,
-        reachable=all_links(n) if reachable is None else reachable,
-    )
+from hatdfed.testing import policy_context
 
 
 def test_random_links_are_uniform_over_links():
     policy, counts, repeats = POLICIES["random-links"](), np.zeros((4, 4)), 20_000
     rng = stream(0, "uniform")
     for _ in range(repeats):
-        counts += policy.propose(None, context(4, 5), rng).topology.links
+        counts += policy.propose(None, policy_context(4, budget=5), rng).topology.links
     p = 5 / 12
     assert (np.abs(counts / repeats - p)[all_links(4)] < 4 * np.sqrt(p * (1 - p) / repeats)).all()
 
 
 def test_the_ring_gives_a_third_each_and_two_servers_average():
-    draw = POLICIES["ring"]().propose(None, context(5), stream(0, "ring"))
+    draw = POLICIES["ring"]().propose(None, policy_context(5), stream(0, "ring"))
     assert draw.topology.num_links == 10
     assert is_strongly_connected(draw.topology)
     np.testing.assert_allclose(draw.mixing[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
-    pair = POLICIES["ring"]().propose(None, context(2), stream(0, "ring"))
+    pair = POLICIES["ring"]().propose(None, policy_context(2), stream(0, "ring"))
     np.testing.assert_allclose(pair.mixing, [[0.5, 0.5], [0.5, 0.5]])
 
 
 @pytest.mark.parametrize("n", range(2, 20))
 def test_ring_weights_are_symmetric_doubly_stochastic_and_contract(n):
-    weights = POLICIES["ring"]().propose(None, context(n), stream(0, "ring")).mixing
+    weights = POLICIES["ring"]().propose(None, policy_context(n), stream(0, "ring")).mixing
     np.testing.assert_allclose(weights, weights.T)
     np.testing.assert_allclose(weights.sum(axis=1), 1)
     if n > 2:
@@ -50,7 +39,7 @@ def test_ring_weights_are_symmetric_doubly_stochastic_and_contract(n):
 
 def test_train_then_average_on_the_ring_gives_the_known_vector():
     x, g = np.arange(5.0), np.arange(5.0)
-    weights = POLICIES["ring"]().propose(None, context(5), stream(0, "ring")).mixing
+    weights = POLICIES["ring"]().propose(None, policy_context(5), stream(0, "ring")).mixing
     np.testing.assert_allclose(weights @ (x - 0.1 * g), [1.5, 0.9, 1.8, 2.7, 2.1])
 
 
@@ -66,7 +55,7 @@ def test_the_bandit_without_learning_draws_like_random_links():
     bandit, rng, repeats = POLICIES["link-bandit"](learning_rate=0.0), stream(0, "law"), 20_000
     seen = {}
     for _ in range(repeats):
-        links = bandit.propose(bandit.init(3), context(3, 2), rng).topology.links
+        links = bandit.propose(bandit.init(3), policy_context(3, budget=2), rng).topology.links
         key = tuple(np.flatnonzero(links).tolist())
         seen[key] = seen.get(key, 0) + 1
     assert len(seen) == 15

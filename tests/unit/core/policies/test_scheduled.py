@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hatdfed.core.energy.ledger import Cause, EnergyRow
-from hatdfed.core.links import all_links
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.scheduled import Scheduled
+from hatdfed.core.round import RoundReport
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
@@ -19,8 +19,8 @@ N, K = 5, 20
 def spending(draw, context, share=1.0, attempts=1):
     """The ledger rows of a draw in which every link took so many attempts."""
     return tuple(
-        EnergyRow(context.t, Cause.LINK, int(j), int(i), 0.0, share * float(context.prices[i, j]))
-        for i, j in np.argwhere(draw.topology.links)
+        EnergyRow(context.t, Cause.LINK, j, i, 0.0, share * float(price))
+        for (i, j), price in zip(draw.topology.pairs.tolist(), context.prices[draw.drawn], strict=True)
         for _ in range(attempts)
     )
 
@@ -35,7 +35,7 @@ def play(policy, *, rounds=K, share=1.0, attempts=1, lost=()):
         feedback = feedback_for(draw, stream(3, "feedback", t))
         told = [server._replace(energy=tuple(row for row in rows if row.sender == i))
                 for i, server in enumerate(feedback.report.servers)]  # fmt: skip
-        report = feedback.report._replace(servers=tuple(None if i in lost else each for i, each in enumerate(told)))
+        report = RoundReport(tuple(None if i in lost else each for i, each in enumerate(told)))
         state = policy.update(state, draw, feedback._replace(report=report), context)
         draws.append(draw)
         spent += math.fsum(row.joules for row in rows)
@@ -116,7 +116,7 @@ def test_most_of_a_budget_is_spent():
 
 
 def test_what_the_budget_cannot_pay_is_dropped_from_the_start_of_the_finish():
-    whole = float(policy_context(N).prices[all_links(N)].sum())
+    whole = float(policy_context(N).prices.sum())
     draws, spent = play(Scheduled(ring(), finish_rounds=3, budget_joules=1.5 * whole))
     assert draws[-1].topology.num_links == 20
     assert draws[-2].topology.num_links < 20
@@ -124,7 +124,7 @@ def test_what_the_budget_cannot_pay_is_dropped_from_the_start_of_the_finish():
 
 
 def test_the_finish_takes_at_most_half_of_the_budget():
-    whole = float(policy_context(N).prices[all_links(N)].sum())
+    whole = float(policy_context(N).prices.sum())
     draws, _ = play(Scheduled(bandit(), finish_rounds=10, budget_joules=6.5 * whole))
     assert [draw.topology.num_links == 20 for draw in draws] == [False] * (K - 3) + [True] * 3
 
@@ -136,9 +136,7 @@ def test_the_budget_shrinks_before_the_draw_so_probabilities_stay_exact():
     draw = policy.propose(state, context, stream(0, "topology", 0))
     links = draw.topology.num_links
     assert draw.propensity.sum() == pytest.approx(links)
-    counts = sum(
-        policy.propose(state, context, stream(seed, "topology", 0)).topology.links.astype(int) for seed in range(4000)
-    )
+    counts = sum(policy.propose(state, context, stream(seed, "topology", 0)).drawn.astype(int) for seed in range(4000))
     np.testing.assert_allclose(counts / 4000, draw.propensity, atol=0.04)
 
 

@@ -29,16 +29,13 @@ def learn(state, losses):
     n = len(state.similarity)
     reports = []
     for i in range(n):
-        heard = losses.get(i, {})
-        row = np.full(n, np.nan)
-        row[i] = 0.7  # one's own model is judged as well
-        row[list(heard)] = list(heard.values())
-        delivered = np.isin(np.arange(n), list(heard))
-        reports.append(ServerReport(0.5, 30, np.full(n, np.nan), delivered, (), {"loss": row}))
+        heard = {i: 0.7, **losses.get(i, {})}  # one's own model is judged as well
+        loss = np.array(list(heard.values()))
+        reports.append(ServerReport(0.5, 30, np.array(list(heard)), np.full(len(heard), np.nan), (), {"loss": loss}))
     pairs = [(i, k) for i, heard in losses.items() for k in heard]
     policy, context = SimilarityLinks(), policy_context(n)
     draw = policy.propose(state, context, stream(0, "unused"))._replace(topology=Topology.from_pairs(n, pairs))
-    return policy.update(state, draw, Feedback(RoundReport(tuple(reports)), np.zeros((n, n))), context)
+    return policy.update(state, draw, Feedback(RoundReport(tuple(reports)), np.zeros(len(context.links))), context)
 
 
 def known(n, entries, sampled=()):
@@ -148,8 +145,7 @@ def test_tiny_losses_leave_no_nan_and_no_place_empty(loss):
         assert (draw.topology.links.sum(axis=1) == 3).all()
         feedback = feedback_for(draw, stream(0, "round", t))
         servers = tuple(
-            report._replace(scores={"loss": np.where(np.isnan(report.scores["loss"]), np.nan, loss)})
-            for report in feedback.report.servers
+            report._replace(scores={"loss": np.full(len(report.senders), loss)}) for report in feedback.report.servers
         )
         state = policy.update(state, draw, Feedback(RoundReport(servers), feedback.utility), context)
         assert np.isfinite(state.similarity).all()
