@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -24,7 +25,7 @@ from hatdfed_paper.todo import Todo, todo
 
 if TYPE_CHECKING:
     from hatdfed.setup.build.placement import Placement
-    from hatdfed.sweeps.batches import OnRounds
+    from hatdfed.sweeps.batches import OnRounds, PlayOptions
     from hatdfed_paper.play import OnRun, Outcome
 
 _Table = TypeVar("_Table")
@@ -84,13 +85,13 @@ def run_command(
     wanted, dataset, folder = _experiments(names), _of_scale(dataset, chosen), results_folder(results, chosen)
     with locked(folder), interruptible(f"What is done is in {folder}; the same command goes on."):
         what = todo(wanted, chosen, folder, dataset)
-        for name in what.datasets:
-            _fetch(name, data_dir)  # once, before the workers want it
+        how = PlayOptions(placement, data_dir, on_note=note)
+        _load_data(what, how)  # before the workers want it
         processes = jobs or default_processes(placement, sum(run.config.servers for run in what.missing.values()))
         _say_if_they_take_turns(placement, processes)
         with _watch() as (on_run, on_rounds):
             limit = TimeLimit(float("inf") if time_limit is None else time_limit)
-            how = PlayOptions(placement, data_dir, on_rounds, note, limit=limit)
+            how = replace(how, on_rounds=on_rounds, limit=limit)
             outcome = play_missing(what, processes=processes, how=how, on_run=on_run)
     _tell(what, outcome)
 
@@ -125,11 +126,10 @@ def _say_if_they_take_turns(placement: Placement, processes: int) -> None:
         note("Processes take turns on the GPU. NVIDIA's service lets them share it: nvidia-cuda-mps-control -d")
 
 
-def _fetch(name: str, data_dir: Path | None) -> None:
-    from hatdfed.data.datasets import load_dataset
-
+def _load_data(what: Todo, how: PlayOptions) -> None:
     with watch_download() as progress:
-        load_dataset(name, data_dir=data_dir, progress=progress)
+        for run in what.missing.values():
+            how.datasets.get(run.config.dataset, run.config.dataset_options, how.data_dir, progress)
 
 
 @app.command("tables")

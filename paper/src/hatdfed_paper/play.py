@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 import hatdfed
-from hatdfed.runs.play import Job
 from hatdfed.runs.records.folder import environment
 from hatdfed.setup.build.placement import device_of
-from hatdfed.sweeps.batches import PlayOptions, play_jobs
+from hatdfed.sweeps.batches import PlayOptions, play_runs
+from hatdfed.sweeps.catalogue import PlannedRun
+from hatdfed.sweeps.executors import LocalExecutor
 from hatdfed.sweeps.workers import multi_process_service
 from hatdfed_paper.packing import packed, with_settings
 from hatdfed_paper.plan import Settings
@@ -37,18 +38,17 @@ class Outcome:
 
 def play_missing(what: Todo, *, processes: int, how: PlayOptions, on_run: OnRun | None = None) -> Outcome:
     """Play it, and keep every run as soon as its batch is done; the folder must be ours (`results.locked`)."""
-    runs, earlier = list(what.missing.values()), read_sessions(what.folder)
+    runs, earlier = [PlannedRun(name, run.config) for name, run in what.missing.items()], read_sessions(what.folder)
     writer, start = _Writer(what.files), time.monotonic()
 
-    def done(index: int, record: Record) -> None:
-        run = runs[index]
-        writer.add(run.experiment, with_settings(record, run.settings))
+    def done(run: PlannedRun, record: Record) -> None:
+        wanted = what.missing[run.name]
+        writer.add(wanted.experiment, with_settings(record, wanted.settings))
         if on_run is not None:
-            on_run(run.settings, record["figures"], writer.count, len(runs))
+            on_run(wanted.settings, record["figures"], writer.count, len(runs))
 
     try:
-        jobs = {index: Job(run.config) for index, run in enumerate(runs)}
-        play_jobs(jobs, processes, replace(how, keep=packed, on_batch=writer.write), done)
+        play_runs(runs, LocalExecutor(processes).play, replace(how, keep=packed, on_batch=writer.write), done)
     finally:
         writer.write()
         seconds = time.monotonic() - start

@@ -35,11 +35,6 @@ class Todo:
     known: int
     stale: int  # of the missing, there with other defaults than today's
 
-    @property
-    def datasets(self) -> list[str]:
-        """That will be needed."""
-        return list(dict.fromkeys(run.settings["dataset"] for run in self.missing.values()))
-
 
 def todo(
     names: Sequence[str],

@@ -171,11 +171,11 @@ def play_runs(
     done: Callable[[PlannedRun, Any], None],
     failed: Callable[[PlannedRun, str], None] | None = None,
     *,
-    read: Callable[[Path], Any],
+    read: Callable[[Path], Any] = lambda folder: read_run(RunFolder(folder)),
 ) -> None:
     """Bring every run to its end: those that are finished are read from their folders, the rest is played.
 
-    `done` is told each run with what `how.keep` keeps of it or `read` makes of its folder.
+    `done` is told each run with what `how.keep` keeps of it or `read` makes of its folder, which is by default all.
     """
     states = [run.state for run in runs]  # all of them before the first is played: any folder may be refused
     for run, state in zip(runs, states, strict=True):

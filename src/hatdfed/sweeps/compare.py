@@ -12,13 +12,12 @@ from typing import Any
 
 from hatdfed.errors import ConfigError, RunFolderError, did_you_mean
 from hatdfed.runs.recorder import RunResult
-from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.statistics import Comparison, summarise_runs
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import merge_layers, resolve
 from hatdfed.sweeps.batches import OnRounds, PlayOptions, play_runs
-from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run, unfinished
+from hatdfed.sweeps.catalogue import PlannedRun, check_runs, unfinished
 from hatdfed.sweeps.executors import LocalExecutor
 from hatdfed.sweeps.workers import refuse_in_unguarded_script
 
@@ -92,7 +91,7 @@ def play_comparison(
             on_run(result, len(results), len(runs))
 
     with _claimed(folder):
-        play_runs(runs, LocalExecutor(processes).play, how, done, read=lambda path: read_run(RunFolder(path)))
+        play_runs(runs, LocalExecutor(processes).play, how, done)
     return [results[run.name] for run in runs]
 
 

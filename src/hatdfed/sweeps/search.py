@@ -107,10 +107,13 @@ class Search:
             _refuse_leak(point.runs[0].config, point.settings)
 
 
-def check_search(sweep: SweepFile, plan: SearchPlan) -> None:
+def check_search(sweep: SweepFile) -> None:
     """Refuse a search without Optuna, and settings under which validation accuracy would be that of the test set."""
+    if sweep.search is None:
+        return
     require_optuna()
-    choices = {key: plan.parameters[key].choices or () for key in _DECIDE_FEEDBACK if key in plan.parameters}
+    tried = sweep.search.parameters
+    choices = {key: tried[key].choices or () for key in _DECIDE_FEEDBACK if key in tried}
     for values in product(*choices.values()):
         settings = dict(zip(choices, values, strict=True))
         (config,) = configs(sweep, settings, seeds=sweep.worlds[:1])

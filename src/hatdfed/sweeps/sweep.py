@@ -28,11 +28,10 @@ from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.config import Config
 from hatdfed.sweeps.batches import OnDone, OnFailed, OnRounds, PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run
 from hatdfed.sweeps.executors import Executor, make_executor
-from hatdfed.sweeps.file import SearchPlan, SweepFile, read_sweep
+from hatdfed.sweeps.file import SweepFile, read_sweep
 from hatdfed.sweeps.points import Point, all_runs, configs, distinct, points
 from hatdfed.sweeps.search import Search, check_search, corners
 from hatdfed.sweeps.table import DEFAULT_OBJECTIVES, Figures, Row, figures_of, run_figures, table, write_sweep_files
@@ -113,15 +112,13 @@ class SweepPlan:
         self, datasets: LoadedDatasets, data_dir: Path | str | None = None, progress: Progress | None = None
     ) -> None:
         """Find out before the first run whether all can work; load data once, before the workers want it."""
-        search = self.file.search
-        tried = (point.runs[0].config for point in self.points) if search is None else self._extremes(search)
+        check_search(self.file)
+        if self.file.search is None:
+            tried = [point.runs[0].config for point in self.points]
+        else:
+            first = self.file.worlds[:1]
+            tried = [configs(self.file, settings, first)[0] for settings in corners(self.file.search)]
         check_runs(tried, datasets, data_dir, progress)
-
-    def _extremes(self, search: SearchPlan) -> Iterator[Config]:
-        """Settings at the ends of what is searched."""
-        check_search(self.file, search)
-        for settings in corners(search):
-            yield from configs(self.file, settings, seeds=self.file.worlds[:1])
 
 
 def plan_sweep(source: Path | str | Mapping[str, Any] | SweepFile, out: Path | None = None) -> SweepPlan:
