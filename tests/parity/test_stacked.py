@@ -201,11 +201,13 @@ def test_a_model_that_is_not_finite_is_refused_counted_and_its_mass_stays_at_hom
         fleet.restore(snapshot)
     reports = [[record.report for record in played(*pair, rounds=2)] for pair in fleets]
     for one, other in zip(*reports, strict=True):
-        for i, (mine, theirs) in enumerate(zip(one.servers, other.servers, strict=True)):
+        for mine, theirs in zip(one.servers, other.servers, strict=True):
             np.testing.assert_array_equal(mine.senders, theirs.senders)
-            assert i == 2 or 2 not in mine.senders
+    first = reports[0][0].servers  # in the next round it has a model again, made of what arrived
+    assert all(i == 2 or 2 not in report.senders for i, report in enumerate(first))
     assert fleets[0][1].refused == fleets[1][1].refused
     assert fleets[1][1].refused["not-finite"] > 0
+    assert fleets[1][1].refused["own-not-finite"] == 1
     masses = [[fleet.snapshot()[f"{i}.scalars"][1] for i in range(6)] for _, fleet in fleets]
     np.testing.assert_allclose(masses[0], masses[1], rtol=1e-12)
     assert sum(masses[1]) == pytest.approx(6)

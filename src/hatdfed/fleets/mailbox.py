@@ -91,13 +91,14 @@ class MailboxFleet:
         before = self._before[1] if self._before and self._before[0] == plan.t else self._servers
         everyone = range(self.num_servers)
         works = [source.work(plan.t) for source in self._sources]
-        trained = [self._program.train(before[i], works[i], plan.t) for i in everyone]
+        trained = [self._train(before[i], works[i], plan.t) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
         exchange = self._exchange(plan, offers)
         mailboxes = exchange.mailboxes
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
         inboxes = [make_inbox(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
+        self.refused.update(verdict.trouble for _, verdict in merged if verdict.trouble)
         self._before = (plan.t, before)
         self._servers = [server for server, _ in merged]
         return RoundReport(
@@ -132,6 +133,12 @@ class MailboxFleet:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def _train(self, server: ServerState, work: Work, t: int) -> ServerState:
+        trained, trouble = self._program.keep_finite(server, self._program.train(server, work, t))
+        if trouble:
+            self.refused[trouble] += 1
+        return trained
 
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))

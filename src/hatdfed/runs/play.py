@@ -14,6 +14,7 @@ from hatdfed.core import loop
 from hatdfed.core.coordinator import CoordinatorState
 from hatdfed.core.fleet import Fleet
 from hatdfed.core.loop import RunInPlay
+from hatdfed.core.refusals import describe_received
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Dataset, Progress
 from hatdfed.errors import RunFolderError
@@ -174,8 +175,7 @@ def _open(
 
 def _notes(config: Config, fleet: Fleet) -> list[str]:
     """How the settings were read, and what was refused."""
-    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(fleet.refused.items()))
-    return collect_notes(config) + ([f"Models were refused by their receivers: {counts}."] if counts else [])
+    return [*collect_notes(config), *describe_received(fleet.refused)]
 
 
 def _claimed(job: Job) -> AbstractContextManager[None]:

@@ -158,7 +158,7 @@ class Recorder:
         summary = summarise(self._config, accuracy.overall, accuracy.personal, rounds)
         summary["accuracy_from"] = accuracy.measured_on
         summary["computed_by"] = dict(self._fleet.computed_by)
-        summary["notes"] = [*self._notes(), *outcome_notes(self._config, rounds)]
+        summary["notes"] = [*self._notes(), *outcome_notes(self._config, rounds, self._fleet.refused)]
         if self._folder is not None:
             summary["run_folder"] = str(self._folder.path)
             config = self._config.model_dump(mode="json")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.refusals import describe_own
 from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import is_always_silent
@@ -61,12 +62,13 @@ def summarise(
     }
 
 
-def outcome_notes(config: Config, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a user should know about how the run went."""
-    if any(row["links"] for row in rounds) or is_always_silent(config):  # the settings say so already
-        return []
-    where = f"any of the {len(rounds)} rounds" if len(rounds) > 1 else "the only round"
-    return [f"No link was drawn in {where}: every server learned alone."]
+def outcome_notes(config: Config, rounds: Sequence[Mapping[str, Any]], refused: Mapping[str, int]) -> list[str]:
+    """What a user should know about how the run went; `refused` counts models that could not be used, by why."""
+    found = describe_own(refused)
+    if not any(row["links"] for row in rounds) and not is_always_silent(config):  # else the settings say so
+        where = f"any of the {len(rounds)} rounds" if len(rounds) > 1 else "the only round"
+        found.append(f"No link was drawn in {where}: every server learned alone.")
+    return found
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:

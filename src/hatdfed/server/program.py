@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
-from hatdfed.server.aggregation import Aggregator, Inbox, Probe
+from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
+from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, Memory, Payload
+from hatdfed.server.guard import fallback_weights, has_nothing, is_finite
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
 from hatdfed.server.optimisers import OptimiserState
@@ -48,6 +50,7 @@ class Verdict(NamedTuple):
     accuracy: float  # of the merged model on validation data
     importance: Tensor  # [D]
     scores: Mapping[str, Tensor]  # [D] each
+    trouble: str = ""  # the word for a merge that was not finite, or nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,17 @@ class EdgeProgram:
         )
         return server._replace(params=params, optimiser=optimiser)
 
+    def keep_finite(self, before: ServerState, trained: ServerState) -> tuple[ServerState, str]:
+        """The trained server, or the one before with a new optimiser if the model is not finite; and a word for that.
+
+        Without a finite model before the training either, it is up to the merge.
+        """
+        if bool(is_finite(trained.params)):
+            return trained, ""
+        optimiser = self.learner.optimiser.init(self.learner.num_trainable)
+        word = OWN_NOT_FINITE if bool(is_finite(before.params)) else ""
+        return trained._replace(params=before.params, optimiser=optimiser), word
+
     def step_scale(self, mass: float, t: int) -> float:
         """How long steps are in round t."""
         # Push-sum moves the biased x = mass·z by the step found at z, so z itself moves by step / mass.
@@ -107,14 +121,22 @@ class EdgeProgram:
         """Judge the models on the probe, merge them, measure the result (Algorithm 3, lines 6–9)."""
         needs_probe = self.aggregator.needs_probe or "loss" in self.scores
         probe = self._judge(inbox, work.probe) if needs_probe else None
-        merged = self.aggregator(probe, inbox)
+        merged, trouble = self._keep_finite_merge(self.aggregator(probe, inbox), inbox)
         scores = {} if probe is None else {"loss": probe.mean}
         if "similarity" in self.scores:
             scores["similarity"] = self.learner.similarity(inbox.models)
         accuracy = self.learner.accuracy(merged.model, work.validation)
         return server._replace(params=merged.model, mass=float(merged.mass)), Verdict(
-            accuracy, merged.importance, scores
+            accuracy, merged.importance, scores, trouble
         )
+
+    def _keep_finite_merge(self, merged: Merged, inbox: Inbox) -> tuple[Merged, str]:
+        if bool(is_finite(merged.model)):
+            return merged, ""
+        own_is_finite = is_finite(inbox.models[0])
+        safe = weighted(fallback_weights(inbox.present, own_is_finite), inbox)
+        word = NOTHING_FINITE if bool(has_nothing(inbox.present, own_is_finite)) else OWN_NOT_FINITE
+        return safe._replace(mass=merged.mass), word
 
     def _judge(self, inbox: Inbox, probe: Batch) -> Probe:
         """Losses of every present model on the server's own sample, Eq. (19)."""

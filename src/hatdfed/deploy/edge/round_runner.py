@@ -61,9 +61,9 @@ class RoundRunner:
         self.doing = f"training for round {t}"
         work: Work = await self.off_loop(self._source.work, t)
         try:
-            # The moments are overwritten: for two sets of them a small machine has no room.
-            train = partial(program.train, self.server, work, t, spend=True)
-            server = exchange.make_room(await self.off_loop(train))
+            server, trouble = await self.off_loop(self._train, work, t)
+            self._count(trouble, t)
+            server = exchange.make_room(server)
             self._worker.submit(tidy_freed_memory)
             failpoint("trained")
             server, offer = await self.off_loop(program.offer, server, work, len(order.receivers))
@@ -76,6 +76,7 @@ class RoundRunner:
             inbox = await self.off_loop(exchange.inbox, server, offer)
             del offer
             server, verdict = await self.off_loop(program.merge, server, inbox, work)
+            self._count(verdict.trouble, t)
             sketched = await self.off_loop(sketch, server.params[None])
             outcome = self._outcome(t, work, verdict)
             outcome.sketch.extend(sketched[0].tolist())
@@ -88,6 +89,17 @@ class RoundRunner:
         self._worker.submit(tidy_freed_memory)
         self.doing = "waiting for a round"
         return outcome
+
+    def _train(self, work: Work, t: int) -> tuple[ServerState, str]:
+        # The moments are overwritten: for two sets of them a small machine has no room.
+        trained = self._program.train(self.server, work, t, spend=True)
+        return self._program.keep_finite(self.server, trained)
+
+    def _count(self, trouble: str, t: int) -> None:
+        """A model of one's own that was not finite is reported like those that were refused."""
+        if trouble:
+            self._exchange.refused[trouble] += 1
+            _log.warning("the own model of round %d cannot be used: %s", t, trouble)
 
     async def _recover(self) -> None:
         """As before the round: the moments that it has overwritten are on the disk, or begin anew."""

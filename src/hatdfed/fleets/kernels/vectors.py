@@ -53,3 +53,11 @@ def vectors_for(tensor: Tensor) -> Vectors:
     if tensor.device.type == "cpu" and tensor.dtype == torch.float32 and (native := native_vectors()) is not None:
         return native
     return TorchVectors()
+
+
+def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:  # [S, P], [S, P], [S]
+    """Put back the earlier rows where they are not kept; on a GPU without waiting for it."""
+    if triton_vectors.on_gpu(rows):
+        triton_vectors.restore_rows(rows, earlier, is_kept)
+    elif not bool(is_kept.all()):
+        rows[~is_kept] = earlier[~is_kept]

@@ -112,9 +112,8 @@ class ShardedFleet:
         return self._last[1]
 
     def _report(self, plan: RoundPlan, reports: Sequence[ShardReport]) -> RoundReport:
-        refused = sum(report.refused for report in reports)
-        if refused:
-            self.refused["not-finite"] += refused
+        for report in reports:
+            self.refused.update(report.refused)
         self.posted_bytes = sum(report.posted_bytes for report in reports)
         works = [
             _Done(int(samples), int(devices))

@@ -6,6 +6,7 @@ theirs. Nothing here knows how letters travel.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,15 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
+from hatdfed.core.refusals import NOT_FINITE
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.orders import Indices, ShardOrder
-from hatdfed.fleets.stacked.fleet import StackedFleet, is_finite
+from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.inboxes import InboxTable, inboxes_of
 from hatdfed.fleets.stacked.merging import StackedInbox, holdings, is_verbatim
 from hatdfed.fleets.stacked.reports import Measured, reported_scores
 from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
 from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits
 from hatdfed.server.consensus import sketch
+from hatdfed.server.guard import is_finite
 from hatdfed.server.work import WorkPlan
 
 
@@ -48,7 +51,7 @@ class ShardReport(NamedTuple):
     measured: Measured
     num_samples: Indices  # [n]
     devices_online: Indices  # [n]
-    refused: int  # models that were not finite
+    refused: Mapping[str, int]  # models that could not be used, by why
     posted_bytes: int  # of letters to other shards
     sketches: NDArray[np.float32]  # [n, SKETCH_SIZE] of the merged models
 
@@ -147,10 +150,18 @@ class Shard:
             ),
             num_samples=np.array([here.works[row].num_samples for row in range(rows.count)]),
             devices_online=np.array([here.works[row].devices_online for row in range(rows.count)]),
-            refused=int(np.count_nonzero(slots.drawn[own] & ~present)),
+            refused=self._refused(int(np.count_nonzero(slots.drawn[own] & ~present)), merged.setbacks),
             posted_bytes=here.posted_bytes,
             sketches=sketch(rows.params).cpu().numpy(),
         )
+
+    def _refused(self, not_finite: int, setbacks: Tensor) -> dict[str, int]:
+        """What was counted in this round; `not_finite` models were refused by their receivers."""
+        rows = self._stack.rows
+        rows.settle(0, setbacks.cpu().numpy())
+        counted = rows.refused[0] + Counter({NOT_FINITE: not_finite})
+        rows.refused[0] = Counter()
+        return dict(counted)
 
     def _restored(self, letters: Sequence[Letter], guests: Indices) -> Tensor:  # -> [g, P]
         """The models of the guests, each in its place."""

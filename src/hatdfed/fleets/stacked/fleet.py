@@ -20,15 +20,16 @@ from torch import Tensor
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import RunFolderError
-from hatdfed.fleets.kernels.vectors import vectors_for
+from hatdfed.fleets.kernels.vectors import restore_rows, vectors_for
 from hatdfed.fleets.stacked.inboxes import InboxTable, ProbeTable, make_inboxes, probe_table
 from hatdfed.fleets.stacked.learner import Images
-from hatdfed.fleets.stacked.merging import Merge, StackedInbox, decide, holdings, is_verbatim, sent_models
+from hatdfed.fleets.stacked.merging import Merge, StackedInbox, decide, holdings, is_verbatim, keep_finite, sent_models
 from hatdfed.fleets.stacked.network import Folded
 from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.consensus import consensus_distance
+from hatdfed.server.guard import is_finite
 from hatdfed.server.work import WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
@@ -73,7 +74,8 @@ class StackedFleet:
         self.train(times, works)
         slots = make_inboxes(rows.count, [(rows.first[run], plan.draw.topology.pairs) for run, plan in plans.items()])
         sent, compression = self._send(plans, slots)
-        held = self._hold(plans, works, slots, is_finite(sent))
+        finite = rows.finite if sent is rows.params else is_finite(sent)
+        held = self._hold(plans, works, slots, finite)
         merged = self.merge(times, works, slots, held, sent)
         correct, distance = self.measure(times), self.consensus_distance(times)
         return PendingRound(
@@ -86,6 +88,7 @@ class StackedFleet:
             weights=merged.weights,
             mass=merged.mass,
             scores=merged.scores,
+            setbacks=merged.setbacks,
             correct=correct,
             consensus_distance=distance,
         )
@@ -116,11 +119,22 @@ class StackedFleet:
             program, servers = self.rows.members[run].program, self.rows.of_run(run)
             scale[servers] = [program.step_scale(mass, t) for mass in self.rows.mass[servers]]
         for part in self.rows.parts(times, self.rows.how.rows_at_once):
+            self.rows.merged[part] = self.rows.params[part]  # nobody needs that place before the merge
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():
                 self.rows.learner.fit(
                     self.rows.models(part), self.rows.pool, todo, scale[part], self.rows.offsets[part]
                 )
+
+        self._keep_finite(times)
+
+    def _keep_finite(self, runs: Runs) -> None:
+        """Servers whose trained model is not finite go back to the one before; nothing waits for the device."""
+        rows = self.rows
+        trained = is_finite(rows.params)
+        rows.diverged, rows.finite = ~trained, rows.finite | trained
+        for part in rows.parts(runs, rows.count):
+            restore_rows(rows.params[part], rows.merged[part], trained[part])
 
     def _send(self, plans: Plans, slots: InboxTable) -> tuple[Tensor, NDArray[np.float64]]:
         """What receivers see of every model, and how much of a float32 model that takes on the wire."""
@@ -158,12 +172,12 @@ class StackedFleet:
     def merge(self, runs: Runs, works: Works, slots: InboxTable, held: StackedInbox, sent: Tensor) -> Merge:
         """Judge what lies in the inboxes, weigh it, and make the merged models those of the servers."""
         probe = self._judge(runs, works, slots, sent)
-        weights, mass = self._merge(runs, held, probe, sent)
+        weights, mass, setbacks = self._merge(runs, held, probe, sent)
         scores = {} if probe is None else {"loss": torch.vmap(lambda one: one.mean)(probe)}
         if any("similarity" in self.rows.members[run].program.scores for run in runs):
             scores["similarity"] = self._similarity(runs, slots, sent)
         self.rows.turn_over(runs)
-        return Merge(weights, mass, scores)
+        return Merge(weights, mass, scores, setbacks)
 
     def _judge(self, runs: Runs, works: Works, slots: InboxTable, sent: Tensor) -> Probe | None:
         """Losses of every model on the probe of everyone who holds it, Eq. (19), where a method wants to know."""
@@ -206,15 +220,23 @@ class StackedFleet:
         logits = self.rows.learner.logits(folded, images)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(-1, probes.shape[2])
 
-    def _merge(self, runs: Runs, held: StackedInbox, probe: Probe | None, sent: Tensor) -> tuple[Tensor, Tensor]:
-        """Weigh and merge, Eqs. (20) and (21); returns weights [S, D] and masses [S]."""
+    def _merge(
+        self, runs: Runs, held: StackedInbox, probe: Probe | None, sent: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Weigh and merge, Eqs. (20) and (21); returns weights [S, D], masses [S] and setbacks [4, S]."""
         rows = self.rows
         weights = torch.zeros(held.sender.shape, device=sent.device)
         mass = torch.ones(rows.count, dtype=torch.float64, device=sent.device)
+        recovered = rows.diverged & rows.finite
+        failed, nothing = torch.zeros(2, rows.count, dtype=torch.bool, device=sent.device)
         for aggregator, alike in self._by_aggregator(runs):
             servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in alike]))
             judged = Probe(probe.losses[servers], probe.valid[servers]) if probe and aggregator.needs_probe else None
-            decision = decide(aggregator, judged, held.rows(servers), rows.params, sent, servers)
+            inboxes = held.rows(servers)
+            decision = decide(aggregator, judged, inboxes, rows.params, sent, servers)
+            guarded = keep_finite(decision, inboxes, rows.finite[servers], rows.params, sent, servers)
+            decision, failed[servers], nothing[servers] = guarded
+            rows.finite[servers] = ~nothing[servers]
             weights[servers], mass[servers] = decision.weights, decision.mass
             if decision.models is not None:
                 rows.merged[servers] = decision.models
@@ -222,7 +244,7 @@ class StackedFleet:
             for part in map(rows.of_run, alike):
                 mine = (weights[part], rows.params[part], sent, held.sender[part])
                 vectors_for(sent).weighted_rows(*mine, out=rows.merged[part])
-        return weights, mass
+        return weights, mass, torch.stack([rows.diverged, recovered, failed, nothing])
 
     def _similarity(self, runs: Runs, slots: InboxTable, sent: Tensor) -> Tensor:  # -> [S, D]
         """Of each model in an inbox to the server's own, for the runs that want to know."""
@@ -362,6 +384,7 @@ class RunView:
             shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
             rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
             rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
+        rows.finite[self._rows] = is_finite(models.params)
 
     def close(self) -> None:
         """Nothing to give back: the rows belong to all runs of the fleet."""
@@ -369,14 +392,6 @@ class RunView:
     @property
     def _rows(self) -> slice:
         return self.fleet.rows.of_run(self.run)
-
-
-def is_finite(models: Tensor) -> Tensor:  # [S, P] -> [S]
-    """Which models a receiver accepts."""
-    if models.device.type == "cpu" and bool(torch.isfinite(models.sum(dim=1)).all()):
-        return torch.ones(len(models), dtype=torch.bool)  # a quick look that is nearly always enough
-    low, high = torch.aminmax(models, dim=1)
-    return torch.isfinite(low) & torch.isfinite(high)
 
 
 def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

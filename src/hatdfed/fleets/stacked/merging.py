@@ -12,8 +12,9 @@ from torch import Tensor
 
 from hatdfed.errors import WireError
 from hatdfed.fleets.stacked.inboxes import InboxTable
-from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe
+from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, ManyAtOnce, Memory, Payload, Plain, payload_bits
+from hatdfed.server.guard import fallback_weights, has_failed, has_nothing, is_finite
 
 _CODED_AT_ONCE = 16  # models; meanwhile a codec takes several times their memory
 
@@ -103,6 +104,7 @@ class Merge(NamedTuple):
     weights: Tensor  # [S, D]
     mass: Tensor  # [S]
     scores: dict[str, Tensor]  # [S, D] each
+    setbacks: Tensor  # [4, S] see `Rows.settle`
 
 
 class Decision(NamedTuple):
@@ -129,6 +131,24 @@ def decide(
         results.append(aggregator(alone, here.inbox(models)))
     weights, masses = (torch.stack([getattr(r, name) for r in results]) for name in ("importance", "mass"))
     return Decision(weights, masses, torch.stack([result.model for result in results]))
+
+
+def keep_finite(
+    decision: Decision, held: StackedInbox, own_is_finite: Tensor, own: Tensor, sent: Tensor, servers: Tensor
+) -> tuple[Decision, Tensor, Tensor]:  # inboxes [n, D] and own models [n] of `servers` [n], models [S, P]
+    """The decision, with the guard's weights where its model would not be finite.
+
+    Also tells where that was so, and where the server has no finite model at all, [n] each.
+    """
+    failed = has_failed(decision.weights, own_is_finite) if decision.models is None else ~is_finite(decision.models)
+    safe = fallback_weights(held.present, own_is_finite).to(decision.weights.dtype)
+    weights = torch.where(failed[:, None], safe, decision.weights)
+    if decision.models is not None:
+        for row in np.flatnonzero(failed.cpu().numpy()):
+            here = StackedInbox(*(table[row] for table in held))
+            models = torch.cat([own[servers[row]][None], sent[here.sender[1:]]])
+            decision.models[row] = weighted(weights[row], here.inbox(models)).model
+    return decision._replace(weights=weights), failed, failed & has_nothing(held.present, own_is_finite)
 
 
 def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) -> Merged:

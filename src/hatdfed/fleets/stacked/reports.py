@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.energy.spending import Worked, energy_spent
+from hatdfed.core.refusals import NOT_FINITE
 from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
 from hatdfed.fleets.stacked.inboxes import InboxTable
 from hatdfed.fleets.stacked.rows import Rows
@@ -32,12 +33,14 @@ class PendingRound:
     weights: Tensor  # [S, D]
     mass: Tensor  # [S]
     scores: Mapping[str, Tensor]  # [S, D] each
+    setbacks: Tensor  # [4, S]
     correct: Tensor  # [S]
     consensus_distance: Tensor  # [runs]
 
     def reports(self) -> dict[int, RoundReport]:
         """Wait for the round and tell what came of it."""
         correct, weights, present = (t.cpu().numpy() for t in (self.correct, self.weights, self.present))
+        setbacks = self.setbacks.cpu().numpy()
         scores = {name: table.double().cpu().numpy() for name, table in self.scores.items()}
         mass, distance = self.mass.cpu().numpy(), self.consensus_distance.cpu().numpy()
         reports = {}
@@ -59,7 +62,8 @@ class PendingRound:
             reports[run] = replace(report, consensus_distance=float(distance[run]))
             not_finite = int(np.count_nonzero(self.slots.drawn[servers] & ~present[servers]))
             if not_finite:
-                self.rows.refused[run]["not-finite"] += not_finite
+                self.rows.refused[run][NOT_FINITE] += not_finite
+            self.rows.settle(run, setbacks[:, servers])
         return reports
 
 

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
 from hatdfed.fleets.kernels.stages import StageKernels
 from hatdfed.fleets.stacked.learner import Images, Models, StackedLearner
 from hatdfed.server.codecs.base import Memory
+from hatdfed.server.guard import is_finite
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch, HeldOut, PooledSource
 
@@ -82,6 +84,8 @@ class Rows:
             m.program.codec.init(learner.num_params).to(execution.device) for m in members for _ in m.sources
         ]
         self.refused: list[Counter[str]] = [Counter() for _ in members]
+        self.finite = is_finite(self.params)  # [S] whether each server has a finite model
+        self.diverged = ~self.finite  # [S] whether the last training led to a model that is not
         self._spare = self._blank(learner.num_params)  # where merges go; it and `params` change places every round
 
     @property
@@ -107,6 +111,20 @@ class Rows:
         """Rows as they are now; views, not copies."""
         moments = (self.first_moment[servers], self.second_moment[servers])
         return Models(self.params[servers], *moments, self.steps[servers])
+
+    def settle(self, run: int, setbacks: NDArray[np.bool_]) -> None:
+        """Count the models of this run's servers that were not finite, and start optimisers anew where training did it.
+
+        [4, N]: whose training diverged, who of them had a finite model to go back to, whose merge failed, and who of
+        those has no finite model at all.
+        """
+        diverged, recovered, failed, nothing = setbacks
+        if not (diverged.any() or failed.any()):
+            return
+        for row in self.first[run] + np.flatnonzero(diverged):
+            self.first_moment[row], self.second_moment[row], self.steps[row] = 0.0, 0.0, 0
+        own = int(np.count_nonzero(recovered) + np.count_nonzero(failed & ~nothing))
+        self.refused[run] += Counter({OWN_NOT_FINITE: own, NOTHING_FINITE: int(np.count_nonzero(nothing))})
 
     def turn_over(self, runs: Iterable[int]) -> None:
         """What was merged becomes the models of these runs; the others keep theirs."""

@@ -39,6 +39,14 @@ class TritonVectors:
         )  # fmt: skip
 
 
+def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:
+    """See `vectors.restore_rows`; a row that is kept is not even read."""
+    servers, size = rows.shape
+    _restore[(-(-size // BLOCK), servers)](
+        is_kept.float(), rows, earlier, size, rows.stride(0), earlier.stride(0), BLOCK=BLOCK
+    )
+
+
 def on_gpu(tensor: Tensor) -> bool:
     """Whether these kernels can work on it."""
     return tensor.is_cuda and triton_available() and tensor.dtype == torch.float32
@@ -83,3 +91,12 @@ def _merge(
             tl.load(sent + row * sent_apart + place, mask=place < tl.where(weight != 0, size, 0), other=0.0) * weight
         )
     tl.store(out + server * out_apart + place, total, mask=inside)
+
+
+@jit
+def _restore(is_kept, rows, earlier, size, rows_apart, earlier_apart, BLOCK: tl.constexpr):
+    server = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    moves = place < tl.where(tl.load(is_kept + server) > 0, 0, size)
+    value = tl.load(earlier + server * earlier_apart + place, mask=moves, other=0.0)
+    tl.store(rows + server * rows_apart + place, value, mask=moves)

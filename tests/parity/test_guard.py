@@ -1,0 +1,105 @@
+"""A server whose own model is not finite goes back to a finite one, by the same rule in every fleet."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tests.parity.same_rounds import assert_same_rounds
+from tests.parity.test_sharded import sharded
+from tests.parity.test_stacked import mailboxes, played, settings, stacked_alone
+from tests.small_runs import SMALL
+
+from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
+from hatdfed.runs.play import run
+from hatdfed.server.aggregation import Merged, Rule, Uniform
+
+FLEETS = {"mailbox": mailboxes, "stacked": stacked_alone, "sharded": lambda config: sharded(config, (0, 3, 6))}
+every_fleet = pytest.mark.parametrize("fleet", FLEETS)
+
+
+def broken(pair, server, what):
+    """The fleet after something went wrong in one server."""
+    _, fleet = pair
+    snapshot = {name: array.copy() for name, array in fleet.snapshot().items()}
+    snapshot[f"{server}.{what}"][3] = np.nan
+    fleet.restore(snapshot)
+    return pair
+
+
+def finite(fleet):
+    return all(np.isfinite(array).all() for array in fleet.snapshot().values())
+
+
+@every_fleet
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp", "d-psgd", "local", "hat-dfed-plus"])
+def test_a_server_whose_training_diverged_goes_back_and_starts_its_optimiser_anew(method, fleet):
+    config = settings(method, rounds=3, device_online_probability=0.9)
+    pair = broken(FLEETS[fleet](config), 2, "first")
+    before = pair[1].snapshot()["2.params"].copy()
+    records = played(*pair, rounds=1)
+    assert pair[1].refused == {OWN_NOT_FINITE: 1}
+    assert finite(pair[1])
+    assert pair[1].snapshot()["2.scalars"][0] == 0, "the optimiser has made no step"
+    if method == "local":
+        np.testing.assert_array_equal(pair[1].snapshot()["2.params"], before)
+    assert records[0].report.delivered.sum() == records[0].draw.topology.num_links, "what it sends is finite"
+
+
+@every_fleet
+def test_a_server_that_begins_without_a_finite_model_takes_what_arrived(fleet):
+    pair = broken(FLEETS[fleet](settings("full", rounds=2, device_online_probability=0.9)), 2, "params")
+    (record,) = played(*pair, rounds=1)
+    assert not record.report.delivered[:, 2].any()
+    assert pair[1].refused == {"not-finite": 5, OWN_NOT_FINITE: 1}
+    np.testing.assert_allclose(record.report.importance[2], [0.2, 0.2, 0, 0.2, 0.2, 0.2])
+    assert finite(pair[1])
+
+
+@every_fleet
+def test_a_server_with_nothing_finite_at_all_is_told(fleet):
+    pair = broken(FLEETS[fleet](settings("local", rounds=2, device_online_probability=0.9)), 2, "params")
+    played(*pair, rounds=2)
+    assert pair[1].refused == {NOTHING_FINITE: 2}
+
+
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp", "d-psgd", "dac", "full"])
+@pytest.mark.parametrize("what", ["first", "params"])
+def test_fleets_agree_about_it(method, what):
+    config = settings(method, rounds=3, device_online_probability=0.4)
+    pairs = [broken(make(config), 2, what) for make in (stacked_alone, mailboxes)]
+    assert_same_rounds(*(played(*pair, rounds=3) for pair in pairs))
+    assert pairs[0][1].refused == pairs[1][1].refused
+    assert pairs[0][1].refused[OWN_NOT_FINITE] == 1
+    torch.testing.assert_close(pairs[0][1].models, pairs[1][1].models, rtol=0, atol=1e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Division(Rule):
+    """A rule of somebody's own that divides by zero in some inboxes."""
+
+    def __call__(self, probe, inbox):
+        merged = Uniform()(probe, inbox)
+        return Merged(merged.model / (len(inbox.models) != 3), merged.importance, merged.mass)
+
+
+def test_a_merge_that_is_not_finite_leaves_the_servers_own_model():
+    config = settings("rnd", rounds=2, link_share=0.4, device_online_probability=0.9)
+    pairs = [make(config, aggregator=Division()) for make in (stacked_alone, mailboxes)]
+    ours, theirs = (played(*pair, rounds=2) for pair in pairs)
+    assert pairs[1][1].refused[OWN_NOT_FINITE] > 0
+    assert all(finite(fleet) for _, fleet in pairs)
+    for record in theirs:
+        for server, report in enumerate(record.report.servers):
+            if report.delivered.sum() == 2:
+                assert report.importance[server] == 1
+    assert len(ours) == len(theirs)
+
+
+@pytest.mark.parametrize("fleet", ["mailbox", "stacked"])
+def test_a_run_says_so(fleet):
+    """Steps so long that numbers overflow."""
+    diverging = {**SMALL, "method": "rnd", "learner": {"optimiser": "sgd", "learning_rate": 1e38}}
+    result = run(diverging, fleet=fleet)
+    assert [note for note in result.summary["notes"] if "own model was not finite" in note]
+    assert not [note for note in result.summary["notes"] if "refused" in note]
