@@ -29,7 +29,7 @@ from hatdfed.deploy.edge.peers import Peers, PeerService
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import create_identity_store
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_PeerServicer_to_server
 from hatdfed.deploy.transport.endpoints import Endpoints
@@ -66,11 +66,11 @@ def receive(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
 
 async def receive_both(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
     """Serve models, and bare copies beside them."""
-    ends = Endpoints(folder, edge(RECEIVER))
+    endpoints = Endpoints(folder, edge_id(RECEIVER))
     _, server, exchange = make_exchange(1)
-    grpc_server = ends.server()
-    add_PeerServicer_to_server(PeerService(ends, exchange, IDLE_SECONDS, list), grpc_server)
-    port = ends.listen(grpc_server, "127.0.0.1:0")
+    grpc_server = endpoints.make_server()
+    add_PeerServicer_to_server(PeerService(endpoints, exchange, IDLE_SECONDS, list), grpc_server)
+    port = endpoints.listen(grpc_server, "127.0.0.1:0")
     await grpc_server.start()
     listener = socket.create_server(("127.0.0.1", 0))
     bare = asyncio.create_task(asyncio.to_thread(receive_bare, listener, tls(folder, ssl.PROTOCOL_TLS_SERVER)))
@@ -85,7 +85,7 @@ async def receive_both(folder: IdentityFolder, pipe: Connection, rounds: int) ->
 
 
 def tls(folder: IdentityFolder, side: int) -> ssl.SSLContext:
-    """Certificates at both ends, as everywhere."""
+    """Certificates at both endpoints, as everywhere."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -121,7 +121,7 @@ async def send_both(
 ) -> tuple[list[float], list[float], int]:
     """Seconds of models and of bare copies, in turns."""
     program, server, exchange = make_exchange(0)
-    peers = Peers(Endpoints(folder, edge(SENDER)), exchange, IDLE_SECONDS)
+    peers = Peers(Endpoints(folder, edge_id(SENDER)), exchange, IDLE_SECONDS)
     data = server.params.numpy().tobytes()
     ours, bare = [], []
     with tls(folder, ssl.PROTOCOL_TLS_CLIENT).wrap_socket(socket.create_connection(("127.0.0.1", ports[1]))) as line:
@@ -150,8 +150,8 @@ def main() -> None:
     torch.set_num_threads(1)
     rounds = arguments.repeats + WARM_UP
     with tempfile.TemporaryDirectory() as folder:
-        office = create_identity_store(Path(folder) / "ca")
-        known = {name: identity(office, Path(folder) / name) for name in (SENDER, RECEIVER)}
+        identity_store = create_identity_store(Path(folder) / "ca")
+        known = {name: identity(identity_store, Path(folder) / name) for name in (SENDER, RECEIVER)}
         spawn = multiprocessing.get_context("spawn")  # gRPC must not be forked
         here, there = spawn.Pipe()
         process = spawn.Process(target=receive, args=(known[RECEIVER], there, rounds))

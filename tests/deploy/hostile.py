@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from hatdfed.deploy.coordinator.services import PROTOCOL
 from hatdfed.deploy.edge.setup import simulated_setup
-from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, Node
+from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, NodeId
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub, PeerStub
 from hatdfed.server.message import MAGIC
@@ -61,13 +61,13 @@ class HostileMember:
     """Joins and gets ready like everybody else; then `attack(self, order)` is played in every round."""
 
     def __init__(self, deployment, name, attack):
-        self.ends = deployment.ends(name)
+        self.endpoints = deployment.endpoints(name)
         self.config, self.address = deployment.config, f"127.0.0.1:{deployment.port}"
         self.attack = attack
         self.answers = []
 
     async def serve(self):
-        async with self.ends.channel(self.address, COORDINATOR) as channel:
+        async with self.endpoints.open_channel(self.address, COORDINATOR) as channel:
             self.stub = CoordinationStub(channel)
             self.welcome = await self.stub.Join(pb.Hello(protocol=PROTOCOL, version="0"))
             call = self.stub.Watch(pb.Watching(epoch=self.welcome.epoch))
@@ -105,5 +105,5 @@ class HostileMember:
     async def push(self, receiver, t, data, *, size=None):
         """Bytes of our own as the model of a round; what the receiver says to it."""
         parcel = pb.Parcel(run=self.welcome.run, round=t, sender=self.welcome.index, size=size or len(data))
-        async with self.ends.channel(receiver.address, Node(EDGE_ROLE, receiver.name)) as channel:
+        async with self.endpoints.open_channel(receiver.address, NodeId(EDGE_ROLE, receiver.name)) as channel:
             return await PeerStub(channel).Push([pb.Frame(parcel=parcel), pb.Frame(chunk=data)], timeout=10)

@@ -23,7 +23,7 @@ FEW = QUICK.model_copy(update={"min_servers": 2, "away_seconds": 1.0, "beat_seco
 @pytest.fixture
 def growths(monkeypatch):
     """States before and after servers joined."""
-    seen, grown = [], DurableCoordinator._grown
+    seen, grown = [], DurableCoordinator._grow
 
     def noted(self, state, servers):
         after = grown(self, state, servers)
@@ -31,7 +31,7 @@ def growths(monkeypatch):
             seen.append((state, after))
         return after
 
-    monkeypatch.setattr(DurableCoordinator, "_grown", noted)
+    monkeypatch.setattr(DurableCoordinator, "_grow", noted)
     return seen
 
 
@@ -114,7 +114,7 @@ async def away_for_a_while(folder):
         gate.release(0)
         await deployment.until(lambda: gate.is_reached(3))
         index = deployment.edges["edge-1"]._duty.exchange.index
-        deployment.edges["edge-1"].leave_asked.set()
+        deployment.edges["edge-1"].leave_requested.set()
         why = await deployment.tasks["edge-1"]
         gate.release(3)
         await deployment.until(lambda: gate.is_reached(5))
@@ -131,7 +131,7 @@ async def away_for_a_while(folder):
 
 def weights_of(deployment):
     journal = deployment.process._journal
-    like = DurableCoordinator(deployment.config, deployment.process.station.manifest, journal, lambda: None).restored()
+    like = DurableCoordinator(deployment.config, deployment.process.hub.manifest, journal, lambda: None).restore()
     return like.policy.log_weights
 
 
@@ -154,7 +154,7 @@ async def drained(folder):
         await deployment.until(lambda: gate.is_reached(0) and deployment.active == 3)
         gate.release(0)
         await deployment.until(lambda: gate.is_reached(1))
-        async with Endpoints(deployment.office.identity).channel(
+        async with Endpoints(deployment.identity_store.identity).open_channel(
             f"127.0.0.1:{deployment.port}", COORDINATOR
         ) as channel:
             await OperationStub(channel).Drain(pb.NodeName(name="edge-2"), timeout=5)

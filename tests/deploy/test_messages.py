@@ -7,10 +7,10 @@ import numpy as np
 from tests.deploy.deployment import QUICK, Deployment, settings
 from tests.deploy.gates import Gate
 
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import PeerStub
-from hatdfed.deploy.transport.frames import frames
+from hatdfed.deploy.transport.frames import split_into_frames
 from hatdfed.server.message import Message, pack
 
 SHORT = QUICK.model_copy(update={"idle_seconds": 0.5, "round_seconds": 60.0})
@@ -28,10 +28,10 @@ class Attacker:
         return pack(Message(run or self.run, t, sender, 10, 1.0, self.codec, {"model": model}))
 
     async def push(self, name, data, *, t=1, run=None, size=None):
-        member = self._deployment.process.station.membership.named(self._victim)
-        async with self._deployment.ends(name).channel(member.address, edge(self._victim)) as channel:
+        member = self._deployment.process.hub.membership.find(self._victim)
+        async with self._deployment.endpoints(name).open_channel(member.address, edge_id(self._victim)) as channel:
             parcel = pb.Parcel(run=run or self.run, round=t, sender=0, size=len(data) if size is None else size)
-            answer = await PeerStub(channel).Push(frames(parcel, [data]), timeout=10)
+            answer = await PeerStub(channel).Push(split_into_frames(parcel, [data]), timeout=10)
             return answer.reason or "taken"
 
 
@@ -123,14 +123,14 @@ async def bad_reports(folder):
     async with Deployment(folder, config, SHORT) as deployment:
         await deployment.start_edges(3, outfit=gate)
         await deployment.until(lambda: gate.is_reached(1))
-        station, journal = deployment.process.station, deployment.process._journal
-        before = journal._all("SELECT * FROM states")
+        hub, journal = deployment.process.hub, deployment.process._journal
+        before = journal._fetch_all("SELECT * FROM states")
         words = pb.Outcome(round=1, refused={"not a word": 3, "x" * 99: 1, "late": -5})
         answers = {}
         for name, outcome in outcomes(1, [1, 2]).items():
-            answers[name] = station.hall.take(0, outcome).reason
-        after = journal._all("SELECT * FROM states")
-        station.take_report(station.membership.at(0), words)
+            answers[name] = hub.open_round.take(0, outcome).reason
+        after = journal._fetch_all("SELECT * FROM states")
+        hub.take_report(hub.membership.get(0), words)
         gate.open()
         await deployment.run
         return (

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
-from hatdfed.deploy.coordinator.manifest import Manifest
+from hatdfed.deploy.coordinator.orders import Manifest
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.deploy.transport.frames import MOST_SENDS
+from hatdfed.deploy.transport.frames import MAX_SENDS
 from hatdfed.errors import WireError
 from hatdfed.setup.layers import resolve
 
@@ -35,9 +35,9 @@ async def send(exchange, times, part=1.0):
 
 
 def test_a_model_that_went_out_twice_is_not_sent_again(exchange):
-    assert asyncio.run(send(exchange, MOST_SENDS)) == pytest.approx(MOST_SENDS * 0.25)
+    assert asyncio.run(send(exchange, MAX_SENDS)) == pytest.approx(MAX_SENDS * 0.25)
     with pytest.raises(WireError, match="too often"):
-        asyncio.run(send(exchange, MOST_SENDS + 1))
+        asyncio.run(send(exchange, MAX_SENDS + 1))
 
 
 def test_nor_one_that_broke_off_so_often_that_another_would_be_too_much(exchange):
@@ -50,5 +50,5 @@ def test_the_coordinator_of_a_deployment_reckons_with_that():
     config = resolve({"servers": 4, "schedule": {"budget_joules": 100.0}})
     manifest = Manifest(num_params=10, bits_per_sample=8, layout="", message_share=0.5)
     coordinator = DurableCoordinator(config, manifest, None, None).for_servers(4)
-    assert (coordinator.policy.attempts, coordinator.policy.message_share) == (MOST_SENDS, 0.5)
+    assert (coordinator.policy.attempts, coordinator.policy.message_share) == (MAX_SENDS, 0.5)
     assert coordinator.message_share == 0.5

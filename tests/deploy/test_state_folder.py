@@ -10,7 +10,7 @@ from tests.deploy.gates import Gate
 from tests.deploy.test_coordinator_crash import undisturbed
 
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
 from hatdfed.deploy.edge.store import EdgeStore, Kept
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError
@@ -19,7 +19,7 @@ from hatdfed.server.program import ServerState
 
 
 def process(folder, config=None):
-    return CoordinatorProcess(config or settings(), QUICK, Hosting(folder, "127.0.0.1:0", Endpoints(None)))
+    return CoordinatorProcess(config or settings(), QUICK, CoordinatorOptions(folder, "127.0.0.1:0", Endpoints(None)))
 
 
 def test_a_second_coordinator_on_the_same_folder_is_refused(tmp_path):
@@ -92,7 +92,7 @@ def test_an_entry_of_the_journal_that_was_changed_is_noticed(journal):
     opened = Journal(journal)
     try:
         with pytest.raises(RunFolderError, match=r"journal\.sqlite cannot be used \(an entry is damaged\)"):
-            _ = opened.links(), opened.state(None)
+            _ = opened.read_links(), opened.read_state(None)
     finally:
         opened.close()
 

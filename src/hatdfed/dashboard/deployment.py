@@ -60,8 +60,8 @@ def asker(address: str, ca: Path | None) -> Ask:
 
     async def ask() -> dict[str, Any]:
         # The folder is opened at every question: its certificate is renewed by the coordinator, never by us.
-        ends = Endpoints(None if ca is None else IdentityFolder(ca / "coordinator"))
-        async with ends.channel(address, COORDINATOR) as channel:
+        endpoints = Endpoints(None if ca is None else IdentityFolder(ca / "coordinator"))
+        async with endpoints.open_channel(address, COORDINATOR) as channel:
             try:
                 answer = await OperationStub(channel).Status(pb.Nothing(), timeout=_PATIENCE_SECONDS)
                 status = json.loads(answer.json)

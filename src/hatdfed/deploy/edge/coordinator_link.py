@@ -19,7 +19,7 @@ REFUSALS = {
 
 
 class CoordinatorLink:
-    """Whoever has something to say uses the line as it is at that moment."""
+    """Whoever has something to say uses the line as it is at that format_time."""
 
     def __init__(self) -> None:
         self.stub: Any = None

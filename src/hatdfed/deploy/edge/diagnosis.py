@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from contextlib import suppress
 
-from hatdfed.deploy.identity.exchange import unverified
+from hatdfed.deploy.identity.join import make_unverified_context
 
 _SECONDS = 5.0
 _PLAIN_TEXT = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
@@ -33,7 +33,7 @@ async def _speaks_tls(address: str) -> bool | None:
     try:
         async with asyncio.timeout(_SECONDS):
             _, writer = await asyncio.open_connection(
-                host.strip("[]"), int(port), ssl=unverified(), ssl_shutdown_timeout=1.0
+                host.strip("[]"), int(port), ssl=make_unverified_context(), ssl_shutdown_timeout=1.0
             )
     except ssl.SSLError as error:
         return False if error.reason in _PLAIN_TEXT else None

@@ -25,7 +25,7 @@ from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_runner import RoundRunner
 from hatdfed.deploy.edge.setup import OutfitMaker
 from hatdfed.deploy.edge.store import EdgeStore
-from hatdfed.deploy.identity.join import explain, tell_desk
+from hatdfed.deploy.identity.join import explain_refusal, report_refusal
 from hatdfed.deploy.identity.names import COORDINATOR
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub, add_PeerServicer_to_server
@@ -39,14 +39,14 @@ _GOODBYE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
-class Place:
+class EdgeOptions:
     """Where this edge is in the network."""
 
     coordinator: str  # host:port
     listen: str = ""  # host:port, port 0 for any; empty: nobody can dial this edge
     advertise: str = ""  # what others dial; as listened, if empty
     patience: float = 600.0  # seconds that a coordinator may be away
-    desk: tuple[str, int] | None = None  # where to ask why a certificate is refused
+    join_address: tuple[str, int] | None = None  # where to ask why a certificate is refused
 
 
 class RefusedError(HatdfedError):
@@ -56,15 +56,15 @@ class RefusedError(HatdfedError):
 class Edge:
     """One edge process."""
 
-    def __init__(self, place: Place, ends: Endpoints, store: EdgeStore, make_outfit: OutfitMaker) -> None:
-        self._place = place
-        self._ends = ends
+    def __init__(self, options: EdgeOptions, endpoints: Endpoints, store: EdgeStore, make_outfit: OutfitMaker) -> None:
+        self._options = options
+        self._endpoints = endpoints
         self._store = store
         self._make_outfit = make_outfit
         self._line = CoordinatorLink()
         self._process = secrets.token_hex(8)  # tells this start of an edge from another one with the same name
         self._duty: OrderHandler | None = None
-        self.leave_asked = asyncio.Event()
+        self.leave_requested = asyncio.Event()
 
     async def serve(self) -> str:
         """Take part until sent home; returns why it ended."""
@@ -72,11 +72,11 @@ class Edge:
             return await self._serve()
 
     async def _serve(self) -> str:
-        server = self._ends.server()
+        server = self._endpoints.make_server()
         address = self._address(server)
-        renewing = asyncio.ensure_future(renew_when_due(self._ends, self._line, self._dial_anew))
+        renewing = asyncio.ensure_future(renew_when_due(self._endpoints, self._line, self._dial_anew))
         staying = asyncio.ensure_future(self._come_back_until_sent_home(server, address))
-        leaving = asyncio.ensure_future(self.leave_asked.wait())
+        leaving = asyncio.ensure_future(self.leave_requested.wait())
         try:
             await asyncio.wait({staying, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if staying.done():
@@ -97,7 +97,7 @@ class Edge:
         seen = clock()
         while True:
             try:
-                async with self._ends.channel(self._place.coordinator, COORDINATOR) as channel:
+                async with self._endpoints.open_channel(self._options.coordinator, COORDINATOR) as channel:
                     self._line.stub = CoordinationStub(channel)
                     duty = await self._join(server, address)
                     try:
@@ -109,10 +109,11 @@ class Edge:
             except grpc.aio.AioRpcError as error:
                 if error.code() in REFUSALS:
                     raise RefusedError(f"The coordinator refuses this edge: {error.details()}") from None
-                if clock() - seen > self._place.patience:
+                if clock() - seen > self._options.patience:
                     raise RefusedError(
-                        f"The coordinator at {self._place.coordinator} has not answered for "
-                        f"{self._place.patience:g} seconds ({error.details()}). Start this edge again when it is back."
+                        f"The coordinator at {self._options.coordinator} has not answered for "
+                        f"{self._options.patience:g} seconds ({error.details()}). "
+                        "Start this edge again when it is back."
                     ) from None
                 if error.code() == grpc.StatusCode.ALREADY_EXISTS:
                     _log.warning("%s", error.details())
@@ -123,15 +124,15 @@ class Edge:
 
     async def _ask_why(self) -> None:
         """A handshake that fails gives no reason; the front desk does."""
-        identity = self._ends.identity
-        if reason := await wrong_kind_of_line(self._place.coordinator, is_secure=identity is not None):
-            if identity is None and self._place.desk is not None:
-                await tell_desk(*self._place.desk, "no-certificate")
+        identity = self._endpoints.identity
+        if reason := await wrong_kind_of_line(self._options.coordinator, is_secure=identity is not None):
+            if identity is None and self._options.join_address is not None:
+                await report_refusal(*self._options.join_address, "no-certificate")
             raise RefusedError(reason)
-        if identity is None or self._place.desk is None:
+        if identity is None or self._options.join_address is None:
             return
         try:
-            reason = await explain(*self._place.desk, identity)
+            reason = await explain_refusal(*self._options.join_address, identity)
         except IdentityError as error:
             if error.reason == "not-the-coordinator":
                 raise RefusedError(
@@ -145,10 +146,10 @@ class Edge:
 
     def _address(self, server: grpc.aio.Server) -> str:
         """Open the port, so that its number can be told; calls are answered once the edge is ready."""
-        if not self._place.listen:
+        if not self._options.listen:
             return ""
-        port = self._ends.listen(server, self._place.listen)
-        return self._place.advertise or f"{self._place.listen.rpartition(':')[0]}:{port}"
+        port = self._endpoints.listen(server, self._options.listen)
+        return self._options.advertise or f"{self._options.listen.rpartition(':')[0]}:{port}"
 
     async def _join(self, server: grpc.aio.Server, address: str) -> OrderHandler:
         run = await self._known_run()
@@ -176,12 +177,12 @@ class Edge:
         config = Config.model_validate_json(welcome.config)
         outfit = await asyncio.to_thread(self._make_outfit, config, welcome.index)
         exchange = RoundMailbox(welcome.run, config.codec, welcome.index, outfit.program)
-        peers = Peers(self._ends, exchange, welcome.idle_seconds)
+        peers = Peers(self._endpoints, exchange, welcome.idle_seconds)
         kept = await first_state(outfit, self._store, welcome, peers)
         player = RoundRunner(outfit.program, outfit.source, exchange, peers, self._store, kept, self._line.give_up)
-        if self._place.listen:
+        if self._options.listen:
             service = PeerService(
-                self._ends, exchange, welcome.idle_seconds, lambda: packed_model(player.server, exchange)
+                self._endpoints, exchange, welcome.idle_seconds, lambda: packed_model(player.server, exchange)
             )
             add_PeerServicer_to_server(service, server)
             await server.start()

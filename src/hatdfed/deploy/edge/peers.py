@@ -16,11 +16,11 @@ import grpc
 
 from hatdfed.deploy.edge.round_mailbox import EARLY, Outgoing, RoundMailbox
 from hatdfed.deploy.failpoints import failpoint
-from hatdfed.deploy.identity.names import EDGE_ROLE, Node
+from hatdfed.deploy.identity.names import EDGE_ROLE, NodeId
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import PeerServicer, PeerStub
 from hatdfed.deploy.transport.endpoints import Endpoints
-from hatdfed.deploy.transport.frames import MOST_SENDS, collect, first_frame
+from hatdfed.deploy.transport.frames import MAX_SENDS, collect_chunks, read_header
 from hatdfed.errors import HatdfedError, IdentityError, WireError
 from hatdfed.server.exchange import Received, accept
 from hatdfed.server.message import Buffer, compute_overhead
@@ -37,8 +37,8 @@ OwnModel = Callable[[], list[Buffer]]
 class PeerService(PeerServicer):
     """What other edges may ask of this one."""
 
-    def __init__(self, ends: Endpoints, exchange: RoundMailbox, idle_seconds: float, own_model: OwnModel) -> None:
-        self._ends = ends
+    def __init__(self, endpoints: Endpoints, exchange: RoundMailbox, idle_seconds: float, own_model: OwnModel) -> None:
+        self._endpoints = endpoints
         self._exchange = exchange
         self._idle_seconds = idle_seconds
         self._own_model = own_model
@@ -48,8 +48,8 @@ class PeerService(PeerServicer):
     async def Push(self, stream: AsyncIterator[pb.Frame], context: Any) -> pb.Received:
         """Take a model, or say in a word why not."""
         try:
-            caller = self._ends.caller(context)
-            parcel = await first_frame(stream, self._idle_seconds)
+            caller = self._endpoints.identify_caller(context)
+            parcel = await read_header(stream, self._idle_seconds)
             await self._push(parcel, caller.name, stream)
         except (WireError, IdentityError) as error:
             self._exchange.refused[error.reason] += 1
@@ -61,7 +61,7 @@ class PeerService(PeerServicer):
         """Give the own model, of a round or as it is."""
         exchange = self._exchange
         try:
-            caller = self._ends.caller(context)
+            caller = self._endpoints.identify_caller(context)
             outgoing = await self._wanted(request, caller.name)
         except (WireError, IdentityError) as error:
             exchange.refused[error.reason] += 1
@@ -90,7 +90,9 @@ class PeerService(PeerServicer):
         await exchange.room_for_model(parcel.round, exchange.until)
         try:
             async with asyncio.timeout(exchange.until - time.monotonic()), self._room:
-                data = await collect(stream, parcel.size, limit=_limit(exchange), idle_seconds=self._idle_seconds)
+                data = await collect_chunks(
+                    stream, parcel.size, limit=_limit(exchange), idle_seconds=self._idle_seconds
+                )
         except TimeoutError:
             raise WireError("late", f"The model of {name} was still on its way when the round ended.") from None
         failpoint("model-received")
@@ -124,8 +126,8 @@ async def believed(exchange: RoundMailbox, data: Buffer, t: int, sender: int) ->
 class Peers:
     """Calls to other edges, over channels that are kept."""
 
-    def __init__(self, ends: Endpoints, exchange: RoundMailbox, idle_seconds: float) -> None:
-        self._ends = ends
+    def __init__(self, endpoints: Endpoints, exchange: RoundMailbox, idle_seconds: float) -> None:
+        self._endpoints = endpoints
         self._exchange = exchange
         self._idle_seconds = idle_seconds
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by name: address and channel
@@ -155,7 +157,7 @@ class Peers:
         """Bring the own model to a receiver."""
         exchange, began, wasted = self._exchange, time.monotonic(), 0
         is_early, level = False, logging.WARNING
-        while wasted < MOST_SENDS:
+        while wasted < MAX_SENDS:
             try:
                 outgoing = await exchange.message_for(receiver.index, t, until)
                 parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=outgoing.size)
@@ -229,8 +231,10 @@ class Peers:
         call = self._stub(sender).Pull(wanted, timeout=max(until - time.monotonic(), 0.1))
         try:
             stream = aiter(call)
-            parcel = await first_frame(stream, max(until - time.monotonic(), 0.1))  # it may still be training
-            data = await collect(stream, parcel.size, limit=_limit(self._exchange), idle_seconds=self._idle_seconds)
+            parcel = await read_header(stream, max(until - time.monotonic(), 0.1))  # it may still be training
+            data = await collect_chunks(
+                stream, parcel.size, limit=_limit(self._exchange), idle_seconds=self._idle_seconds
+            )
             # To the very end: only a call that ends well tells the sender that its model has arrived.
             async with asyncio.timeout(self._idle_seconds):
                 if await anext(stream, None) is not None:
@@ -247,7 +251,7 @@ class Peers:
             self._retire(peer.name)  # it has moved
             known = None
         if known is None:
-            known = peer.address, self._ends.channel(peer.address, Node(EDGE_ROLE, peer.name))
+            known = peer.address, self._endpoints.open_channel(peer.address, NodeId(EDGE_ROLE, peer.name))
             self._channels[peer.name] = known
         return PeerStub(known[1])
 

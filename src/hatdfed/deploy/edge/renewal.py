@@ -1,4 +1,4 @@
-"""An edge renews its certificate long before it ends, so that a run may outlive many of them."""
+"""An edge renews its certificate long before it endpoints, so that a run may outlive many of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from hatdfed.deploy.edge.coordinator_link import CoordinatorLink
-from hatdfed.deploy.identity.join import accept_renewal, renewed
+from hatdfed.deploy.identity.join import accept_renewal, make_renewal_request
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import HatdfedError
@@ -17,13 +17,13 @@ _log = logging.getLogger("hatdfed.deploy.edge")
 _SECONDS = 20.0
 
 
-async def renew_when_due(ends: Endpoints, line: CoordinatorLink, hang_up: Callable[[], None]) -> None:
+async def renew_when_due(endpoints: Endpoints, line: CoordinatorLink, hang_up: Callable[[], None]) -> None:
     """Look again and again; a renewal that fails is tried again, there is a third of the lifetime left for it."""
-    folder, left = ends.identity, 0.0
+    folder, left = endpoints.identity, 0.0
     while folder is not None:
         try:
             if folder.should_renew(datetime.now(UTC)):
-                answer = await line.ask("Renew", pb.SigningRequest(csr=renewed(folder)))
+                answer = await line.ask("Renew", pb.SigningRequest(csr=make_renewal_request(folder)))
                 if answer is not None:
                     accept_renewal(folder, answer.certificate)
                     hang_up()

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.deploy.transport.frames import MOST_SENDS, frames
+from hatdfed.deploy.transport.frames import MAX_SENDS, split_into_frames
 from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Inbox
 from hatdfed.server.codecs.base import payload_bits
@@ -36,7 +36,7 @@ class Outgoing(NamedTuple):
     def frames(self, parcel: pb.Parcel) -> Iterator[pb.Frame]:
         """All frames; each is counted when the next one is asked for, since only then it is on its way."""
         before, gone = self.sent.share, 0
-        for frame in frames(parcel, self.parts):
+        for frame in split_into_frames(parcel, self.parts):
             yield frame
             gone += len(frame.chunk)
             self.sent.share = before + self.share * (gone / self.size)
@@ -174,7 +174,7 @@ class RoundMailbox:
             self._packed = parts
         sent = self.sent.setdefault(receiver, pb.Sent(receiver=receiver))
         share = payload_bits(offer.payload) / (32 * self.program.learner.num_params)
-        if sent.share > (MOST_SENDS - 1) * share * (1 + 1e-9):  # what is left is not enough for a whole one
+        if sent.share > (MAX_SENDS - 1) * share * (1 + 1e-9):  # what is left is not enough for a whole one
             raise WireError("spent", f"The model of round {t} was sent to server {receiver} too often.")
         return Outgoing(parts, sum(map(len, parts)), share, sent)
 
