@@ -6,7 +6,7 @@ import contextlib
 from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.edge.edge import Edge, EdgeOptions
-from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.edge.setup import make_edge_setup
 from hatdfed.deploy.edge.store import EdgeStore
 from hatdfed.deploy.identity.authority import LIFETIME
 from hatdfed.deploy.identity.certificates import make_csr, make_key
@@ -76,12 +76,12 @@ class Deployment:
             folder.save(key, cert, self.identity_store.authority.pem)
         return Endpoints(folder, edge_id(name))
 
-    def start_edge(self, name, *, outfit=simulated_setup, listen="127.0.0.1:0", advertise="", endpoints=None):
+    def start_edge(self, name, *, make_setup=make_edge_setup, listen="127.0.0.1:0", advertise="", endpoints=None):
         options = EdgeOptions(
             f"127.0.0.1:{self.port}", listen, advertise, patience=20.0, join_address=self.join_address
         )
         self.edges[name] = Edge(
-            options, endpoints or self.endpoints(name), EdgeStore(self.folder / "stores" / name), outfit
+            options, endpoints or self.endpoints(name), EdgeStore(self.folder / "stores" / name), make_setup
         )
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]
@@ -91,7 +91,7 @@ class Deployment:
         edges = []
         for number in range(count):
             edges.append(self.start_edge(f"edge-{number}", **more))
-            await self.until(lambda edge=edges[-1]: edge._duty is not None)
+            await self.until(lambda edge=edges[-1]: edge._handler is not None)
         return edges
 
     async def kill_edge(self, name):

@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import save
 
 from hatdfed.deploy.coordinator.services import PROTOCOL
-from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.edge.setup import make_edge_setup
 from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, NodeId
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub, PeerStub
@@ -38,7 +38,7 @@ def sealed(body):
 
 
 def bad_bytes(trap):
-    """What should never be believed, by name."""
+    """What should never be check_message, by name."""
     pickled, torch_file, npy = pickle.dumps(Trap(trap)), io.BytesIO(), io.BytesIO()
     torch.save({"params": torch.zeros(3), "trap": Trap(trap)}, torch_file)
     np.save(npy, np.array([Trap(trap)], dtype=object), allow_pickle=True)
@@ -87,13 +87,13 @@ class HostileMember:
                             return
 
     def prepared(self):
-        outfit = simulated_setup(self.config, self.welcome.index)
+        setup = make_edge_setup(self.config, self.welcome.index)
         return pb.Prepared(
             epoch=self.welcome.epoch,
-            num_params=outfit.program.learner.num_params,
-            bits_per_sample=outfit.bits_per_sample,
-            layout=outfit.layout,
-            message_share=outfit.message_share,
+            num_params=setup.program.learner.num_params,
+            bits_per_sample=setup.bits_per_sample,
+            layout=setup.layout,
+            message_share=setup.message_share,
             accuracy=0.5,
         )
 

@@ -21,8 +21,8 @@ class Attacker:
 
     def __init__(self, deployment, victim):
         self._deployment, self._victim = deployment, victim
-        exchange = deployment.edges[victim]._duty.exchange
-        self.run, self.codec, self.num_params = exchange.run, exchange.mark.codec, exchange.program.learner.num_params
+        mailbox = deployment.edges[victim]._handler.mailbox
+        self.run, self.codec, self.num_params = mailbox.run, mailbox.message_context.codec, mailbox.program.learner.num_params
 
     def message(self, model, t=1, sender=2, run=None):
         return pack(Message(run or self.run, t, sender, 10, 1.0, self.codec, {"model": model}))
@@ -38,13 +38,13 @@ class Attacker:
 async def attack(folder):
     config, gate = settings("full", codec="float32"), Gate(1)
     async with Deployment(folder, config, SHORT) as deployment:
-        for name, more in (("edge-0", {}), ("edge-1", {}), ("edge-2", {"outfit": gate})):
+        for name, more in (("edge-0", {}), ("edge-1", {}), ("edge-2", {"make_setup": gate})):
             started = deployment.start_edge(name, **more)
-            await deployment.until(lambda started=started: started._duty is not None)
+            await deployment.until(lambda started=started: started._handler is not None)
         await deployment.until(lambda: gate.is_reached(1))
-        player = deployment.edges["edge-0"]._duty.player
-        await deployment.until(lambda: 1 in player._exchange.mailbox and player._exchange.order.round == 1)
-        before = player.server.params.clone()
+        runner = deployment.edges["edge-0"]._handler.runner
+        await deployment.until(lambda: 1 in runner._mailbox.received and runner._mailbox.order.round == 1)
+        before = runner.server.params.clone()
         attacker = Attacker(deployment, "edge-0")
         good = np.zeros(attacker.num_params, np.float32)
         message, push = attacker.message, attacker.push
@@ -66,7 +66,7 @@ async def attack(folder):
             "too long": await push("edge-2", b"x", size=1 << 40),
             "pickle": await push("edge-2", pickle.dumps([1, 2, 3])),
         }
-        unchanged = bool((player.server.params == before).all()) and set(player._exchange.mailbox) == {1}
+        unchanged = bool((runner.server.params == before).all()) and set(runner._mailbox.received) == {1}
         gate.open()
         await deployment.run
         return reasons, unchanged, deployment.status["refused"], deployment.process.folder.read().records("links")
@@ -121,7 +121,7 @@ def outcomes(t, senders):
 async def bad_reports(folder):
     config, gate = settings("full"), Gate(1)
     async with Deployment(folder, config, SHORT) as deployment:
-        await deployment.start_edges(3, outfit=gate)
+        await deployment.start_edges(3, make_setup=gate)
         await deployment.until(lambda: gate.is_reached(1))
         hub, journal = deployment.process.hub, deployment.process._journal
         before = journal._fetch_all("SELECT * FROM states")

@@ -123,7 +123,7 @@ def test_the_command_of_a_refused_edge_ends_with_2_and_one_sentence(play, tmp_pa
 async def denied_in_the_middle(folder):
     gate = Gate(0, 2)
     async with Deployment(folder, settings("full"), FEW) as deployment:
-        await deployment.start_edges(1, outfit=gate)
+        await deployment.start_edges(1, make_setup=gate)
         for name in ("edge-1", "edge-2"):  # one by one, so that each has the place of its number
             deployment.start_edge(name)
             await deployment.until(lambda name=name: name in [each["name"] for each in deployment.status["servers"]])
@@ -153,7 +153,7 @@ class Slow(Gate):
 
 async def outlived(folder, lifetime, rounds):
     async with Deployment(folder, settings("full", rounds=rounds), lifetime=lifetime) as deployment:
-        await deployment.start_edges(3, outfit=Slow())
+        await deployment.start_edges(3, make_setup=Slow())
         began = time.monotonic()
         summary = await deployment.run
         links = deployment.process.folder.read().records("links")

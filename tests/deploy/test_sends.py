@@ -15,7 +15,7 @@ from hatdfed.setup.layers import resolve
 
 
 @pytest.fixture
-def exchange(monkeypatch):
+def mailbox(monkeypatch):
     monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.pack_offer_parts", lambda *_, **__: [b"x" * 1000])
     monkeypatch.setattr("hatdfed.deploy.edge.round_mailbox.payload_bits", lambda payload: 32.0 * 250)
     offer = SimpleNamespace(payload=None)
@@ -25,25 +25,25 @@ def exchange(monkeypatch):
     return found
 
 
-async def send(exchange, times, part=1.0):
-    await exchange.begin(pb.RoundOrder(round=3, seconds=5.0))
-    await exchange.offer(exchange.whole)
+async def send(mailbox, times, part=1.0):
+    await mailbox.begin(pb.RoundOrder(round=3, seconds=5.0))
+    await mailbox.offer(mailbox.whole)
     for _ in range(times):
-        outgoing = await exchange.message_for(1, 3, exchange.until)
+        outgoing = await mailbox.make_message(1, 3, mailbox.until)
         outgoing.sent.share += part * outgoing.share
-    return exchange.sent[1].share
+    return mailbox.sent[1].share
 
 
-def test_a_model_that_went_out_twice_is_not_sent_again(exchange):
-    assert asyncio.run(send(exchange, MAX_SENDS)) == pytest.approx(MAX_SENDS * 0.25)
+def test_a_model_that_went_out_twice_is_not_sent_again(mailbox):
+    assert asyncio.run(send(mailbox, MAX_SENDS)) == pytest.approx(MAX_SENDS * 0.25)
     with pytest.raises(WireError, match="too often"):
-        asyncio.run(send(exchange, MAX_SENDS + 1))
+        asyncio.run(send(mailbox, MAX_SENDS + 1))
 
 
-def test_nor_one_that_broke_off_so_often_that_another_would_be_too_much(exchange):
-    assert asyncio.run(send(exchange, 2, part=0.5)) == pytest.approx(0.25)
+def test_nor_one_that_broke_off_so_often_that_another_would_be_too_much(mailbox):
+    assert asyncio.run(send(mailbox, 2, part=0.5)) == pytest.approx(0.25)
     with pytest.raises(WireError, match="too often"):
-        asyncio.run(send(exchange, 4, part=0.6))
+        asyncio.run(send(mailbox, 4, part=0.6))
 
 
 def test_the_coordinator_of_a_deployment_reckons_with_that():

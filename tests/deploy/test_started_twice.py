@@ -60,7 +60,7 @@ async def copied_to_another_machine(folder):
     async with Deployment(folder, settings("full")) as deployment:
         await deployment.start_edges(1)
         first = deployment.edges["edge-0"]
-        copy = Edge(first._options, first._endpoints, EdgeStore(folder / "stores" / "copy"), first._make_outfit)
+        copy = Edge(first._options, first._endpoints, EdgeStore(folder / "stores" / "copy"), first._make_setup)
         with pytest.raises(RefusedError, match="edge-0 already takes part as another process"):
             await asyncio.wait_for(copy.serve(), 10)
         return await with_two_more(deployment)

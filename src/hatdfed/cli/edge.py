@@ -82,7 +82,7 @@ def edge_command(
     quiet_grpc()
     with needs_deploy():
         from hatdfed.deploy.edge.edge import Edge, EdgeOptions
-        from hatdfed.deploy.edge.setup import simulated_setup
+        from hatdfed.deploy.edge.setup import make_edge_setup
         from hatdfed.deploy.edge.store import EdgeStore
         from hatdfed.deploy.logs import log_to_stderr
         from hatdfed.deploy.transport.endpoints import raise_file_limit
@@ -95,11 +95,11 @@ def edge_command(
     host, port = split_address(coordinator)
     listen, advertise = _reached_at(listen, advertise, host, port)
     endpoints = _make_endpoints(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
-    asked = split_address(desk) if desk else (host, port - 1)
-    options = EdgeOptions(coordinator, listen, advertise, patience, asked)
-    keeps = EdgeStore(store or Path(f"store-{_name(endpoints)}"), keep_models, keep_mb << 20)
-    outfit = partial(simulated_setup, data_dir=data_dir, own_data=data, work_share=work_share)
-    why = asyncio.run(_serve(partial(Edge, options, endpoints, keeps, outfit)))
+    join_address = split_address(desk) if desk else (host, port - 1)
+    options = EdgeOptions(coordinator, listen, advertise, patience, join_address)
+    states = EdgeStore(store or Path(f"store-{endpoints.node.name}"), keep_models, keep_mb << 20)
+    make_setup = partial(make_edge_setup, data_dir=data_dir, own_data=data, work_share=work_share)
+    why = asyncio.run(_serve(partial(Edge, options, endpoints, states, make_setup)))
     _log.info("This edge is done: %s.", why)
 
 
@@ -166,10 +166,6 @@ def _make_endpoints(
         )
     folder = IdentityFolder(identity)
     return Endpoints(folder, folder.load().node)
-
-
-def _name(endpoints: Any) -> str:
-    return str(endpoints.node.name)
 
 
 async def _serve(make_edge: Any) -> str:

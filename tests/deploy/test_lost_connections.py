@@ -29,7 +29,7 @@ class Slow(Gate):
 async def cut_for_a_while(folder):
     config = settings("full", servers=2, rounds=10**6)
     async with Deployment(folder, config, QUICK, secure=False) as deployment:
-        cut = Cut(*await deployment.start_edges(2, outfit=Slow()))
+        cut = Cut(*await deployment.start_edges(2, make_setup=Slow()))
         progress = deployment.process.progress
         await deployment.until(lambda: progress.figures["links"] > 0)
         cut.is_on = True
@@ -58,10 +58,10 @@ async def cut_in_a_round(folder, first):
     """The first two edges lose their line in round 1, after it was tried out; seconds and links of that round."""
     gate = Gate(1)
     async with Deployment(folder, settings("full", rounds=2), QUICK, secure=False) as deployment:
-        edges = [deployment.start_edge("edge-0", outfit=gate, **first)]
+        edges = [deployment.start_edge("edge-0", make_setup=gate, **first)]
         for name in ("edge-1", "edge-2"):
-            await deployment.until(lambda: edges[-1]._duty is not None)
-            edges.append(deployment.start_edge(name, outfit=gate))
+            await deployment.until(lambda: edges[-1]._handler is not None)
+            edges.append(deployment.start_edge(name, make_setup=gate))
         await deployment.until(lambda: gate.is_reached(1))
         Cut(*edges[:2]).is_on = True
         began = time.monotonic()
@@ -81,7 +81,7 @@ async def slow_training(folder):
     gate = Gate(0)
     async with Deployment(folder, settings("full", rounds=1), QUICK, secure=False) as deployment:
         await deployment.start_edges(2)
-        deployment.start_edge("edge-2", outfit=gate)
+        deployment.start_edge("edge-2", make_setup=gate)
         await deployment.until(lambda: gate.is_reached(0))
         await asyncio.sleep(6 * QUICK.idle_seconds)
         gate.open()
