@@ -22,7 +22,11 @@ class Attacker:
     def __init__(self, deployment, victim):
         self._deployment, self._victim = deployment, victim
         mailbox = deployment.edges[victim]._handler.mailbox
-        self.run, self.codec, self.num_params = mailbox.run, mailbox.message_context.codec, mailbox.program.learner.num_params
+        self.run, self.codec, self.num_params = (
+            mailbox.run,
+            mailbox.message_context.codec,
+            mailbox.program.learner.num_params,
+        )
 
     def message(self, model, t=1, sender=2, run=None):
         return pack(Message(run or self.run, t, sender, 10, 1.0, self.codec, {"model": model}))
