@@ -67,7 +67,7 @@ async def back_in_the_same_round(folder):
         deployment.start_edge("edge-1", make_setup=gate)
         await deployment.until(lambda: deployment.edges["edge-1"]._handler is not None)
         edge = deployment.start_edge("edge-2")
-        await deployment.until(lambda: gate.is_reached(0) and edge._handler.mailbox.mailbox)
+        await deployment.until(lambda: gate.is_reached(0) and edge._handler.mailbox.received)
         began = time.monotonic()
         await deployment.kill_edge("edge-2")
         again = deployment.start_edge("edge-2")

@@ -170,7 +170,7 @@ async def drained(folder):
 
 def test_a_drained_server_finishes_its_round_and_goes(play, tmp_path, one_thread):
     why, servers, summary = play(drained(tmp_path))
-    assert why.startswith("sent away: drained")
+    assert why.startswith("dismissed: drained")
     assert [len([row for row in servers if row["t"] == t]) for t in range(1, 5)] == [3, 2, 2, 2]
     assert summary["notes"] == []
 
