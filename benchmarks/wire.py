@@ -85,7 +85,7 @@ async def receive_both(folder: IdentityFolder, pipe: Connection, rounds: int) ->
 
 
 def tls(folder: IdentityFolder, side: int) -> ssl.SSLContext:
-    """Certificates at both endpoints, as everywhere."""
+    """Certificates at both ends, as everywhere."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

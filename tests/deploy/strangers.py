@@ -1,4 +1,4 @@
-"""People without a certificate who open connections and then dawdle."""
+"""People without a certificate who open connections and leave them idle."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ class Drip:
 
     @property
     def alive(self):
-        """How many of them have not been hung up on."""
+        """How many of them have not been disconnected."""
         return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self.connections)
 
     async def gone(self, left=0, seconds=5.0):

@@ -1,4 +1,4 @@
-"""Strangers who open many connections and dawdle: nobody else notices, and nothing runs out."""
+"""Strangers who open many connections and leave them idle: nobody else notices, and nothing runs out."""
 
 import asyncio
 import resource

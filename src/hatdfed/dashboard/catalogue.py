@@ -138,7 +138,7 @@ _REST_FACTOR = 5  # times as long as the last scan took: with thousands of runs 
 Stamp = tuple[tuple[int, int] | None, ...]  # time and size of each watched file
 
 
-class _Entry(NamedTuple):
+class _CatalogueEntry(NamedTuple):
     path: Path
     stamp: Stamp
     card: Card
@@ -149,7 +149,7 @@ class Catalogue:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._entries: dict[str, _Entry] = {}  # what the last scan found
+        self._entries: dict[str, _CatalogueEntry] = {}  # what the last scan found
         self._next_scan_at = 0.0
         self._lock = threading.Lock()
 
@@ -167,7 +167,7 @@ class Catalogue:
         """Return whether there may be more runs than are listed."""
         return len(self._entries) >= MAX_RUNS
 
-    def _refresh(self) -> dict[str, _Entry]:
+    def _refresh(self) -> dict[str, _CatalogueEntry]:
         with self._lock:
             began = time.monotonic()
             if began >= self._next_scan_at:
@@ -176,8 +176,8 @@ class Catalogue:
                 self._next_scan_at = ended + max(_FRESH_SECONDS, _REST_FACTOR * (ended - began))
             return self._entries
 
-    def _scan(self) -> dict[str, _Entry]:
-        found: dict[str, _Entry] = {}
+    def _scan(self) -> dict[str, _CatalogueEntry]:
+        found: dict[str, _CatalogueEntry] = {}
         for path in run_folders(self.root, most=MAX_RUNS):
             name = os.path.relpath(path, self.root)
             run_id = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
@@ -187,7 +187,7 @@ class Catalogue:
                 found[run_id] = before
             elif stamp[0] is not None:  # else it was removed meanwhile
                 shown = text(path.name if name == "." else name)
-                found[run_id] = _Entry(path, stamp, make_card(path, run_id, shown, _last_written(stamp)))
+                found[run_id] = _CatalogueEntry(path, stamp, make_card(path, run_id, shown, _last_written(stamp)))
         return found
 
 

@@ -128,7 +128,7 @@ def server_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, se
 
 
 def _sketch(outcome: pb.Outcome) -> Sketch | None:
-    """Of the edge's model; None where it sent none, or something that is none. Nothing is learned from it."""
+    """Read the sketch of the edge's model; None if it sent none or a malformed one. Nothing is learned from it."""
     numbers = np.array(outcome.sketch, dtype=np.float32)
     return numbers if numbers.shape == (SKETCH_SIZE,) and bool(np.isfinite(numbers).all()) else None
 

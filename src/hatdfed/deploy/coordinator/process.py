@@ -28,7 +28,7 @@ from hatdfed.deploy.coordinator.metrics import serve_metrics
 from hatdfed.deploy.coordinator.remote_fleet import RemoteFleet
 from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService, OperationService
 from hatdfed.deploy.coordinator.settings import DeploySettings
-from hatdfed.deploy.coordinator.status import Progress, make_status
+from hatdfed.deploy.coordinator.status import DeploymentProgress, make_status
 from hatdfed.deploy.identity.identity_store import IdentityStore
 from hatdfed.deploy.identity.join_server import JoinServer
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_CoordinationServicer_to_server, add_OperationServicer_to_server
@@ -87,7 +87,7 @@ class CoordinatorProcess:
             self._journal.close()
             raise
         self.hub = EdgeHub(self._journal, settings, config.servers, epoch, self._journal.read_next_round())
-        self.progress = Progress(run_id, config.rounds)
+        self.progress = DeploymentProgress(run_id, config.rounds)
         self.port = self.join_port = self.metrics_port = 0  # once it listens
         self._join_server: JoinServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -17,8 +17,8 @@ from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS, RoundColumn, round_row
 _MAX_PAIRS = 100  # of servers that do not reach each other: nobody reads more
 
 
-class Progress:
-    """Sums over the rounds that were played; what was played before a restart comes from the records."""
+class DeploymentProgress:
+    """Figures over the rounds that were played, those before a restart included."""
 
     def __init__(self, run: str, rounds: int) -> None:
         self.run = run
@@ -31,13 +31,13 @@ class Progress:
         self.coordinator_seconds = 0.0  # own work in the last round: drawing, learning, committing
 
     def take_over(self, rounds: list[dict[str, Any]], links: list[dict[str, Any]]) -> None:
-        """What earlier starts have played."""
+        """Count the rounds that earlier starts have played, from the records."""
         self.undelivered = sum(not link["delivered"] for link in links)
         for row in rounds:
             self._add(row)
 
     def count(self, record: RoundRecord, seconds: float) -> None:
-        """One more round."""
+        """Count one more round."""
         self.undelivered += int(np.count_nonzero(~record.report.arrived(record.draw.topology)))
         self._add(round_row(record, seconds))
 
@@ -52,7 +52,7 @@ def _figures() -> list[tuple[str, RoundColumn]]:
     return [(name, column) for name, column in ROUND_COLUMNS.items() if column.over_rounds is not None]
 
 
-def make_status(hub: EdgeHub, progress: Progress) -> dict[str, Any]:
+def make_status(hub: EdgeHub, progress: DeploymentProgress) -> dict[str, Any]:
     """Collect everything that `hatdfed status` shows."""
     now = time.monotonic()
     members = hub.membership.members

@@ -1,4 +1,4 @@
-"""Plays rounds at an edge: train, mailbox, merge, commit, report. All computation runs off the event loop."""
+"""Plays rounds at an edge: train, exchange, merge, commit, report. All computation runs off the event loop."""
 
 from __future__ import annotations
 
