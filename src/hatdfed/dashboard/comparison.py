@@ -58,7 +58,7 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
 
 def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:
     """Collect the data for the charts of a comparison."""
-    rows = [_row(row, chosen.folders) for row in chosen.rows]
+    rows = [_make_row(row, chosen.folders) for row in chosen.rows]
     return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(rows)}}
 
 
@@ -79,28 +79,28 @@ def _make_accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
     return fd.best_finding(best, accuracy, len(ends))
 
 
-def _row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:
+def _make_row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:
     seeds = [{"joules": figure(run, "total_joules"), "accuracy": figure(run, "avg_accuracy")} for run in row.runs]
     return {
         "label": text(row.label, _LONGEST_LABEL),
         "figures": {name: {"mean": mean, "sd": sd} for name, (mean, sd) in row.figures.items()},
         "seeds": seeds,
-        "points": _difference(row.points),
-        "energy_percent": _difference(row.energy_percent),
+        "points": _difference_to_dict(row.points),
+        "energy_percent": _difference_to_dict(row.energy_percent),
         "is_on_front": row.is_on_front,
         "is_reference": row.is_reference,
         "leaks_test": row.leaks_test,
-        "curve": _curve([folders[run.name] for run in row.runs]),
+        "curve": _compute_curve([folders[run.name] for run in row.runs]),
     }
 
 
-def _difference(difference: PairedDifference | None) -> dict[str, float | int | None] | None:
+def _difference_to_dict(difference: PairedDifference | None) -> dict[str, float | int | None] | None:
     return None if difference is None else difference._asdict()
 
 
-def _curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
+def _compute_curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
     """Compute the mean validation accuracy by round, and its standard deviation over seeds."""
-    lines = [line for folder in folders if len(line := _mean_accuracy(folder))]
+    lines = [line for folder in folders if len(line := _read_mean_accuracy(folder))]
     longest = max(map(len, lines), default=0)
     kept = select_rounds(longest)
     values = np.array([mean_and_sd(finite(np.array([line[i] for line in lines if i < len(line)]))) for i in kept])
@@ -108,7 +108,7 @@ def _curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
     return {"played": [float(index + 1) for index in kept], "mean": to_json_numbers(mean), "sd": to_json_numbers(sd)}
 
 
-def _mean_accuracy(folder: Path) -> Vector:
+def _read_mean_accuracy(folder: Path) -> Vector:
     try:
         with reading(folder / "run.sqlite") as reader:
             return column([{"accuracy": value} for value in reader.accuracies()], "accuracy")

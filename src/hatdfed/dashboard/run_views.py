@@ -30,10 +30,14 @@ def read_run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         rounds, first, last = (whole(progress[name]) for name in ("rounds", "first", "last"))
         if not rounds or first is None or last is None:
             return {"rounds": 0}
-        step = _step(rounds)
+        step = _compute_step(rounds)
         points = reader.curves(first, last, step)
         drawn = {point["t"]: index for index, point in enumerate(points)}
-        lines = _server_lines(reader.servers(first, last, step), drawn, num_servers) if num_servers <= MAX_LINES else []
+        lines = (
+            _collect_server_lines(reader.servers(first, last, step), drawn, num_servers)
+            if num_servers <= MAX_LINES
+            else []
+        )
     accuracy = {name: column(points, f"{name}_accuracy") for name in _CURVES}
     regret = {name: column(points, f"regret_{name}") for name in ("best_fixed", "best_each_round")}
     spent = {cause: np.nan_to_num(column(points, cause)) for cause in CAUSES}
@@ -49,7 +53,7 @@ def read_run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         "regret": {name: to_json_numbers(values) for name, values in regret.items()},
         "causes": {name: {"cause": cause, "label": CAUSES[name]} for cause, name in JOULES.items()},
         "more": [_make_own_chart(metric, points) for metric in columns_in("own").values()],
-        "titles": _titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
+        "titles": _make_titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
     }
 
 
@@ -67,16 +71,18 @@ def _make_own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, 
     }
 
 
-def _server_lines(rows: Iterable[tuple[Any, Any, Any]], drawn: dict[int, int], num_servers: int) -> list[Vector]:
+def _collect_server_lines(
+    rows: Iterable[tuple[Any, Any, Any]], drawn: dict[int, int], num_servers: int
+) -> list[Vector]:
     """Collect each server's accuracy in the rounds that are drawn; nan where none was reported."""
     lines = np.full((num_servers, len(drawn)), np.nan)
-    for t, server, accuracy in _inside(rows, num_servers):
+    for t, server, accuracy in _existing_servers(rows, num_servers):
         if t in drawn:
             lines[server, drawn[t]] = np.nan if accuracy is None else accuracy
     return list(lines)
 
 
-def _titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
+def _make_titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
     known = regret[np.isfinite(regret)]
     missed = f"{fd.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
     titles = {
@@ -95,41 +101,44 @@ def read_round(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:
         first, last = whole(progress["first"]), whole(progress["last"])
         if first is None or last is None or not first <= t <= last:
             return None
-        return _round(reader, t, t - first + 1, num_servers)
+        return _read_round_at(reader, t, t - first + 1, num_servers)
 
 
-def _round(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str, Any]:
+def _read_round_at(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str, Any]:
     links = [link for link in reader.links(t) if _is_inside(link, num_servers)]
     propensity = reader.propensity(t, num_servers)
     accuracy: list[float | None] = [None] * num_servers
-    for _, server, value in _inside(reader.servers(t, t), num_servers):
+    for _, server, value in _existing_servers(reader.servers(t, t), num_servers):
         accuracy[server] = value
     ledger = reader.ledger(t, MAX_LEDGER_LINES + 1)
     return {
         "t": t,
         "played": played,
         "accuracy": accuracy,
-        "links": [_link(link) for link in links[:_MAX_LINKS]],
+        "links": [_make_link(link) for link in links[:_MAX_LINKS]],
         "links_are_cut": len(links) > _MAX_LINKS,
-        "propensity": None if propensity is None else _without_diagonal(propensity),
-        "ledger": [_ledger_line(line) for line in ledger[:MAX_LEDGER_LINES]],
+        "propensity": None if propensity is None else _drop_diagonal(propensity),
+        "ledger": [_make_ledger_line(line) for line in ledger[:MAX_LEDGER_LINES]],
         "ledger_is_cut": len(ledger) > MAX_LEDGER_LINES,
-        "titles": {"links": _links_title(links, num_servers, played), "propensity": _propensity_title(propensity)},
+        "titles": {
+            "links": _make_links_title(links, num_servers, played),
+            "propensity": _make_propensity_title(propensity),
+        },
     }
 
 
-def _link(link: Record) -> dict[str, Any]:
+def _make_link(link: Record) -> dict[str, Any]:
     figures = {name: number(link[name]) for name in ("joules", "propensity", "utility", "importance")}
     return {"from": link["sender"], "to": link["receiver"], "delivered": bool(link["delivered"]), **figures}
 
 
-def _ledger_line(line: Record) -> dict[str, Any]:
+def _make_ledger_line(line: Record) -> dict[str, Any]:
     ends = {name: whole(line.get(name)) for name in ("sender", "receiver")}
     figures = {name: number(line.get(name)) for name in ("bits", "joules")}
     return {"cause": text(line.get("cause"), 20), **ends, **figures, "source": text(line.get("source"), 20)}
 
 
-def _links_title(links: list[dict[str, Any]], num_servers: int, played: int) -> str:
+def _make_links_title(links: list[dict[str, Any]], num_servers: int, played: int) -> str:
     receiver, sender = (np.array([link[end] for link in links], dtype=np.intp) for end in ("receiver", "sender"))
     delivered = np.array([bool(link["delivered"]) for link in links], dtype=np.bool_)
     return fd.links_finding(
@@ -137,7 +146,7 @@ def _links_title(links: list[dict[str, Any]], num_servers: int, played: int) -> 
     )
 
 
-def _propensity_title(propensity: Vector | None) -> str:
+def _make_propensity_title(propensity: Vector | None) -> str:
     """Say how far the probabilities have moved apart."""
     if propensity is None or len(propensity) < 2:
         return "The probabilities of this round were not kept"
@@ -150,7 +159,7 @@ def _propensity_title(propensity: Vector | None) -> str:
     return f"Probability of a link lies between {low:.2f} and {high:.2f}"
 
 
-def _without_diagonal(matrix: Vector) -> list[list[float | None]]:
+def _drop_diagonal(matrix: Vector) -> list[list[float | None]]:
     return [
         [None if i == j else number(round(float(value), 4)) for j, value in enumerate(row)]
         for i, row in enumerate(matrix)
@@ -162,7 +171,9 @@ def _is_inside(link: Record, num_servers: int) -> bool:
     return all(end is not None and 0 <= end < num_servers for end in ends)
 
 
-def _inside(rows: Iterable[tuple[Any, Any, Any]], num_servers: int) -> Iterator[tuple[Any, int, float | None]]:
+def _existing_servers(
+    rows: Iterable[tuple[Any, Any, Any]], num_servers: int
+) -> Iterator[tuple[Any, int, float | None]]:
     """Yield the rows of servers that exist; an accuracy that is not a number becomes None."""
     for t, server, accuracy in rows:
         if (at := whole(server)) is not None and 0 <= at < num_servers:
@@ -171,11 +182,11 @@ def _inside(rows: Iterable[tuple[Any, Any, Any]], num_servers: int) -> Iterator[
 
 def select_rounds(length: int) -> list[int]:
     """Return the rounds to draw: all of them, or every n-th and the last."""
-    kept = list(range(0, length, _step(length)))
+    kept = list(range(0, length, _compute_step(length)))
     return kept if not kept or kept[-1] == length - 1 else [*kept, length - 1]
 
 
-def _step(length: int) -> int:
+def _compute_step(length: int) -> int:
     return max(1, -(-length // MAX_POINTS))
 
 

@@ -107,7 +107,9 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         if scope["method"] != "GET":
-            return PlainTextResponse("This dashboard is read-only: it answers GET requests only.", 405, {"Allow": "GET"})
+            return PlainTextResponse(
+                "This dashboard is read-only: it answers GET requests only.", 405, {"Allow": "GET"}
+            )
         names = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(names) != 1 or not is_allowed_name(host_name(names[0]), self._listens_at):
             return PlainTextResponse("This host name is not allowed. Use the address that hatdfed has printed.", 421)

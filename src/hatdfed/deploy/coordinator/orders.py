@@ -123,11 +123,11 @@ def server_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, se
         importance=np.array([slot.importance for slot in outcome.slots]),
         energy=energy,
         scores={name: np.where(np.isfinite(score), score, np.nan) for name, score in scores.items()},
-        sketch=_sketch(outcome),
+        sketch=_read_sketch(outcome),
     )
 
 
-def _sketch(outcome: pb.Outcome) -> Sketch | None:
+def _read_sketch(outcome: pb.Outcome) -> Sketch | None:
     """Read the sketch of the edge's model; None if it sent none or a malformed one. Nothing is learned from it."""
     numbers = np.array(outcome.sketch, dtype=np.float32)
     return numbers if numbers.shape == (SKETCH_SIZE,) and bool(np.isfinite(numbers).all()) else None

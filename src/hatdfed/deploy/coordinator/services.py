@@ -126,7 +126,7 @@ class CoordinationService(CoordinationServicer):
 
     async def Ready(self, request: pb.Prepared, context: Any) -> pb.Nothing:
         """Note that an edge has everything that it needs for rounds."""
-        member = await self._member(context, request.epoch)
+        member = await self._require_member(context, request.epoch)
         try:
             reason = self._hub.mark_ready(member, request)
         except RunFolderError as error:
@@ -137,7 +137,7 @@ class CoordinationService(CoordinationServicer):
 
     async def Watch(self, request: pb.Watching, context: Any) -> AsyncIterator[pb.Order]:
         """Stream orders to an edge."""
-        member = await self._member(context, request.epoch)
+        member = await self._require_member(context, request.epoch)
         orders = self._hub.open_orders(member)
         await context.send_initial_metadata(())  # now the edge may call Ready: it will miss no order
         try:
@@ -148,7 +148,7 @@ class CoordinationService(CoordinationServicer):
 
     async def Report(self, request: pb.Outcome, context: Any) -> pb.Received:
         """Take an edge's report of a round."""
-        member = await self._member(context, request.epoch)
+        member = await self._require_member(context, request.epoch)
         answer = self._hub.take_report(member, request)
         if not answer.accepted:
             _log.warning("refused: report of round %d by %s: %s", request.round, member.name, answer.reason)
@@ -156,17 +156,17 @@ class CoordinationService(CoordinationServicer):
 
     async def Reached(self, request: pb.Reachable, context: Any) -> pb.Nothing:
         """Note whom an edge could dial."""
-        self._hub.note_reachable(await self._member(context, request.epoch), request)
+        self._hub.note_reachable(await self._require_member(context, request.epoch), request)
         return pb.Nothing()
 
     async def Final(self, request: pb.FinalFigures, context: Any) -> pb.Nothing:
         """Take an edge's final figures."""
-        self._hub.take_final(await self._member(context, request.epoch), request)
+        self._hub.take_final(await self._require_member(context, request.epoch), request)
         return pb.Nothing()
 
     async def Beat(self, request: pb.Pulse, context: Any) -> pb.Nothing:
         """Take a heartbeat."""
-        member = await self._member(context, request.epoch)
+        member = await self._require_member(context, request.epoch)
         self._hub.mark_seen(member)
         if member.is_ready and not member.is_drained:
             member.doing = _sanitize(request.doing)
@@ -191,7 +191,7 @@ class CoordinationService(CoordinationServicer):
         _log.info("renewed the certificate of %s", name)
         return pb.Certificate(certificate=signed)
 
-    async def _member(self, context: Any, epoch: int) -> EdgeMember:
+    async def _require_member(self, context: Any, epoch: int) -> EdgeMember:
         name = await self._access.require_edge(context)
         member = self._hub.membership.find(name)
         if epoch != self._hub.epoch or member is None:

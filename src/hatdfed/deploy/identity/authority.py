@@ -66,13 +66,13 @@ class Authority:
         """Sign a certificate for `node`. Only the public key is taken from the request."""
         key = public_key_from_csr(csr_pem)
         now = datetime.now(UTC)
-        builder = _builder(node.name, key, now - CLOCK_SKEW, now + lifetime).issuer_name(self.certificate.subject)
+        builder = _make_builder(node.name, key, now - CLOCK_SKEW, now + lifetime).issuer_name(self.certificate.subject)
         names = [x509.UniformResourceIdentifier(node.uri), x509.DNSName(node.dns)]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         signed = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(_make_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
@@ -100,11 +100,11 @@ def create_authority(folder: Path) -> Authority:
             )
     make_private_folder(folder)
     key, now = make_key(), datetime.now(UTC)
-    builder = _builder("hatdfed authority", key.public_key(), now - CLOCK_SKEW, now + _OWN_LIFETIME)
+    builder = _make_builder("hatdfed authority", key.public_key(), now - CLOCK_SKEW, now + _OWN_LIFETIME)
     certificate = (
-        builder.issuer_name(_name("hatdfed authority"))
+        builder.issuer_name(_make_name("hatdfed authority"))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_make_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
     write_durably(folder / _KEY, key_to_pem(key), PRIVATE)
@@ -126,10 +126,10 @@ def load_authority(folder: Path) -> Authority:
     return Authority(folder, certificate, key)
 
 
-def _builder(name: str, key: PublicKey, begins: datetime, ends: datetime) -> x509.CertificateBuilder:
+def _make_builder(name: str, key: PublicKey, begins: datetime, ends: datetime) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
-        .subject_name(_name(name))
+        .subject_name(_make_name(name))
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begins)
@@ -138,11 +138,11 @@ def _builder(name: str, key: PublicKey, begins: datetime, ends: datetime) -> x50
     )
 
 
-def _name(text: str) -> x509.Name:
+def _make_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _make_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,

@@ -78,7 +78,7 @@ class TokenStore:
             row = database.execute(query, (digest,)).fetchone()
             if row is None:
                 raise IdentityError("unknown-token", f"The join token is not known to this coordinator. {_NEW_ONE}")
-            found = _info(row)
+            found = _make_info(row)
             if found.used is not None:
                 raise IdentityError(
                     "used-token",
@@ -97,7 +97,7 @@ class TokenStore:
         """Return all tokens that are still kept, oldest first."""
         with self._transaction() as database:
             rows = database.execute("SELECT node, created, expires, used FROM tokens ORDER BY created, node").fetchall()
-        return [_info(row) for row in rows]
+        return [_make_info(row) for row in rows]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -125,10 +125,10 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _info(row: tuple[str, float, float, float | None]) -> TokenInfo:
+def _make_info(row: tuple[str, float, float, float | None]) -> TokenInfo:
     node, created, expires, used = row
-    return TokenInfo(node, _time(created), _time(expires), None if used is None else _time(used))
+    return TokenInfo(node, _to_datetime(created), _to_datetime(expires), None if used is None else _to_datetime(used))
 
 
-def _time(stamp: float) -> datetime:
+def _to_datetime(stamp: float) -> datetime:
     return datetime.fromtimestamp(stamp, UTC)
