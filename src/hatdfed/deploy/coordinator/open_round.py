@@ -9,7 +9,7 @@ from hatdfed.core.consensus import estimate_consensus_distance
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
 from hatdfed.deploy.coordinator.membership import EdgeMember, Membership
-from hatdfed.deploy.coordinator.orders import server_report
+from hatdfed.deploy.coordinator.orders import read_report
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import WireError
 
@@ -118,7 +118,7 @@ class OpenRound:
         if server in self._reports:
             raise WireError("duplicate", "A report came twice.")
         try:
-            self._reports[server] = server_report(outcome, self.plan, self._prices, server)
+            self._reports[server] = read_report(outcome, self.plan, self._prices, server)
         except WireError:
             self._rejected.add(server)  # the round does not wait for a better report, but would accept one
             raise

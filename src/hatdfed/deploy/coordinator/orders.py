@@ -107,14 +107,14 @@ class ReportedWork(NamedTuple):
     devices_online: int
 
 
-def server_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, server: int) -> ServerReport:
-    """What the coordinator believes of an outcome; raises `WireError` for what it does not."""
+def read_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, server: int) -> ServerReport:
+    """Check an outcome and turn it into a report; raises `WireError` if it is refused."""
     _check(outcome, plan, server)
     names = sorted({name for slot in outcome.slots for name in slot.scores})
     scores = {name: np.array([slot.scores.get(name, math.nan) for slot in outcome.slots]) for name in names}
     worked = ReportedWork(outcome.num_samples, outcome.devices_online)
-    told = {sent.receiver: sent.share for sent in outcome.sent}
-    shares = {receiver: told.get(receiver, 0.0) for receiver in plan.draw.topology.receivers(server)}
+    reported = {sent.receiver: sent.share for sent in outcome.sent}
+    shares = {receiver: reported.get(receiver, 0.0) for receiver in plan.draw.topology.receivers(server)}
     energy = energy_spent(prices, plan, worked, server=server, compression=shares)
     return ServerReport(
         accuracy=outcome.accuracy,
