@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
+from hatdfed.deploy.identity.certificates import make_csr, make_key
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import IdentityStore, create_identity_store
-from hatdfed.deploy.identity.keys import csr, make_key
-from hatdfed.deploy.identity.names import COORDINATOR, edge
+from hatdfed.deploy.identity.names import COORDINATOR, edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
 from hatdfed.deploy.transport.endpoints import Endpoints
@@ -34,7 +34,7 @@ class Processes:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder = folder
-        self.office = create_identity_store(folder / "ca")
+        self.identity_store = create_identity_store(folder / "ca")
         self.edges: list[subprocess.Popen[bytes]] = []
         (folder / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.port, desk = free_ports(2)
@@ -61,7 +61,7 @@ class Processes:
     def start_edge(self, *options: str) -> subprocess.Popen[bytes]:
         """One more, with one thread: there are more edges than cores."""
         name = f"edge-{len(self.edges)}"
-        known = identity(self.office, self.folder / name)
+        known = identity(self.identity_store, self.folder / name)
         place = ("--coordinator", f"127.0.0.1:{self.port}", "--identity", str(known.path))
         store = ("--store", str(self.folder / f"store-{name}"))
         self.edges.append(self._start(name, "edge", *place, *store, "--threads", "1", *options))
@@ -82,7 +82,9 @@ class Processes:
 
     async def watch(self, note: Callable[[dict[str, Any]], None], every: float) -> None:
         """Hand over the status again and again, until the coordinator has ended."""
-        async with Endpoints(self.office.identity).channel(f"127.0.0.1:{self.port}", COORDINATOR) as channel:
+        async with Endpoints(self.identity_store.identity).open_channel(
+            f"127.0.0.1:{self.port}", COORDINATOR
+        ) as channel:
             while self.coordinator.poll() is None:
                 try:
                     answer = await OperationStub(channel).Status(pb.Nothing(), timeout=10)
@@ -93,7 +95,9 @@ class Processes:
                 await asyncio.sleep(every)
 
     async def _status(self) -> dict[str, Any]:
-        async with Endpoints(self.office.refresh()).channel(f"127.0.0.1:{self.port}", COORDINATOR) as channel:
+        async with Endpoints(self.identity_store.refresh()).open_channel(
+            f"127.0.0.1:{self.port}", COORDINATOR
+        ) as channel:
             answer = await OperationStub(channel).Status(pb.Nothing(), timeout=30, wait_for_ready=True)
         found: dict[str, Any] = json.loads(answer.json)
         return found
@@ -103,10 +107,10 @@ class Processes:
             return subprocess.Popen([*HATDFED, *arguments], stdout=log, stderr=log)  # noqa: S603
 
 
-def identity(office: IdentityStore, folder: Path) -> IdentityFolder:
+def identity(identity_store: IdentityStore, folder: Path) -> IdentityFolder:
     """As `hatdfed edge join` leaves it."""
     key, found = make_key(), IdentityFolder(folder)
-    found.save(key, office.authority.sign(csr(key), edge(folder.name)), office.authority.pem)
+    found.save(key, identity_store.authority.sign(make_csr(key), edge_id(folder.name)), identity_store.authority.pem)
     return found
 
 

@@ -29,7 +29,7 @@ from hatdfed.deploy.edge.peers import Peers, PeerService
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import create_identity_store
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_PeerServicer_to_server
 from hatdfed.deploy.transport.endpoints import Endpoints
@@ -43,7 +43,7 @@ WARM_UP = 3
 IDLE_SECONDS = 30.0
 
 
-def make_exchange(index: int) -> tuple[EdgeProgram, ServerState, RoundMailbox]:
+def make_mailbox(index: int) -> tuple[EdgeProgram, ServerState, RoundMailbox]:
     """An edge with the CIFAR-10 network."""
     config = W_CIFAR.config(2, rounds=1)
     program = make_program(config, W_CIFAR.dataset())
@@ -66,20 +66,20 @@ def receive(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
 
 async def receive_both(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
     """Serve models, and bare copies beside them."""
-    ends = Endpoints(folder, edge(RECEIVER))
-    _, server, exchange = make_exchange(1)
-    grpc_server = ends.server()
-    add_PeerServicer_to_server(PeerService(ends, exchange, IDLE_SECONDS, list), grpc_server)
-    port = ends.listen(grpc_server, "127.0.0.1:0")
+    endpoints = Endpoints(folder, edge_id(RECEIVER))
+    _, server, mailbox = make_mailbox(1)
+    grpc_server = endpoints.make_server()
+    add_PeerServicer_to_server(PeerService(endpoints, mailbox, IDLE_SECONDS, list), grpc_server)
+    port = endpoints.listen(grpc_server, "127.0.0.1:0")
     await grpc_server.start()
     listener = socket.create_server(("127.0.0.1", 0))
     bare = asyncio.create_task(asyncio.to_thread(receive_bare, listener, tls(folder, ssl.PROTOCOL_TLS_SERVER)))
     pipe.send((port, listener.getsockname()[1]))
     for t in range(rounds):
-        await exchange.begin(order(t), server)
-        await exchange.offer(server, Offer({}, 0, 1.0))
-        await exchange.complete(time.monotonic() + 60)
-        await exchange.close()
+        await mailbox.begin(order(t), server)
+        await mailbox.offer(server, Offer({}, 0, 1.0))
+        await mailbox.wait_until_complete(time.monotonic() + 60)
+        await mailbox.close()
     await bare
     await grpc_server.stop(grace=1.0)
 
@@ -120,22 +120,22 @@ async def send_both(
     folder: IdentityFolder, ports: tuple[int, int], rounds: int
 ) -> tuple[list[float], list[float], int]:
     """Seconds of models and of bare copies, in turns."""
-    program, server, exchange = make_exchange(0)
-    peers = Peers(Endpoints(folder, edge(SENDER)), exchange, IDLE_SECONDS)
+    program, server, mailbox = make_mailbox(0)
+    peers = Peers(Endpoints(folder, edge_id(SENDER)), mailbox, IDLE_SECONDS)
     data = server.params.numpy().tobytes()
     ours, bare = [], []
     with tls(folder, ssl.PROTOCOL_TLS_CLIENT).wrap_socket(socket.create_connection(("127.0.0.1", ports[1]))) as line:
         for t in range(rounds):
             told = order(t, f"127.0.0.1:{ports[0]}")
-            await exchange.begin(told, server)
+            await mailbox.begin(told, server)
             start = time.perf_counter()
             payload, _ = program.codec.encode(server.params, server.codec_memory)
-            await exchange.offer(server, Offer(payload, 60, 1.0))
+            await mailbox.offer(server, Offer(payload, 60, 1.0))
             await peers.push(told.receivers[0], t, time.monotonic() + 60)
             ours.append(time.perf_counter() - start)
-            if exchange.failed_sends:
+            if mailbox.failed_sends:
                 raise SystemExit("A model did not arrive.")
-            await exchange.close()
+            await mailbox.close()
             bare.append(send_bare(line, data))
     await peers.close()
     return ours[WARM_UP:], bare[WARM_UP:], len(data)
@@ -150,8 +150,8 @@ def main() -> None:
     torch.set_num_threads(1)
     rounds = arguments.repeats + WARM_UP
     with tempfile.TemporaryDirectory() as folder:
-        office = create_identity_store(Path(folder) / "ca")
-        known = {name: identity(office, Path(folder) / name) for name in (SENDER, RECEIVER)}
+        identity_store = create_identity_store(Path(folder) / "ca")
+        known = {name: identity(identity_store, Path(folder) / name) for name in (SENDER, RECEIVER)}
         spawn = multiprocessing.get_context("spawn")  # gRPC must not be forked
         here, there = spawn.Pipe()
         process = spawn.Process(target=receive, args=(known[RECEIVER], there, rounds))

@@ -7,7 +7,7 @@ HatdfedError                  one sentence for the person at the keyboard; the c
 │   └── TroubleError          no room on the disk, no answer: it may pass, so the command line exits with 3
 ├── SweepFailedError          a sweep of which no run came to its end (`sweeps.sweep`)
 ├── UnguardedScriptError      a script that its own worker processes would run again (`workers`)
-├── NameTakenError            an edge whose name another process has (`net.claims`)
+├── NameTakenError            an edge whose name another process has (`deploy.coordinator.membership`)
 ├── MissingDependencyError    an optional package that this command needs
 ├── ClusterError              a Ray cluster that cannot be reached, or cannot do what is asked of it
 ├── IdentityError             a certificate, key or join token that is missing, wrong or refused

@@ -27,11 +27,11 @@ def open_browser(*, dark=False, size=SIZE):
 
 
 def shape(browser, size, *, dark=False):
-    """Width, height and the reader's wish for light or dark."""
+    """Width, height and the reader's query for light or dark."""
     metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    wish = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wish})
+    query = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": query})
 
 
 def wait_for(look, seconds=30):

@@ -18,7 +18,7 @@ if IS_INSTALLED:
 
     from hatdfed.dashboard.app import make_app
     from hatdfed.dashboard.catalogue import Catalogue
-    from hatdfed.dashboard.live import Streams
+    from hatdfed.dashboard.event_streams import EventStreams
     from hatdfed.dashboard.site import Site
 
 
@@ -48,7 +48,7 @@ def runs(played, tmp_path):
 
 @pytest.fixture
 def site(runs):
-    return Site(Catalogue(runs), streams=Streams(every_seconds=0.05))
+    return Site(Catalogue(runs), streams=EventStreams(every_seconds=0.05))
 
 
 @pytest.fixture

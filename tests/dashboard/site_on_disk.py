@@ -9,8 +9,7 @@ from pathlib import Path
 import uvicorn
 import yaml
 
-from hatdfed.dashboard.app import make_app
-from hatdfed.dashboard.serving import listen
+from hatdfed.dashboard.app import listen, make_app
 from hatdfed.runs.records.database import RunDatabase
 
 ADDRESS = "http://127.0.0.1"
@@ -25,7 +24,7 @@ def id_of(client, name):
 
 def look_again(site):
     """As if time had passed: the catalogue walks the disk anew."""
-    site.catalogue._look_again_at = 0.0
+    site.catalogue._next_scan_at = 0.0
 
 
 def unfinish(folder: Path, rounds: int) -> None:

@@ -9,8 +9,8 @@ from tests.dashboard.site_on_disk import HOSTILE, serving, unfinish
 
 import hatdfed
 from hatdfed.dashboard.catalogue import Catalogue
-from hatdfed.dashboard.deployment import Deployment
-from hatdfed.dashboard.live import Streams
+from hatdfed.dashboard.deployment import DeploymentMonitor
+from hatdfed.dashboard.event_streams import EventStreams
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
 
@@ -28,7 +28,7 @@ def address(runs, browser):
     async def ask():
         return STATUS
 
-    site = Site(Catalogue(runs), Deployment("127.0.0.1:7444", ask), Streams(every_seconds=0.2))
+    site = Site(Catalogue(runs), DeploymentMonitor("127.0.0.1:7444", ask), EventStreams(every_seconds=0.2))
     with serving(site) as where:
         shape(browser, SIZE)
         requests(browser)
@@ -216,7 +216,7 @@ def test_a_coordinator_that_is_away_is_said_with_care(browser, runs):
     async def ask():
         raise HatdfedError("The coordinator at x does not answer: gone")
 
-    with serving(Site(Catalogue(runs), Deployment("x", ask))) as where:
+    with serving(Site(Catalogue(runs), DeploymentMonitor("x", ask))) as where:
         browser.get(f"{where}/deployment")
         wait_for(lambda: "does not answer: gone" in text(browser, "#trouble-sentence"))
         assert browser.execute_script("return document.getElementById('status').hidden")

@@ -7,7 +7,7 @@ from tests.dashboard.browser import PHONE, SIZE, complaints, shape, wait_for
 from tests.dashboard.site_on_disk import serving, unfinish
 
 from hatdfed.dashboard.catalogue import Catalogue
-from hatdfed.dashboard.live import Streams
+from hatdfed.dashboard.event_streams import EventStreams
 from hatdfed.dashboard.site import Site
 from hatdfed.report.document import gather
 from hatdfed.report.document_text import html_text
@@ -20,7 +20,7 @@ ENERGIES = [0, 0.00123, 0.5, 7.0, 99.95, 999.4, 999.6, 1234.5, 15981, 999_499, 9
 
 @pytest.fixture
 def address(runs, browser):
-    with serving(Site(Catalogue(runs), streams=Streams(every_seconds=0.2))) as where:
+    with serving(Site(Catalogue(runs), streams=EventStreams(every_seconds=0.2))) as where:
         shape(browser, SIZE)
         browser.get(f"{where}/")
         complaints(browser)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.dashboard.site_on_disk import change, id_of, look_again, unfinish
 
-from hatdfed.dashboard.comparing import _accuracy_title
-from hatdfed.dashboard.run_views import MOST_POINTS, kept_rounds
+from hatdfed.dashboard.comparison import _make_accuracy_title
+from hatdfed.dashboard.run_views import MAX_POINTS, select_rounds
 from hatdfed.report.groups import Run, comparison_rows
 from hatdfed.report.words import difference
 from hatdfed.runs.records.folder import RunFolder
@@ -170,10 +170,10 @@ def test_unchanged_runs_are_not_read_again(client, site, runs, monkeypatch):
 
 
 def test_a_long_run_is_thinned_out_and_keeps_its_ends():
-    kept = kept_rounds(10 * MOST_POINTS + 3)
-    assert len(kept) <= MOST_POINTS + 1
-    assert (kept[0], kept[-1]) == (0, 10 * MOST_POINTS + 2)
-    assert kept_rounds(5) == [0, 1, 2, 3, 4]
+    kept = select_rounds(10 * MAX_POINTS + 3)
+    assert len(kept) <= MAX_POINTS + 1
+    assert (kept[0], kept[-1]) == (0, 10 * MAX_POINTS + 2)
+    assert select_rounds(5) == [0, 1, 2, 3, 4]
 
 
 def test_a_method_that_saw_the_test_data_is_not_said_to_end_highest(client, runs):
@@ -204,7 +204,7 @@ def test_a_title_counts_rows_whose_names_begin_alike():
         {"label": f"{'a' * 80} {end}", "leaks_test": False, "curve": {"mean": [mean]}}
         for end, mean in ((1, 60.0), (2, 50.0))
     ]
-    assert _accuracy_title(rows).endswith("ends highest, at 60.0 % validation accuracy")
+    assert _make_accuracy_title(rows).endswith("ends highest, at 60.0 % validation accuracy")
 
 
 def test_the_head_of_a_page_and_its_renewal_are_written_alike(client, run_id):

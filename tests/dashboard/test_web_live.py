@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from tests.dashboard.site_on_disk import id_of, look_again, serving, unfinish
 
-from hatdfed.dashboard.deployment import Deployment, asker
-from hatdfed.dashboard.live import MOST_STREAMS
+from hatdfed.dashboard.deployment import DeploymentMonitor, make_status_reader
+from hatdfed.dashboard.event_streams import MAX_STREAMS
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationServicer, add_OperationServicer_to_server
 from hatdfed.errors import HatdfedError
@@ -65,7 +65,7 @@ def test_a_stream_of_a_run_that_is_removed_ends(site, runs):
 
 
 def test_there_are_only_so_many_streams(client, site):
-    site.streams.count = MOST_STREAMS
+    site.streams.count = MAX_STREAMS
     answer = client.get("/api/runs/events")
     assert answer.status_code == 503
     assert "pages are open already" in answer.text
@@ -93,7 +93,7 @@ def asked():
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
-            return await Deployment("here", asker(f"127.0.0.1:{port}", None)).view()
+            return await DeploymentMonitor("here", make_status_reader(f"127.0.0.1:{port}", None)).read_status()
         finally:
             await server.stop(None)
 
@@ -110,7 +110,7 @@ def test_a_deployment_is_shown_as_its_coordinator_tells_it(asked):
 
 
 def test_a_coordinator_that_is_not_there_is_said_in_a_sentence():
-    view = asyncio.run(Deployment("127.0.0.1:9", asker("127.0.0.1:9", None)).view())
+    view = asyncio.run(DeploymentMonitor("127.0.0.1:9", make_status_reader("127.0.0.1:9", None)).read_status())
     assert "The coordinator at 127.0.0.1:9 does not answer" in view["trouble"]
 
 
@@ -122,8 +122,8 @@ def test_many_browsers_ask_the_coordinator_once_a_second():
         raise HatdfedError("away")
 
     async def look():
-        deployment = Deployment("x", ask)
-        return await asyncio.gather(*(deployment.view() for _ in range(20)))
+        deployment = DeploymentMonitor("x", ask)
+        return await asyncio.gather(*(deployment.read_status() for _ in range(20)))
 
     assert {view["trouble"] for view in asyncio.run(look())} == {"away"}
     assert len(questions) == 1
@@ -133,7 +133,7 @@ def test_a_status_that_makes_no_sense_breaks_no_page():
     async def ask():
         return {"servers": "none", "refused": [1], "joules": 3, "round": "x", "waits_for": ["<script>"]}
 
-    view = asyncio.run(Deployment("x", ask).view())
+    view = asyncio.run(DeploymentMonitor("x", ask).read_status())
     assert (view["servers"], view["refused"], view["joules"], view["round"]) == ([], [], 0.0, 0)
 
 
@@ -141,7 +141,7 @@ def test_certificates_that_cannot_be_read_are_said_in_a_sentence():
     async def ask():
         raise PermissionError(13, "Permission denied")
 
-    view = asyncio.run(Deployment("x", ask).view())
+    view = asyncio.run(DeploymentMonitor("x", ask).read_status())
     assert view["trouble"] == "The certificates cannot be read (Permission denied)."
 
 
@@ -162,8 +162,8 @@ def test_the_list_tells_how_many_runs_there_are(site, runs):
 def test_many_runs_are_not_walked_over_all_the_time(site, monkeypatch):
     moments = iter([10.0, 12.0, 13.0, 21.9, 22.1, 22.2])
     monkeypatch.setattr("hatdfed.dashboard.catalogue.time.monotonic", lambda: next(moments))
-    walks = []
-    monkeypatch.setattr(site.catalogue, "_walk", lambda: walks.append(1) or {})
+    scans = []
+    monkeypatch.setattr(site.catalogue, "_scan", lambda: scans.append(1) or {})
     for _ in range(4):  # the first walk takes two seconds, so there is none for ten
         site.catalogue.cards()
-    assert len(walks) == 2
+    assert len(scans) == 2

@@ -11,7 +11,7 @@ import pytest
 from tests.dashboard.site_on_disk import id_of, look_again, unfinish
 
 import hatdfed.dashboard.api as api
-from hatdfed.dashboard.comparing import choose
+from hatdfed.dashboard.comparison import select_comparable
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.small_files import read_document, read_settings
@@ -56,7 +56,7 @@ def test_a_ledger_is_fetched_by_several_threads_and_holds_nothing_open_in_betwee
     folder = runs / RUN
     with closing(sqlite3.connect(folder / "run.sqlite")) as database:
         lines = database.execute("SELECT count(*) FROM ledger").fetchone()[0]
-    parts, pieces = api._csv(folder), []
+    parts, pieces = api._stream_csv(folder), []
     for _ in range(3):  # each piece from a thread of its own, as the server does it
         thread = threading.Thread(target=lambda: pieces.append(next(parts)))
         thread.start()
@@ -68,9 +68,9 @@ def test_a_ledger_is_fetched_by_several_threads_and_holds_nothing_open_in_betwee
 
 
 def test_results_that_change_under_a_comparison_leave_one_run_out(client, site, runs):
-    found = [site.run(card.id) for card in site.catalogue.cards()]
+    found = [site.find_run(card.id) for card in site.catalogue.cards()]
     (runs / RUN / "results.json").write_text("{")
-    chosen = choose(found)
+    chosen = select_comparable(found)
     assert sum(len(row.runs) for row in chosen.rows) == 3
     assert chosen.left_out == ["results.json of rnd-seed0 is not valid JSON."]
 
@@ -130,7 +130,7 @@ def test_a_run_that_has_only_just_begun_is_running_without_rounds(client, site, 
 def test_a_long_run_is_drawn_with_fewer_points_and_the_same_ends(client, runs, monkeypatch):
     run_id = id_of(client, RUN)
     whole = client.get(f"/api/runs/{run_id}/series").json()
-    monkeypatch.setattr("hatdfed.dashboard.run_views.MOST_POINTS", 3)
+    monkeypatch.setattr("hatdfed.dashboard.run_views.MAX_POINTS", 3)
     thin = client.get(f"/api/runs/{run_id}/series").json()
     assert thin["played"] == [1, 3, 5]
     assert thin["servers"] == [[line[0], line[2], line[4]] for line in whole["servers"]]

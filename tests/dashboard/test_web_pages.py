@@ -61,7 +61,7 @@ def test_a_run_that_plays_is_running_then_stale(client, site, runs, monkeypatch)
     look_again(site)
     card = next(card for card in client.get("/api/runs").json() if card["name"] == "both/rnd-seed0")
     assert (card["state"], card["played"], card["accuracy_of"]) == ("running", 3, "validation")
-    monkeypatch.setattr("hatdfed.dashboard.cards.time.time", lambda: card["written"] + 3600)
+    monkeypatch.setattr("hatdfed.dashboard.catalogue.time.time", lambda: card["written"] + 3600)
     card = next(card for card in client.get("/api/runs").json() if card["name"] == "both/rnd-seed0")
     assert card["state"] == "stale"
     assert "stale" in client.get(f"/runs/{card['id']}").text
@@ -93,7 +93,7 @@ def test_a_run_that_is_removed_leaves_the_list(client, site, runs):
     shutil.rmtree(runs / "both" / "rnd-seed0")
     look_again(site)
     assert len(names(client.get("/").text)) == 3
-    assert len(site.catalogue._known) == 3
+    assert len(site.catalogue._entries) == 3
 
 
 def test_pages_that_are_not_there_say_so_in_their_own_form(client):

@@ -1,4 +1,4 @@
-"""A line between two edges of a test that can be cut and mended."""
+"""A connection between two edges of a test that can be cut and restored."""
 
 import grpc
 
@@ -8,9 +8,9 @@ class Cut:
 
     def __init__(self, *edges, verbs=("Push", "Pull", "Probe")):
         self.is_on, self._verbs = False, verbs
-        names = {edge._ends.claims.name for edge in edges}
+        names = {edge._endpoints.node.name for edge in edges}
         for edge in edges:
-            self._stand_between(edge._duty.peers, names - {edge._ends.claims.name})
+            self._stand_between(edge._handler.peers, names - {edge._endpoints.node.name})
 
     def _stand_between(self, peers, names):
         stub = peers._stub

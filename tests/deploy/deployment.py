@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 
-from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
 from hatdfed.deploy.coordinator.settings import DeploySettings
-from hatdfed.deploy.edge.edge import Edge, Place
-from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.edge.edge import Edge, EdgeOptions
+from hatdfed.deploy.edge.setup import make_edge_setup
 from hatdfed.deploy.edge.store import EdgeStore
 from hatdfed.deploy.identity.authority import LIFETIME
+from hatdfed.deploy.identity.certificates import make_csr, make_key
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import create_identity_store
-from hatdfed.deploy.identity.keys import csr, make_key
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.setup.layers import resolve
 
@@ -28,9 +28,9 @@ def settings(method="hat-dfed", **more):
 class Deployment:
     """Use as `async with Deployment(folder, config) as deployment`."""
 
-    def __init__(self, folder, config, quick=QUICK, *, secure=True, desk=None, lifetime=LIFETIME):
-        self.folder, self.config, self.quick, self.desk = folder, config, quick, desk
-        self.office = create_identity_store(folder / "ca", lifetime) if secure else None
+    def __init__(self, folder, config, quick=QUICK, *, secure=True, join_address=None, lifetime=LIFETIME):
+        self.folder, self.config, self.quick, self.join_address = folder, config, quick, join_address
+        self.identity_store = create_identity_store(folder / "ca", lifetime) if secure else None
         self.edges = {}
         self.tasks = {}
 
@@ -45,38 +45,44 @@ class Deployment:
         await self.stop_coordinator()
 
     async def start_coordinator(self, port=0):
-        ends = Endpoints(None) if self.office is None else Endpoints(self.office.identity)
-        hosting = Hosting(self.folder / "run", f"127.0.0.1:{port}", ends, self.office, self.desk)
-        self.process = CoordinatorProcess(self.config, self.quick, hosting)
+        endpoints = Endpoints(None) if self.identity_store is None else Endpoints(self.identity_store.identity)
+        options = CoordinatorOptions(
+            self.folder / "run", f"127.0.0.1:{port}", endpoints, self.identity_store, self.join_address
+        )
+        self.process = CoordinatorProcess(self.config, self.quick, options)
         self.run = asyncio.ensure_future(self.process.serve())
         while not self.process.port and not self.run.done():
             await asyncio.sleep(0.01)
         self.port = self.process.port
-        while self.desk is not None and not self.process.desk_port and not self.run.done():
+        while self.join_address is not None and not self.process.join_port and not self.run.done():
             await asyncio.sleep(0.01)
-        if self.desk is not None:
-            self.desk = (self.desk[0], self.process.desk_port)
+        if self.join_address is not None:
+            self.join_address = (self.join_address[0], self.process.join_port)
 
     async def stop_coordinator(self):
-        self.process.station.stop_asked.set()
+        self.process.hub.stop_requested.set()
         with contextlib.suppress(asyncio.CancelledError):
             await self.run
 
-    def ends(self, name):
-        """The network ends of an edge, with an identity of its own."""
-        if self.office is None:
-            return Endpoints(None, edge(name))
+    def endpoints(self, name):
+        """The endpoints of an edge, with an identity of its own."""
+        if self.identity_store is None:
+            return Endpoints(None, edge_id(name))
         folder = IdentityFolder(self.folder / "identities" / name)
         if not folder.cert_file.exists():
             key = make_key()
             (self.folder / "identities").mkdir(exist_ok=True)
-            cert = self.office.authority.sign(csr(key), edge(name), self.office.lifetime)
-            folder.save(key, cert, self.office.authority.pem)
-        return Endpoints(folder, edge(name))
+            cert = self.identity_store.authority.sign(make_csr(key), edge_id(name), self.identity_store.lifetime)
+            folder.save(key, cert, self.identity_store.authority.pem)
+        return Endpoints(folder, edge_id(name))
 
-    def start_edge(self, name, *, outfit=simulated_setup, listen="127.0.0.1:0", advertise="", ends=None):
-        place = Place(f"127.0.0.1:{self.port}", listen, advertise, patience=20.0, desk=self.desk)
-        self.edges[name] = Edge(place, ends or self.ends(name), EdgeStore(self.folder / "stores" / name), outfit)
+    def start_edge(self, name, *, make_setup=make_edge_setup, listen="127.0.0.1:0", advertise="", endpoints=None):
+        options = EdgeOptions(
+            f"127.0.0.1:{self.port}", listen, advertise, patience=20.0, join_address=self.join_address
+        )
+        self.edges[name] = Edge(
+            options, endpoints or self.endpoints(name), EdgeStore(self.folder / "stores" / name), make_setup
+        )
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]
 
@@ -85,7 +91,7 @@ class Deployment:
         edges = []
         for number in range(count):
             edges.append(self.start_edge(f"edge-{number}", **more))
-            await self.until(lambda edge=edges[-1]: edge._duty is not None)
+            await self.until(lambda edge=edges[-1]: edge._handler is not None)
         return edges
 
     async def kill_edge(self, name):

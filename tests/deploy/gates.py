@@ -2,7 +2,7 @@
 
 import threading
 
-from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.edge.setup import make_edge_setup
 
 
 class Gate:
@@ -13,9 +13,9 @@ class Gate:
         self._open = {t: threading.Event() for t in rounds}
 
     def __call__(self, config, index):
-        """An outfit whose data come through the gate."""
-        outfit = simulated_setup(config, index)
-        return outfit._replace(source=_Gated(outfit.source, self))
+        """A setup whose data come through the gate."""
+        setup = make_edge_setup(config, index)
+        return setup._replace(source=_Gated(setup.source, self))
 
     def is_reached(self, t):
         return self._reached[t].is_set()

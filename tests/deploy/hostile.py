@@ -15,8 +15,8 @@ import torch
 from safetensors.numpy import save
 
 from hatdfed.deploy.coordinator.services import PROTOCOL
-from hatdfed.deploy.edge.setup import simulated_setup
-from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, Node
+from hatdfed.deploy.edge.setup import make_edge_setup
+from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, NodeId
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub, PeerStub
 from hatdfed.server.message import MAGIC
@@ -38,7 +38,7 @@ def sealed(body):
 
 
 def bad_bytes(trap):
-    """What should never be believed, by name."""
+    """What should never be check_message, by name."""
     pickled, torch_file, npy = pickle.dumps(Trap(trap)), io.BytesIO(), io.BytesIO()
     torch.save({"params": torch.zeros(3), "trap": Trap(trap)}, torch_file)
     np.save(npy, np.array([Trap(trap)], dtype=object), allow_pickle=True)
@@ -61,13 +61,13 @@ class HostileMember:
     """Joins and gets ready like everybody else; then `attack(self, order)` is played in every round."""
 
     def __init__(self, deployment, name, attack):
-        self.ends = deployment.ends(name)
+        self.endpoints = deployment.endpoints(name)
         self.config, self.address = deployment.config, f"127.0.0.1:{deployment.port}"
         self.attack = attack
         self.answers = []
 
     async def serve(self):
-        async with self.ends.channel(self.address, COORDINATOR) as channel:
+        async with self.endpoints.open_channel(self.address, COORDINATOR) as channel:
             self.stub = CoordinationStub(channel)
             self.welcome = await self.stub.Join(pb.Hello(protocol=PROTOCOL, version="0"))
             call = self.stub.Watch(pb.Watching(epoch=self.welcome.epoch))
@@ -87,13 +87,13 @@ class HostileMember:
                             return
 
     def prepared(self):
-        outfit = simulated_setup(self.config, self.welcome.index)
+        setup = make_edge_setup(self.config, self.welcome.index)
         return pb.Prepared(
             epoch=self.welcome.epoch,
-            num_params=outfit.program.learner.num_params,
-            bits_per_sample=outfit.bits_per_sample,
-            layout=outfit.layout,
-            message_share=outfit.message_share,
+            num_params=setup.program.learner.num_params,
+            bits_per_sample=setup.bits_per_sample,
+            layout=setup.layout,
+            message_share=setup.message_share,
             accuracy=0.5,
         )
 
@@ -105,5 +105,5 @@ class HostileMember:
     async def push(self, receiver, t, data, *, size=None):
         """Bytes of our own as the model of a round; what the receiver says to it."""
         parcel = pb.Parcel(run=self.welcome.run, round=t, sender=self.welcome.index, size=size or len(data))
-        async with self.ends.channel(receiver.address, Node(EDGE_ROLE, receiver.name)) as channel:
+        async with self.endpoints.open_channel(receiver.address, NodeId(EDGE_ROLE, receiver.name)) as channel:
             return await PeerStub(channel).Push([pb.Frame(parcel=parcel), pb.Frame(chunk=data)], timeout=10)

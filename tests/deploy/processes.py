@@ -12,10 +12,10 @@ import yaml
 from tests.deploy.deployment import QUICK
 
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.edge.edge import Edge, Place
-from hatdfed.deploy.edge.setup import simulated_setup
+from hatdfed.deploy.edge.edge import Edge, EdgeOptions
+from hatdfed.deploy.edge.setup import make_edge_setup
 from hatdfed.deploy.edge.store import EdgeStore
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.folder import RunFolder
@@ -67,10 +67,12 @@ class Processes:
         self.started.append(process)
         return process
 
-    def start_edge(self, name, outfit=simulated_setup):
+    def start_edge(self, name, make_setup=make_edge_setup):
         """In this process."""
-        place = Place(f"127.0.0.1:{self.port}", "127.0.0.1:0", patience=30.0)
-        self.edges[name] = Edge(place, Endpoints(None, edge(name)), EdgeStore(self.folder / "stores" / name), outfit)
+        options = EdgeOptions(f"127.0.0.1:{self.port}", "127.0.0.1:0", patience=30.0)
+        self.edges[name] = Edge(
+            options, Endpoints(None, edge_id(name)), EdgeStore(self.folder / "stores" / name), make_setup
+        )
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]
 
@@ -79,7 +81,7 @@ class Processes:
         for number in range(count):
             edge = self.start_edge(f"edge-{number}")
             async with asyncio.timeout(20):
-                while edge._duty is None:
+                while edge._handler is None:
                     await asyncio.sleep(0.02)
 
     def log(self, name="coordinator"):
@@ -103,7 +105,7 @@ class Processes:
         """Of all committed plans, as matrices would print them."""
         journal = Journal(self.state / "journal.sqlite")
         try:
-            return journal.links()
+            return journal.read_links()
         finally:
             journal.close()
 

@@ -1,8 +1,8 @@
-"""People without a certificate who open connections and then dawdle."""
+"""People without a certificate who open connections and leave them idle."""
 
 import asyncio
 
-from hatdfed.deploy.identity.exchange import ask_desk, verified_by
+from hatdfed.deploy.identity.join import ask_join_server, make_verified_context
 
 HOST = "127.0.0.1"
 
@@ -14,20 +14,20 @@ class Drip:
         self.port, self.count, self.every, self.bytes_of = port, count, every, bytes_of
 
     async def __aenter__(self):
-        self.ends = [await asyncio.open_connection(HOST, self.port) for _ in range(self.count)]
+        self.connections = [await asyncio.open_connection(HOST, self.port) for _ in range(self.count)]
         self.dripping = asyncio.ensure_future(self._drip())
         return self
 
     async def __aexit__(self, *error):
         self.dripping.cancel()
         await asyncio.gather(self.dripping, return_exceptions=True)
-        for _, writer in self.ends:
+        for _, writer in self.connections:
             writer.transport.abort()
 
     @property
     def alive(self):
-        """How many of them have not been hung up on."""
-        return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self.ends)
+        """How many of them have not been disconnected."""
+        return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self.connections)
 
     async def gone(self, left=0, seconds=5.0):
         """Wait until so few are left."""
@@ -39,13 +39,13 @@ class Drip:
         place = 0
         while True:
             byte = self.bytes_of[place : place + 1] or b"\0"
-            for reader, writer in self.ends:
+            for reader, writer in self.connections:
                 if not (reader.at_eof() or writer.is_closing()):
                     writer.write(byte)
             place += 1
             await asyncio.sleep(self.every)
 
 
-async def authority_at(port, office):
+async def authority_at(port, identity_store):
     """What somebody who wants to join asks first."""
-    return await ask_desk(HOST, port, verified_by(office.authority.pem), {"ask": "authority"})
+    return await ask_join_server(HOST, port, make_verified_context(identity_store.authority.pem), {"ask": "authority"})

@@ -49,8 +49,10 @@ async def played(folder, config, points):
             process = processes.coordinator(point)
         assert await ended(process) == 0, processes.log()
         whys = await asyncio.wait_for(asyncio.gather(*processes.tasks.values()), 20)
-        duties = sorted((edge._duty for edge in processes.edges.values()), key=lambda duty: duty.exchange.index)
-        models = torch.stack([duty.player.server.params for duty in duties])
+        handlers = sorted(
+            (edge._handler for edge in processes.edges.values()), key=lambda handler: handler.mailbox.index
+        )
+        models = torch.stack([handler.runner.server.params for handler in handlers])
         return processes, whys, models
 
 

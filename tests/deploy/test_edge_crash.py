@@ -24,10 +24,10 @@ def links_of(deployment, t):
 async def killed_while_training(folder):
     config, hers, his = settings("full", rounds=5), Gate(2), Gate(0, 3)
     async with Deployment(folder, config, FEW) as deployment:
-        await deployment.start_edges(1, outfit=his)
+        await deployment.start_edges(1, make_setup=his)
         deployment.start_edge("edge-1")
         await deployment.until(lambda: his.is_reached(0))
-        deployment.start_edge("edge-2", outfit=hers)
+        deployment.start_edge("edge-2", make_setup=hers)
         await deployment.until(lambda: deployment.active == 3)
         his.release(0)
         await deployment.until(lambda: hers.is_reached(2))
@@ -38,8 +38,8 @@ async def killed_while_training(folder):
         seconds = time.monotonic() - began
         committed = EdgeStore(folder / "stores" / "edge-2").load()
         again = deployment.start_edge("edge-2")
-        await deployment.until(lambda: again._duty is not None)
-        begun_with = again._duty.player.server.params.clone(), again._duty.player.next_round
+        await deployment.until(lambda: again._handler is not None)
+        begun_with = again._handler.runner.server.params.clone(), again._handler.runner.next_round
         await deployment.until(lambda: deployment.active == 3)
         his.open()
         summary = await deployment.run
@@ -64,14 +64,16 @@ async def back_in_the_same_round(folder):
     slow = DeploySettings(beat_seconds=0.1, away_seconds=5.0, idle_seconds=1.0, round_seconds=30.0)
     async with Deployment(folder, config, slow) as deployment:
         await deployment.start_edges(1)
-        deployment.start_edge("edge-1", outfit=gate)
-        await deployment.until(lambda: deployment.edges["edge-1"]._duty is not None)
+        deployment.start_edge("edge-1", make_setup=gate)
+        await deployment.until(lambda: deployment.edges["edge-1"]._handler is not None)
         edge = deployment.start_edge("edge-2")
-        await deployment.until(lambda: gate.is_reached(0) and edge._duty.exchange.mailbox)
+        await deployment.until(lambda: gate.is_reached(0) and edge._handler.mailbox.received)
         began = time.monotonic()
         await deployment.kill_edge("edge-2")
         again = deployment.start_edge("edge-2")
-        await deployment.until(lambda: again._duty is not None and again._duty.player.doing.startswith("exchanging"))
+        await deployment.until(
+            lambda: again._handler is not None and again._handler.runner.doing.startswith("exchanging")
+        )
         gate.open()
         await deployment.run
         return time.monotonic() - began, links_of(deployment, 0)
@@ -90,7 +92,7 @@ async def too_few(folder):
     quick = DeploySettings(beat_seconds=0.1, away_seconds=0.6, idle_seconds=1.0, round_seconds=30.0)
     async with Deployment(folder, config, quick) as deployment:
         await deployment.start_edges(2)
-        deployment.start_edge("edge-2", outfit=gate)
+        deployment.start_edge("edge-2", make_setup=gate)
         await deployment.until(lambda: gate.is_reached(1))
         await deployment.kill_edge("edge-2")
         gate.open()
@@ -120,7 +122,7 @@ async def failing(folder):
     quick = FEW.model_copy(update={"min_servers": 3})
     async with Deployment(folder, config, quick) as deployment:
         await deployment.start_edges(2)
-        deployment.start_edge("edge-2", outfit=Broken())
+        deployment.start_edge("edge-2", make_setup=Broken())
         began = time.monotonic()
         await deployment.run
         return time.monotonic() - began, [links_of(deployment, t) for t in range(4)]
@@ -214,7 +216,7 @@ async def frozen(folder):
     with Processes(folder, config, min_servers=2, away_seconds=1.0, idle_seconds=3.0, beat_seconds=0.2) as processes:
         coordinator = processes.coordinator()
         for name in ("edge-0", "edge-1"):
-            processes.start_edge(name, outfit=Slow())
+            processes.start_edge(name, make_setup=Slow())
         edge = processes.edge_process("edge-2")
         await until_server(processes, 2)
         edge.send_signal(signal.SIGSTOP)

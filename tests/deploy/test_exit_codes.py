@@ -14,8 +14,7 @@ from tests.deploy.processes import HATDFED, Processes, ended
 
 from hatdfed.cli.app import main
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
-from hatdfed.deploy.coordinator.trouble import named_trouble
+from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess, mark_transient_errors
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError, TroubleError
 from hatdfed.runs.records.checkpoint import write_atomically
@@ -82,14 +81,14 @@ def raising(error):
 )
 def test_what_may_pass_is_told_from_what_does_not(tmp_path, monkeypatch, number, kind):
     monkeypatch.setattr("pathlib.Path.open", raising(OSError(number, "said by the machine")))
-    with pytest.raises(RunFolderError, match="said by the machine") as caught, named_trouble():
+    with pytest.raises(RunFolderError, match="said by the machine") as caught, mark_transient_errors():
         write_atomically(tmp_path / "config.yaml", b"")
     assert type(caught.value) is kind
 
 
 def test_a_damaged_journal_does_not_pass(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"no database" * 1000)
-    with pytest.raises(RunFolderError) as caught, named_trouble():
+    with pytest.raises(RunFolderError) as caught, mark_transient_errors():
         Journal(tmp_path / "journal.sqlite")
     assert not isinstance(caught.value, TroubleError)
 
@@ -105,8 +104,8 @@ def test_the_command_ends_with_the_code_of_its_error(monkeypatch, capfd, error, 
 
 
 def process(folder, rounds):
-    hosting = Hosting(folder, "127.0.0.1:0", Endpoints(None))
-    return CoordinatorProcess(settings(rounds=rounds), QUICK, hosting)
+    options = CoordinatorOptions(folder, "127.0.0.1:0", Endpoints(None))
+    return CoordinatorProcess(settings(rounds=rounds), QUICK, options)
 
 
 def played(folder, rounds):

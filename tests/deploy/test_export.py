@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import hatdfed
 from hatdfed.cli.app import app
 from hatdfed.data.datasets import load_dataset
-from hatdfed.deploy.edge.export import Exporter, StoredModel, settings_of, stored_model
-from hatdfed.deploy.edge.store import EdgeStore, Kept
+from hatdfed.deploy.edge.export import Exporter, StoredModel, read_run_settings, read_stored_model
+from hatdfed.deploy.edge.store import EdgeStore, SavedState
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.server.networks import find_network
@@ -39,7 +39,7 @@ def edge(tmp_path, config, dataset):
     program = make_program(config, dataset)
     RunFolder.create(tmp_path / "run", config)
     server = program.start(7)
-    EdgeStore(tmp_path / "store").save(Kept("run-1", 4, server, b""))
+    EdgeStore(tmp_path / "store").save(SavedState("run-1", 4, server, b""))
     return tmp_path, program.learner, server.params
 
 
@@ -67,7 +67,9 @@ def test_safetensors_have_the_names_of_the_module_and_give_the_same_answers(edge
 
 def test_the_file_says_what_it_is(edge):
     folder, learner, _ = edge
-    Exporter.of(settings_of(folder / "run", None)).write(stored_model(folder / "store"), folder / "m.safetensors")
+    Exporter.from_config(read_run_settings(folder / "run", None)).write(
+        read_stored_model(folder / "store"), folder / "m.safetensors"
+    )
     with safe_open(folder / "m.safetensors", framework="numpy") as file:
         about, names = file.metadata(), set(file.keys())
     assert names == set(learner.layout)
@@ -79,7 +81,9 @@ def test_the_file_says_what_it_is(edge):
 def test_torchscript_runs_without_this_package(edge, dataset):
     folder, learner, params = edge
     images = make_pools(dataset).test.x[:5]  # another number than it was traced with
-    Exporter.of(settings_of(folder / "run", None)).write(stored_model(folder / "store"), folder / "m.pt")
+    Exporter.from_config(read_run_settings(folder / "run", None)).write(
+        read_stored_model(folder / "store"), folder / "m.pt"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         loaded = torch.jit.load(str(folder / "m.pt"))
@@ -88,7 +92,7 @@ def test_torchscript_runs_without_this_package(edge, dataset):
 
 def test_onnx_is_written_or_the_packages_are_named(edge):
     folder, _, _ = edge
-    exporter, model = Exporter.of(settings_of(folder / "run", None)), stored_model(folder / "store")
+    exporter, model = Exporter.from_config(read_run_settings(folder / "run", None)), read_stored_model(folder / "store")
     if all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime")):
         assert exporter.write(model, folder / "m.onnx") < 1e-4
     else:
@@ -114,26 +118,28 @@ def test_a_server_that_is_not_there_is_refused(tmp_path):
     hatdfed.run(dataset="digits", rounds=1, servers=2, out=tmp_path / "sim")
     for server in (None, 2):
         with pytest.raises(ConfigError, match="--server, 0 to 1"):
-            stored_model(tmp_path / "sim", server)
+            read_stored_model(tmp_path / "sim", server)
 
 
 def test_a_model_of_other_settings_is_refused(edge):
     folder, _, params = edge
     with pytest.raises(ConfigError, match=r"Give the config.yaml of the run"):
-        Exporter.of(settings_of(folder / "run", None)).write(StoredModel(params[:-1], {}), folder / "m.safetensors")
+        Exporter.from_config(read_run_settings(folder / "run", None)).write(
+            StoredModel(params[:-1], {}), folder / "m.safetensors"
+        )
 
 
 def test_a_file_that_answers_otherwise_is_removed(edge, monkeypatch):
     folder, _, _ = edge
-    exporter = Exporter.of(settings_of(folder / "run", None))
-    monkeypatch.setattr(Exporter, "_answers", lambda self, module: module(self.images).detach() + 1)
+    exporter = Exporter.from_config(read_run_settings(folder / "run", None))
+    monkeypatch.setattr(Exporter, "_run", lambda self, module: module(self.images).detach() + 1)
     with pytest.raises(HatdfedError, match="answers otherwise"):
-        exporter.write(stored_model(folder / "store"), folder / "m.safetensors")
+        exporter.write(read_stored_model(folder / "store"), folder / "m.safetensors")
     assert not (folder / "m.safetensors").exists()
 
 
 def test_a_folder_without_models_and_one_without_settings_are_named(tmp_path):
     with pytest.raises(RunFolderError, match="holds no model"):
-        stored_model(tmp_path)
+        read_stored_model(tmp_path)
     with pytest.raises(ConfigError, match=r"no config.yaml"):
-        settings_of(tmp_path, None)
+        read_run_settings(tmp_path, None)

@@ -9,8 +9,8 @@ async def failed_round(folder, t):
     """The state of an edge before and after round t failed there, what its disk has then, and the run's summary."""
     async with Deployment(folder, settings("d-psgd")) as deployment:
         edge, *_ = await deployment.start_edges(1)
-        player, seen = edge._duty.player, []
-        exchange_models, recover = player._exchange_models, player._recover
+        runner, seen = edge._handler.runner, []
+        exchange_models, recover = runner._exchange_models, runner._recover
 
         async def fail(order, until):
             if order.round != t or seen:
@@ -18,12 +18,12 @@ async def failed_round(folder, t):
             raise OSError("as if")
 
         async def noted():
-            spent = player.server.optimiser.first.clone()
+            spent = runner.server.optimiser.first.clone()
             await recover()
-            step, first, _ = player.server.optimiser
-            seen.append((spent, player.server.params, step, first.clone(), edge._store.load()))  # the next round spends
+            step, first, _ = runner.server.optimiser
+            seen.append((spent, runner.server.params, step, first.clone(), edge._store.load()))  # the next round spends
 
-        player._exchange_models, player._recover = fail, noted
+        runner._exchange_models, runner._recover = fail, noted
         for number in (1, 2):
             deployment.start_edge(f"edge-{number}")
         summary = await deployment.run

@@ -23,7 +23,7 @@ FEW = QUICK.model_copy(update={"min_servers": 2, "away_seconds": 1.0, "beat_seco
 @pytest.fixture
 def growths(monkeypatch):
     """States before and after servers joined."""
-    seen, grown = [], DurableCoordinator._grown
+    seen, grown = [], DurableCoordinator._grow
 
     def noted(self, state, servers):
         after = grown(self, state, servers)
@@ -31,22 +31,22 @@ def growths(monkeypatch):
             seen.append((state, after))
         return after
 
-    monkeypatch.setattr(DurableCoordinator, "_grown", noted)
+    monkeypatch.setattr(DurableCoordinator, "_grow", noted)
     return seen
 
 
 async def fourth(folder):
     config, gate = settings("hat-dfed", rounds=6), Gate(2)
     async with Deployment(folder, config) as deployment:
-        await deployment.start_edges(1, outfit=gate)
+        await deployment.start_edges(1, make_setup=gate)
         for name in ("edge-1", "edge-2"):
             deployment.start_edge(name)
         await deployment.until(lambda: gate.is_reached(2))
         joined = deployment.start_edge("edge-3")
-        await deployment.until(lambda: joined._duty is not None)
-        begun = joined._duty.player.server.params.clone(), joined._duty.player.next_round
-        donor = deployment.edges["edge-0"]._duty.player.server.params.clone()
-        fresh = joined._duty.outfit.program.start(joined._duty.outfit.initial_seed).params
+        await deployment.until(lambda: joined._handler is not None)
+        begun = joined._handler.runner.server.params.clone(), joined._handler.runner.next_round
+        donor = deployment.edges["edge-0"]._handler.runner.server.params.clone()
+        fresh = joined._handler.setup.program.start(joined._handler.setup.initial_seed).params
         await deployment.until(lambda: deployment.active == 4)
         gate.open()
         summary = await deployment.run
@@ -75,12 +75,12 @@ async def fourth_and_a_restart(folder):
     config, gate = settings("hat-dfed", rounds=8), Gate(1, 4)
     with Processes(folder, config) as processes:
         coordinator = processes.coordinator()
-        processes.start_edge("edge-0", outfit=gate)
+        processes.start_edge("edge-0", make_setup=gate)
         for name in ("edge-1", "edge-2"):
             processes.start_edge(name)
         await asyncio.wait_for(reached(gate, 1), 20)
         fourth = processes.start_edge("edge-3")
-        while fourth._duty is None or "edge-3 is ready" not in processes.log():
+        while fourth._handler is None or "edge-3 is ready" not in processes.log():
             await asyncio.sleep(0.05)
         gate.release(1)
         await asyncio.wait_for(reached(gate, 4), 20)
@@ -107,31 +107,31 @@ def test_a_run_that_has_grown_survives_a_restart(play, tmp_path, one_thread, eag
 async def away_for_a_while(folder):
     config, gate = settings("hat-dfed", rounds=8), Gate(0, 3, 5)
     async with Deployment(folder, config, FEW) as deployment:
-        deployment.start_edge("edge-0", outfit=gate)
+        deployment.start_edge("edge-0", make_setup=gate)
         for name in ("edge-1", "edge-2"):
             deployment.start_edge(name)
         await deployment.until(lambda: gate.is_reached(0) and deployment.active == 3)
         gate.release(0)
         await deployment.until(lambda: gate.is_reached(3))
-        index = deployment.edges["edge-1"]._duty.exchange.index
-        deployment.edges["edge-1"].leave_asked.set()
+        index = deployment.edges["edge-1"]._handler.mailbox.index
+        deployment.edges["edge-1"].leave_requested.set()
         why = await deployment.tasks["edge-1"]
         gate.release(3)
         await deployment.until(lambda: gate.is_reached(5))
         weights = weights_of(deployment)
         away = deployment.status["servers"][index]
         again = deployment.start_edge("edge-1")
-        await deployment.until(lambda: again._duty is not None)
+        await deployment.until(lambda: again._handler is not None)
         await deployment.until(lambda: deployment.active == 3)
         gate.open()
         await deployment.run
         servers = deployment.process.folder.read().records("servers")
-        return why, index, again._duty.exchange.index, weights, servers, away
+        return why, index, again._handler.mailbox.index, weights, servers, away
 
 
 def weights_of(deployment):
     journal = deployment.process._journal
-    like = DurableCoordinator(deployment.config, deployment.process.station.manifest, journal, lambda: None).restored()
+    like = DurableCoordinator(deployment.config, deployment.process.hub.manifest, journal, lambda: None).restore()
     return like.policy.log_weights
 
 
@@ -150,11 +150,11 @@ def test_a_server_that_leaves_and_returns_has_its_place_and_its_weights(play, tm
 async def drained(folder):
     config, gate = settings("full", rounds=5), Gate(0, 1)
     async with Deployment(folder, config, FEW) as deployment:
-        await deployment.start_edges(3, outfit=gate)
+        await deployment.start_edges(3, make_setup=gate)
         await deployment.until(lambda: gate.is_reached(0) and deployment.active == 3)
         gate.release(0)
         await deployment.until(lambda: gate.is_reached(1))
-        async with Endpoints(deployment.office.identity).channel(
+        async with Endpoints(deployment.identity_store.identity).open_channel(
             f"127.0.0.1:{deployment.port}", COORDINATOR
         ) as channel:
             await OperationStub(channel).Drain(pb.NodeName(name="edge-2"), timeout=5)
@@ -170,7 +170,7 @@ async def drained(folder):
 
 def test_a_drained_server_finishes_its_round_and_goes(play, tmp_path, one_thread):
     why, servers, summary = play(drained(tmp_path))
-    assert why.startswith("sent away: drained")
+    assert why.startswith("dismissed: drained")
     assert [len([row for row in servers if row["t"] == t]) for t in range(1, 5)] == [3, 2, 2, 2]
     assert summary["notes"] == []
 
@@ -179,7 +179,7 @@ async def with_addresses(folder, method, *places):
     async with Deployment(folder, settings(method)) as deployment:
         for number, place in enumerate(places):
             edge = deployment.start_edge(f"edge-{number}", **place)
-            await deployment.until(lambda edge=edge: edge._duty is not None)
+            await deployment.until(lambda edge=edge: edge._handler is not None)
         summary = await deployment.run
         return summary, deployment.process.folder.read().records("links")
 

@@ -7,10 +7,10 @@ import numpy as np
 from tests.deploy.deployment import QUICK, Deployment, settings
 from tests.deploy.gates import Gate
 
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import PeerStub
-from hatdfed.deploy.transport.frames import frames
+from hatdfed.deploy.transport.frames import split_into_frames
 from hatdfed.server.message import Message, pack
 
 SHORT = QUICK.model_copy(update={"idle_seconds": 0.5, "round_seconds": 60.0})
@@ -21,30 +21,34 @@ class Attacker:
 
     def __init__(self, deployment, victim):
         self._deployment, self._victim = deployment, victim
-        exchange = deployment.edges[victim]._duty.exchange
-        self.run, self.codec, self.num_params = exchange.run, exchange.mark.codec, exchange.program.learner.num_params
+        mailbox = deployment.edges[victim]._handler.mailbox
+        self.run, self.codec, self.num_params = (
+            mailbox.run,
+            mailbox.message_context.codec,
+            mailbox.program.learner.num_params,
+        )
 
     def message(self, model, t=1, sender=2, run=None):
         return pack(Message(run or self.run, t, sender, 10, 1.0, self.codec, {"model": model}))
 
     async def push(self, name, data, *, t=1, run=None, size=None):
-        member = self._deployment.process.station.membership.named(self._victim)
-        async with self._deployment.ends(name).channel(member.address, edge(self._victim)) as channel:
+        member = self._deployment.process.hub.membership.find(self._victim)
+        async with self._deployment.endpoints(name).open_channel(member.address, edge_id(self._victim)) as channel:
             parcel = pb.Parcel(run=run or self.run, round=t, sender=0, size=len(data) if size is None else size)
-            answer = await PeerStub(channel).Push(frames(parcel, [data]), timeout=10)
+            answer = await PeerStub(channel).Push(split_into_frames(parcel, [data]), timeout=10)
             return answer.reason or "taken"
 
 
 async def attack(folder):
     config, gate = settings("full", codec="float32"), Gate(1)
     async with Deployment(folder, config, SHORT) as deployment:
-        for name, more in (("edge-0", {}), ("edge-1", {}), ("edge-2", {"outfit": gate})):
+        for name, more in (("edge-0", {}), ("edge-1", {}), ("edge-2", {"make_setup": gate})):
             started = deployment.start_edge(name, **more)
-            await deployment.until(lambda started=started: started._duty is not None)
+            await deployment.until(lambda started=started: started._handler is not None)
         await deployment.until(lambda: gate.is_reached(1))
-        player = deployment.edges["edge-0"]._duty.player
-        await deployment.until(lambda: 1 in player._exchange.mailbox and player._exchange.order.round == 1)
-        before = player.server.params.clone()
+        runner = deployment.edges["edge-0"]._handler.runner
+        await deployment.until(lambda: 1 in runner._mailbox.received and runner._mailbox.order.round == 1)
+        before = runner.server.params.clone()
         attacker = Attacker(deployment, "edge-0")
         good = np.zeros(attacker.num_params, np.float32)
         message, push = attacker.message, attacker.push
@@ -66,7 +70,7 @@ async def attack(folder):
             "too long": await push("edge-2", b"x", size=1 << 40),
             "pickle": await push("edge-2", pickle.dumps([1, 2, 3])),
         }
-        unchanged = bool((player.server.params == before).all()) and set(player._exchange.mailbox) == {1}
+        unchanged = bool((runner.server.params == before).all()) and set(runner._mailbox.received) == {1}
         gate.open()
         await deployment.run
         return reasons, unchanged, deployment.status["refused"], deployment.process.folder.read().records("links")
@@ -121,16 +125,16 @@ def outcomes(t, senders):
 async def bad_reports(folder):
     config, gate = settings("full"), Gate(1)
     async with Deployment(folder, config, SHORT) as deployment:
-        await deployment.start_edges(3, outfit=gate)
+        await deployment.start_edges(3, make_setup=gate)
         await deployment.until(lambda: gate.is_reached(1))
-        station, journal = deployment.process.station, deployment.process._journal
-        before = journal._all("SELECT * FROM states")
+        hub, journal = deployment.process.hub, deployment.process._journal
+        before = journal._fetch_all("SELECT * FROM states")
         words = pb.Outcome(round=1, refused={"not a word": 3, "x" * 99: 1, "late": -5})
         answers = {}
         for name, outcome in outcomes(1, [1, 2]).items():
-            answers[name] = station.hall.take(0, outcome).reason
-        after = journal._all("SELECT * FROM states")
-        station.take_report(station.membership.at(0), words)
+            answers[name] = hub.open_round.take(0, outcome).reason
+        after = journal._fetch_all("SELECT * FROM states")
+        hub.take_report(hub.membership.get(0), words)
         gate.open()
         await deployment.run
         return (

@@ -23,9 +23,9 @@ async def deployed(folder, config):
     async with Deployment(folder, config) as deployment:
         edges = await deployment.start_edges(config.servers)
         summary = await deployment.run
-        players = [edge._duty for edge in edges]
-        by_place = sorted(players, key=lambda duty: duty.exchange.index)
-        models = torch.stack([duty.player.server.params for duty in by_place])
+        handlers = [edge._handler for edge in edges]
+        by_index = sorted(handlers, key=lambda handler: handler.mailbox.index)
+        models = torch.stack([handler.runner.server.params for handler in by_index])
         links = [deployment_links(deployment, t) for t in range(config.rounds)]
     return links, models, summary
 

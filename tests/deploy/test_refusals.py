@@ -11,28 +11,28 @@ from tests.deploy.deployment import QUICK, Deployment, settings
 from tests.deploy.gates import Gate
 
 from hatdfed.deploy.edge.edge import RefusedError
+from hatdfed.deploy.identity.certificates import make_csr, make_key
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import create_identity_store
-from hatdfed.deploy.identity.keys import csr, make_key
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import IdentityError
 
 FEW = QUICK.model_copy(update={"min_servers": 2, "away_seconds": 1.0})
 
 
-def identity(folder, office, name, lifetime=timedelta(hours=1)):
+def identity(folder, identity_store, name, lifetime=timedelta(hours=1)):
     key, found = make_key(), IdentityFolder(folder)
-    found.save(key, office.authority.sign(csr(key), edge(name), lifetime), office.authority.pem)
-    return Endpoints(found, edge(name))
+    found.save(key, identity_store.authority.sign(make_csr(key), edge_id(name), lifetime), identity_store.authority.pem)
+    return Endpoints(found, edge_id(name))
 
 
-async def turned_away(folder, make_ends, *, secure=True):
-    """What an edge with these ends is told, in how long."""
-    desk = ("127.0.0.1", 0) if secure else None
-    async with Deployment(folder, settings(), secure=secure, desk=desk) as deployment:
+async def turned_away(folder, make_endpoints, *, secure=True):
+    """What an edge with these endpoints is told, in how long."""
+    join_address = ("127.0.0.1", 0) if secure else None
+    async with Deployment(folder, settings(), secure=secure, join_address=join_address) as deployment:
         began = time.monotonic()
-        deployment.start_edge("edge-9", ends=make_ends(deployment))
+        deployment.start_edge("edge-9", endpoints=make_endpoints(deployment))
         with pytest.raises((RefusedError, IdentityError)) as caught:
             await asyncio.wait_for(deployment.tasks["edge-9"], 15)
         assert deployment.active == 0
@@ -40,7 +40,7 @@ async def turned_away(folder, make_ends, *, secure=True):
 
 
 def noted(caplog):
-    """What the coordinator's front desk has written down about those it refused."""
+    """What the coordinator's join server has written down about those it refused."""
     lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.deploy.identity.join_server"]
     return [line for line in lines if line.startswith("Refused")]
 
@@ -57,7 +57,7 @@ def test_an_edge_of_another_authority_is_told_so(play, tmp_path, one_thread, cap
 
 def test_an_edge_whose_certificate_has_expired_is_told_so(play, tmp_path, one_thread, caplog):
     def expired(deployment):
-        return identity(tmp_path / "mine", deployment.office, "edge-9", timedelta(seconds=-5))
+        return identity(tmp_path / "mine", deployment.identity_store, "edge-9", timedelta(seconds=-5))
 
     sentence, _ = play(turned_away(tmp_path, expired))
     assert "expired at" in sentence
@@ -66,23 +66,23 @@ def test_an_edge_whose_certificate_has_expired_is_told_so(play, tmp_path, one_th
 
 
 def test_an_edge_in_plain_text_is_told_that_certificates_are_wanted(play, tmp_path, one_thread, caplog):
-    sentence, _ = play(turned_away(tmp_path, lambda _: Endpoints(None, edge("edge-9"))))
+    sentence, _ = play(turned_away(tmp_path, lambda _: Endpoints(None, edge_id("edge-9"))))
     assert "wants certificates" in sentence
     (line,) = noted(caplog)
     assert "without a certificate" in line
 
 
 def test_an_edge_with_a_certificate_is_told_that_the_coordinator_has_none(play, tmp_path, one_thread):
-    office = create_identity_store(tmp_path / "other")
-    ends = identity(tmp_path / "mine", office, "edge-9")
-    sentence, _ = play(turned_away(tmp_path, lambda _: ends, secure=False))
+    identity_store = create_identity_store(tmp_path / "other")
+    endpoints = identity(tmp_path / "mine", identity_store, "edge-9")
+    sentence, _ = play(turned_away(tmp_path, lambda _: endpoints, secure=False))
     assert "speaks plain text" in sentence
 
 
 def test_an_edge_on_the_deny_list_is_told_so_and_the_coordinator_notes_it(play, tmp_path, one_thread, caplog):
     def denied(deployment):
-        deployment.office.denied.add("edge-9")
-        return deployment.ends("edge-9")
+        deployment.identity_store.deny_list.add("edge-9")
+        return deployment.endpoints("edge-9")
 
     sentence, _ = play(turned_away(tmp_path, denied))
     assert "edge-9 is on the deny-list" in sentence
@@ -94,7 +94,7 @@ def test_an_edge_on_the_deny_list_is_told_so_and_the_coordinator_notes_it(play, 
 
 def test_an_edge_of_another_version_is_told_so(play, tmp_path, one_thread, monkeypatch, caplog):
     monkeypatch.setattr("hatdfed.deploy.edge.edge.PROTOCOL", 99)
-    sentence, _ = play(turned_away(tmp_path, lambda deployment: deployment.ends("edge-9")))
+    sentence, _ = play(turned_away(tmp_path, lambda deployment: deployment.endpoints("edge-9")))
     assert "with protocol 99" in sentence
     assert "Install the same version on both." in sentence
     assert "with protocol 99" in caplog.text
@@ -123,14 +123,14 @@ def test_the_command_of_a_refused_edge_ends_with_2_and_one_sentence(play, tmp_pa
 async def denied_in_the_middle(folder):
     gate = Gate(0, 2)
     async with Deployment(folder, settings("full"), FEW) as deployment:
-        await deployment.start_edges(1, outfit=gate)
+        await deployment.start_edges(1, make_setup=gate)
         for name in ("edge-1", "edge-2"):  # one by one, so that each has the place of its number
             deployment.start_edge(name)
             await deployment.until(lambda name=name: name in [each["name"] for each in deployment.status["servers"]])
         await deployment.until(lambda: gate.is_reached(0) and deployment.active == 3)
         gate.release(0)
         await deployment.until(lambda: gate.is_reached(2))
-        deployment.office.denied.add("edge-2")
+        deployment.identity_store.deny_list.add("edge-2")
         with pytest.raises(RefusedError, match="deny-list"):
             await asyncio.wait_for(deployment.tasks["edge-2"], 10)
         gate.open()
@@ -153,7 +153,7 @@ class Slow(Gate):
 
 async def outlived(folder, lifetime, rounds):
     async with Deployment(folder, settings("full", rounds=rounds), lifetime=lifetime) as deployment:
-        await deployment.start_edges(3, outfit=Slow())
+        await deployment.start_edges(3, make_setup=Slow())
         began = time.monotonic()
         summary = await deployment.run
         links = deployment.process.folder.read().records("links")

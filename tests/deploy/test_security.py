@@ -16,7 +16,7 @@ from tests.deploy.hostile import HostileMember, bad_bytes
 
 from hatdfed.deploy.coordinator.services import PROTOCOL
 from hatdfed.deploy.coordinator.settings import DeploySettings
-from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, Node
+from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, NodeId
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub
 
@@ -150,10 +150,10 @@ async def garbled(folder, payloads):
         places = {
             "Coordination": (f"127.0.0.1:{deployment.port}", COORDINATOR),
             "Operation": (f"127.0.0.1:{deployment.port}", COORDINATOR),
-            "Peer": (peer["address"], Node(EDGE_ROLE, peer["name"])),
+            "Peer": (peer["address"], NodeId(EDGE_ROLE, peer["name"])),
         }
         for service in pb.DESCRIPTOR.services_by_name.values():
-            async with deployment.ends("edge-1").channel(*places[service.name]) as channel:
+            async with deployment.endpoints("edge-1").open_channel(*places[service.name]) as channel:
                 for method in service.methods:
                     for name in ("pickle", "sealed pickle"):
                         path = f"/{service.full_name}/{method.name}"
@@ -190,7 +190,7 @@ async def odd_fields(folder, payloads):
     async with Deployment(folder, settings(rounds=500), SHORT) as deployment:
         await deployment.start_edges(3)
         await deployment.until(lambda: deployment.status["round"] > 0)
-        async with deployment.ends("edge-8").channel(f"127.0.0.1:{deployment.port}", COORDINATOR) as channel:
+        async with deployment.endpoints("edge-8").open_channel(f"127.0.0.1:{deployment.port}", COORDINATOR) as channel:
             stub = CoordinationStub(channel)
             with pytest.raises(grpc.aio.AioRpcError):
                 await stub.Renew(pb.SigningRequest(csr=payloads["pickle"]))

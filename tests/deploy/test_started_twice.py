@@ -60,7 +60,7 @@ async def copied_to_another_machine(folder):
     async with Deployment(folder, settings("full")) as deployment:
         await deployment.start_edges(1)
         first = deployment.edges["edge-0"]
-        copy = Edge(first._place, first._ends, EdgeStore(folder / "stores" / "copy"), first._make_outfit)
+        copy = Edge(first._options, first._endpoints, EdgeStore(folder / "stores" / "copy"), first._make_setup)
         with pytest.raises(RefusedError, match="edge-0 already takes part as another process"):
             await asyncio.wait_for(copy.serve(), 10)
         return await with_two_more(deployment)
@@ -80,45 +80,45 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def station(tmp_path, clock):
+def hub(tmp_path, clock):
     """With edge-0 connected as process "one"."""
     journal = Journal(tmp_path / "journal.sqlite")
-    station = EdgeHub(journal, DeploySettings(away_seconds=20.0), 2, epoch=1, next_round=0)
-    station.orders = station.watch(station.admit("edge-0", "here:1", "one"))
-    yield station
+    hub = EdgeHub(journal, DeploySettings(away_seconds=20.0), 2, epoch=1, next_round=0)
+    hub.orders = hub.open_orders(hub.admit("edge-0", "here:1", "one"))
+    yield hub
     journal.close()
 
 
-def refusal(station, process):
+def refusal(hub, process):
     with pytest.raises(NameTakenError) as caught:
-        station.admit("edge-0", "there:1", process)
+        hub.admit("edge-0", "there:1", process)
     return caught.value
 
 
-def test_a_copy_is_refused_for_good_once_the_first_has_given_a_sign_of_life(station, clock):
-    assert not refusal(station, "two").is_sure
-    assert not station.refused
+def test_a_copy_is_refused_for_good_once_the_first_has_given_a_sign_of_life(hub, clock):
+    assert not refusal(hub, "two").is_sure
+    assert not hub.refused
     clock[0] += 5
-    station.seen(station.membership.named("edge-0"))
-    error = refusal(station, "two")
+    hub.mark_seen(hub.membership.find("edge-0"))
+    error = refusal(hub, "two")
     assert error.is_sure
     assert "edge-0 already takes part as another process" in str(error)
-    assert station.refused == {"started-twice": 1}
-    assert station.membership.named("edge-0").address == "here:1"
-    assert station.admit("edge-0", "here:1", "one").process == "one", "the first may dial again at any time"
+    assert hub.refused == {"started-twice": 1}
+    assert hub.membership.find("edge-0").address == "here:1"
+    assert hub.admit("edge-0", "here:1", "one").process == "one", "the first may dial again at any time"
 
 
-def test_a_restart_gets_in_at_once_when_the_line_was_cut(station):
-    station.unwatch(station.membership.named("edge-0"), station.orders)
-    assert station.admit("edge-0", "there:1", "two").process == "two"
+def test_a_restart_gets_in_at_once_when_the_line_was_cut(hub):
+    hub.close_orders(hub.membership.find("edge-0"), hub.orders)
+    assert hub.admit("edge-0", "there:1", "two").process == "two"
 
 
-def test_a_restart_gets_in_after_the_away_time_when_the_line_was_not_cut(station, clock):
+def test_a_restart_gets_in_after_the_away_time_when_the_line_was_not_cut(hub, clock):
     clock[0] += 19
-    assert not refusal(station, "two").is_sure
+    assert not refusal(hub, "two").is_sure
     clock[0] += 2
-    assert station.admit("edge-0", "there:1", "two").process == "two"
+    assert hub.admit("edge-0", "there:1", "two").process == "two"
 
 
-def test_an_edge_that_does_not_say_which_process_it_is_gets_in_as_before(station):
-    assert station.admit("edge-0", "there:1").index == 0
+def test_an_edge_that_does_not_say_which_process_it_is_gets_in_as_before(hub):
+    assert hub.admit("edge-0", "there:1").index == 0

@@ -10,8 +10,8 @@ from tests.deploy.gates import Gate
 from tests.deploy.test_coordinator_crash import undisturbed
 
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
-from hatdfed.deploy.edge.store import EdgeStore, Kept
+from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
+from hatdfed.deploy.edge.store import EdgeStore, SavedState
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError
 from hatdfed.server.optimisers import OptimiserState
@@ -19,7 +19,7 @@ from hatdfed.server.program import ServerState
 
 
 def process(folder, config=None):
-    return CoordinatorProcess(config or settings(), QUICK, Hosting(folder, "127.0.0.1:0", Endpoints(None)))
+    return CoordinatorProcess(config or settings(), QUICK, CoordinatorOptions(folder, "127.0.0.1:0", Endpoints(None)))
 
 
 def test_a_second_coordinator_on_the_same_folder_is_refused(tmp_path):
@@ -92,7 +92,7 @@ def test_an_entry_of_the_journal_that_was_changed_is_noticed(journal):
     opened = Journal(journal)
     try:
         with pytest.raises(RunFolderError, match=r"journal\.sqlite cannot be used \(an entry is damaged\)"):
-            _ = opened.links(), opened.state(None)
+            _ = opened.read_links(), opened.read_state(None)
     finally:
         opened.close()
 
@@ -100,7 +100,7 @@ def test_an_entry_of_the_journal_that_was_changed_is_noticed(journal):
 async def full_disk(folder, config):
     gate = Gate(1)
     async with Deployment(folder, config, secure=False) as deployment:
-        await deployment.start_edges(3, outfit=gate)
+        await deployment.start_edges(3, make_setup=gate)
         await deployment.until(lambda: gate.is_reached(1))
         database = deployment.process._journal._db
         (pages,) = database.execute("PRAGMA page_count").fetchone()
@@ -136,7 +136,7 @@ def state(value):
 def store(tmp_path):
     store = EdgeStore(tmp_path)
     for t in (1, 2, 3):
-        store.save(Kept("run", t, state(float(t)), b""))
+        store.save(SavedState("run", t, state(float(t)), b""))
     return store
 
 
@@ -173,7 +173,7 @@ async def no_room_at_an_edge(folder):
     async with Deployment(folder, settings("full"), secure=False) as deployment:
         await deployment.start_edges(2)
         full = deployment.start_edge("edge-2")
-        await deployment.until(lambda: full._duty is not None)
+        await deployment.until(lambda: full._handler is not None)
 
         def save(kept):
             raise RunFolderError("round-00000001.safetensors cannot be written (No space left on device).")

@@ -1,4 +1,4 @@
-"""Strangers who open many connections and dawdle: nobody else notices, and nothing runs out."""
+"""Strangers who open many connections and leave them idle: nobody else notices, and nothing runs out."""
 
 import asyncio
 import resource
@@ -10,27 +10,27 @@ from tests.deploy.deployment import QUICK, Deployment, settings
 from tests.deploy.strangers import HOST, Drip, authority_at
 
 from hatdfed.deploy.coordinator.metrics import serve_metrics
-from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
-from hatdfed.deploy.identity.exchange import ask_desk, verified_by
+from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
 from hatdfed.deploy.identity.identity_store import IdentityStore, create_identity_store
+from hatdfed.deploy.identity.join import ask_join_server, make_verified_context
 from hatdfed.deploy.identity.join_server import JoinServer
 from hatdfed.deploy.identity.names import COORDINATOR
-from hatdfed.deploy.transport import endpoints as ends
+from hatdfed.deploy.transport import endpoints
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import ConfigError, IdentityError
 
 
 @pytest.fixture
-def office(tmp_path):
+def identity_store(tmp_path):
     return create_identity_store(tmp_path / "ca")
 
 
 def handshake_within(monkeypatch, milliseconds):
     """The same settings with less patience."""
     name = "grpc.server_handshake_timeout_ms"
-    assert dict(ends._SERVER)[name] <= 10_000
-    rest = [option for option in ends._SERVER if option[0] != name]
-    monkeypatch.setattr(ends, "_SERVER", [*rest, (name, milliseconds)])
+    assert dict(endpoints._SERVER)[name] <= 10_000
+    rest = [option for option in endpoints._SERVER if option[0] != name]
+    monkeypatch.setattr(endpoints, "_SERVER", [*rest, (name, milliseconds)])
 
 
 @pytest.fixture(autouse=True)
@@ -39,15 +39,15 @@ def little_grace(monkeypatch):
 
 
 @pytest.mark.parametrize(("secure", "first"), [(True, b"\x16\x03\x01"), (False, b"PRI * HTTP/2")], ids=["tls", "plain"])
-def test_a_handshake_that_does_not_end_is_given_up(play, office, monkeypatch, secure, first):
+def test_a_handshake_that_does_not_end_is_given_up(play, identity_store, monkeypatch, secure, first):
     handshake_within(monkeypatch, 500)
 
     async def scene():
-        own = Endpoints(office.identity if secure else None)
-        server = own.server()
+        own = Endpoints(identity_store.identity if secure else None)
+        server = own.make_server()
         port = own.listen(server, f"{HOST}:0")
         await server.start()
-        async with Drip(port, 20, bytes_of=first) as drip, own.channel(f"{HOST}:{port}", COORDINATOR) as channel:
+        async with Drip(port, 20, bytes_of=first) as drip, own.open_channel(f"{HOST}:{port}", COORDINATOR) as channel:
             await drip.gone()
             await asyncio.wait_for(channel.channel_ready(), 5)
         await server.stop(0)
@@ -55,12 +55,12 @@ def test_a_handshake_that_does_not_end_is_given_up(play, office, monkeypatch, se
     play(scene())
 
 
-def test_strangers_cannot_use_up_the_files_of_a_process(play, office, monkeypatch):
-    monkeypatch.setattr(ends.resource, "getrlimit", lambda which: (100, 100))
+def test_strangers_cannot_use_up_the_files_of_a_process(play, identity_store, monkeypatch):
+    monkeypatch.setattr(endpoints.resource, "getrlimit", lambda which: (100, 100))
 
     async def scene():
-        own = Endpoints(office.identity)
-        server = own.server()
+        own = Endpoints(identity_store.identity)
+        server = own.make_server()
         port = own.listen(server, f"{HOST}:0")
         await server.start()
         async with Drip(port, 40) as drip:
@@ -78,20 +78,20 @@ def test_strangers_cannot_use_up_the_files_of_a_process(play, office, monkeypatc
 )
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(monkeypatch, limits, expected):
     wanted = []
-    monkeypatch.setattr(ends.resource, "getrlimit", lambda which: limits)
-    monkeypatch.setattr(ends.resource, "setrlimit", lambda which, pair: wanted.append(pair))
-    ends.raise_file_limit()
+    monkeypatch.setattr(endpoints.resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(endpoints.resource, "setrlimit", lambda which, pair: wanted.append(pair))
+    endpoints.raise_file_limit()
     assert wanted == ([] if expected is None else [expected])
 
 
-def test_dawdlers_at_the_desk_keep_nobody_from_joining(play, office, caplog):
+def test_idle_callers_at_the_join_server_keep_nobody_from_joining(play, identity_store, caplog):
     async def scene():
-        async with JoinServer(office, host=HOST, port=0) as desk, Drip(desk.port, 64) as drip:
+        async with JoinServer(identity_store, host=HOST, port=0) as join_server, Drip(join_server.port, 64) as drip:
             for _ in range(3):
                 async with asyncio.timeout(2):
-                    assert (await authority_at(desk.port, office))["ca"]
+                    assert (await authority_at(join_server.port, identity_store))["ca"]
             await drip.gone(left=32)
-            return desk.refusals["crowded"]
+            return join_server.refusals["crowded"]
 
     assert play(scene()) >= 32
     lines = [record.getMessage() for record in caplog.records if record.name == "hatdfed.deploy.identity.join_server"]
@@ -99,21 +99,21 @@ def test_dawdlers_at_the_desk_keep_nobody_from_joining(play, office, caplog):
     assert "that asked for nothing: 1, the last from 127.0.0.1 [crowded]" in lines[0]
 
 
-def test_many_in_earnest_at_once_are_all_served(play, office, monkeypatch):
+def test_many_in_earnest_at_once_are_all_served(play, identity_store, monkeypatch):
     async def scene():
-        async with JoinServer(office, host=HOST, port=0, max_connections=4) as desk:
-            await asyncio.gather(*(authority_at(desk.port, office) for _ in range(40)))
-            return desk.refusals
+        async with JoinServer(identity_store, host=HOST, port=0, max_connections=4) as join_server:
+            await asyncio.gather(*(authority_at(join_server.port, identity_store) for _ in range(40)))
+            return join_server.refusals
 
     monkeypatch.setattr("hatdfed.deploy.transport.connection_limit._GRACE_SECONDS", 5.0)
     assert not play(scene())
 
 
-def test_the_address_that_has_most_places_gives_way(play, office):
+def test_the_address_that_has_most_places_gives_way(play, identity_store):
     async def scene():
-        async with JoinServer(office, host=HOST, port=0, max_connections=4) as desk:
-            reader, patient = await asyncio.open_connection(HOST, desk.port, local_addr=("127.0.0.2", 0))
-            async with Drip(desk.port, 30) as drip:
+        async with JoinServer(identity_store, host=HOST, port=0, max_connections=4) as join_server:
+            reader, patient = await asyncio.open_connection(HOST, join_server.port, local_addr=("127.0.0.2", 0))
+            async with Drip(join_server.port, 30) as drip:
                 await drip.gone(left=3)
                 patient_is_there = not reader.at_eof()
             patient.transport.abort()
@@ -122,7 +122,7 @@ def test_the_address_that_has_most_places_gives_way(play, office):
     assert play(scene())
 
 
-def test_a_caller_whose_token_is_being_used_is_not_pushed_out(play, office, monkeypatch):
+def test_a_caller_whose_token_is_being_used_is_not_pushed_out(play, identity_store, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(*_):
@@ -134,10 +134,12 @@ def test_a_caller_whose_token_is_being_used_is_not_pushed_out(play, office, monk
     request = {"ask": "enroll", "token": "t", "csr": "x"}
 
     async def scene():
-        async with JoinServer(office, host=HOST, port=0, max_connections=2) as desk:
-            asking = asyncio.ensure_future(ask_desk(HOST, desk.port, verified_by(office.authority.pem), request))
+        async with JoinServer(identity_store, host=HOST, port=0, max_connections=2) as join_server:
+            asking = asyncio.ensure_future(
+                ask_join_server(HOST, join_server.port, make_verified_context(identity_store.authority.pem), request)
+            )
             await asyncio.to_thread(begun.wait)
-            async with Drip(desk.port, 5) as drip:
+            async with Drip(join_server.port, 5) as drip:
                 await drip.gone(left=1)
                 go_on.set()
                 return await asking
@@ -146,13 +148,13 @@ def test_a_caller_whose_token_is_being_used_is_not_pushed_out(play, office, monk
 
 
 async def crowded_coordinator(folder):
-    async with Deployment(folder, settings(), desk=(HOST, 0)) as deployment:
-        async with Drip(deployment.desk[1], 40) as drip:
+    async with Deployment(folder, settings(), join_address=(HOST, 0)) as deployment:
+        async with Drip(deployment.join_address[1], 40) as drip:
             await drip.gone(left=32)
         return deployment.status["refused"]
 
 
-def test_what_the_desk_refused_is_in_the_status(play, tmp_path):
+def test_what_the_join_server_refused_is_in_the_status(play, tmp_path):
     assert play(crowded_coordinator(tmp_path))["desk-crowded"] == 8
 
 
@@ -214,6 +216,6 @@ def test_what_is_no_question_for_metrics_is_answered_in_one_line(play, caplog, l
 def test_a_port_for_metrics_that_is_taken_is_named(play, tmp_path):
     with socket.create_server((HOST, 0)) as taken:
         where = (HOST, taken.getsockname()[1])
-        hosting = Hosting(tmp_path / "run", f"{HOST}:0", Endpoints(None), metrics=where)
+        options = CoordinatorOptions(tmp_path / "run", f"{HOST}:0", Endpoints(None), metrics=where)
         with pytest.raises(ConfigError, match=f"Metrics cannot be served at {HOST}:{where[1]}"):
-            play(CoordinatorProcess(settings(), QUICK, hosting).serve())
+            play(CoordinatorProcess(settings(), QUICK, options).serve())

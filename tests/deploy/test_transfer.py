@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.deploy.transport.frames import CHUNK_BYTES, collect, first_frame, frames
+from hatdfed.deploy.transport.frames import CHUNK_BYTES, collect_chunks, read_header, split_into_frames
 from hatdfed.errors import WireError
 from hatdfed.server.message import MAGIC, Message, pack, pack_parts, pack_tensors, unpack
 
@@ -30,7 +30,7 @@ def collected(chunks, size, *, limit=LIMIT, idle_seconds=5.0, then=None):
         if then is not None:
             await then()
 
-    return asyncio.run(collect(stream(), size, limit=limit, idle_seconds=idle_seconds))
+    return asyncio.run(collect_chunks(stream(), size, limit=limit, idle_seconds=idle_seconds))
 
 
 def refusal(*arguments, **named):
@@ -49,7 +49,7 @@ def test_chunks_of_any_size_make_the_same_bytes(data, size):
 def test_a_message_travels_in_chunks_and_arrives_as_it_was(extra):
     sent = message(model=np.arange(CHUNK_BYTES // 2 + extra, dtype=np.float32))
     parts = pack_parts(sent)
-    first, *others = frames(pb.Parcel(size=sum(map(len, parts))), parts)
+    first, *others = split_into_frames(pb.Parcel(size=sum(map(len, parts))), parts)
     assert max(len(frame.chunk) for frame in others) <= CHUNK_BYTES
     received = unpack(collected([frame.chunk for frame in others], first.parcel.size, limit=10**7))
     np.testing.assert_array_equal(received.payload["model"], sent.payload["model"])
@@ -84,7 +84,7 @@ def test_a_stream_that_moves_may_take_longer_than_it_may_stop():
             await asyncio.sleep(0.05)
             yield pb.Frame(chunk=b"a")
 
-    assert asyncio.run(collect(slow(), 6, limit=LIMIT, idle_seconds=0.2)) == b"aaaaaa"
+    assert asyncio.run(collect_chunks(slow(), 6, limit=LIMIT, idle_seconds=0.2)) == b"aaaaaa"
 
 
 @pytest.mark.parametrize("opening", [[], [pb.Frame(chunk=b"abc")], [pb.Frame()]])
@@ -94,7 +94,7 @@ def test_a_transfer_says_first_what_it_is(opening):
             yield frame
 
     with pytest.raises(WireError) as caught:
-        asyncio.run(first_frame(stream(), 5.0))
+        asyncio.run(read_header(stream(), 5.0))
     assert caught.value.reason == "not-a-message"
 
 

@@ -61,9 +61,8 @@ def coordinator_command(
     """Wait for edges, play the run with them, and keep it in a folder that survives a restart."""
     quiet_grpc()
     with needs_deploy():
-        from hatdfed.deploy.coordinator.process import CoordinatorProcess, Hosting
+        from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess, mark_transient_errors
         from hatdfed.deploy.coordinator.settings import split_layer
-        from hatdfed.deploy.coordinator.trouble import named_trouble
         from hatdfed.deploy.identity.identity_store import open_identity_store
         from hatdfed.deploy.logs import log_to_stderr
         from hatdfed.deploy.transport.endpoints import Endpoints, raise_file_limit, refuse_open_plain_text
@@ -86,18 +85,19 @@ def coordinator_command(
     if insecure:
         refuse_open_plain_text(listen, forced=insecure_anywhere)
         _log.warning(PLAIN_TEXT)
-        hosting = Hosting(state, listen, Endpoints(None), metrics=_pair(metrics))
+        options = CoordinatorOptions(state, listen, Endpoints(None), metrics=_pair(metrics))
     else:
         if ca is None:
             raise ConfigError(
                 "A coordinator needs certificates. Make them with `hatdfed ca init FOLDER` and give --ca FOLDER, or "
                 "type --insecure to try things out on this machine."
             )
-        office = open_identity_store(ca, timedelta(hours=settings.certificate_hours))
-        door = split_listen(desk, "--desk") if desk else (host, max(port - 1, 0))
-        hosting = Hosting(state, listen, Endpoints(office.refresh()), office, door, _pair(metrics))
-    with named_trouble():
-        process = CoordinatorProcess(resolved, settings, hosting)
+        store = open_identity_store(ca, timedelta(hours=settings.certificate_hours))
+        join_address = split_listen(desk, "--desk") if desk else (host, max(port - 1, 0))
+        endpoints = Endpoints(store.refresh())
+        options = CoordinatorOptions(state, listen, endpoints, store, join_address, _pair(metrics))
+    with mark_transient_errors():
+        process = CoordinatorProcess(resolved, settings, options)
     summary = asyncio.run(_serve(process))
     _show(summary, resolved, as_json=as_json)
 
@@ -105,7 +105,7 @@ def coordinator_command(
 async def _serve(process: Any) -> dict[str, Any] | None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, process.station.stop_asked.set)
+        loop.add_signal_handler(number, process.hub.stop_requested.set)
     summary: dict[str, Any] | None = await process.serve()
     return summary
 

@@ -15,7 +15,7 @@ from hatdfed.cli.identity import needs_deploy
 from hatdfed.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from hatdfed.dashboard.deployment import Deployment
+    from hatdfed.dashboard.deployment import DeploymentMonitor
 
 _PACKAGES = ("fastapi", "jinja2", "plotly", "starlette", "uvicorn")
 
@@ -40,10 +40,9 @@ def dashboard_command(
 ) -> None:
     """Show runs and a deployment in a browser, read-only."""
     with needs_dashboard():
-        from hatdfed.dashboard.app import make_app
+        from hatdfed.dashboard.app import listen, make_app, serve
         from hatdfed.dashboard.catalogue import Catalogue
         from hatdfed.dashboard.safety import is_local
-        from hatdfed.dashboard.serving import listen, serve
         from hatdfed.dashboard.site import Site
     if not runs.is_dir():
         raise ConfigError(f"The folder {runs} does not exist. Name the folder of your runs with --runs.")
@@ -72,9 +71,9 @@ def needs_dashboard() -> Iterator[None]:
         ) from None
 
 
-def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced: bool) -> Deployment | None:
+def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced: bool) -> DeploymentMonitor | None:
     """How to ask the coordinator, if one was named."""
-    from hatdfed.dashboard.deployment import Deployment, asker
+    from hatdfed.dashboard.deployment import DeploymentMonitor, make_status_reader
 
     if coordinator is None:
         if insecure:
@@ -85,11 +84,11 @@ def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced
 
         if insecure:
             refuse_open_plain_text(coordinator, forced=forced)
-            return Deployment(coordinator, asker(coordinator, None))
+            return DeploymentMonitor(coordinator, make_status_reader(coordinator, None))
         if ca is None:
             raise ConfigError("A coordinator is asked with its own certificates: --ca FOLDER, or --insecure.")
         if not (ca / "coordinator").is_dir():
             raise ConfigError(
                 f"{ca} has no folder coordinator with its certificates. Name what `hatdfed ca init` made."
             )
-        return Deployment(coordinator, asker(coordinator, ca))
+        return DeploymentMonitor(coordinator, make_status_reader(coordinator, ca))

@@ -63,7 +63,7 @@ def edge_command(
     ] = 600.0,
     desk: Annotated[
         str | None,
-        typer.Option("--desk", metavar="HOST:PORT", help="The front desk; by default one port below --coordinator."),
+        typer.Option("--desk", metavar="HOST:PORT", help="The join server; by default one port below --coordinator."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="With --insecure: who this is.")] = None,
     data_dir: DataDir = None,
@@ -81,8 +81,8 @@ def edge_command(
     require_torch()
     quiet_grpc()
     with needs_deploy():
-        from hatdfed.deploy.edge.edge import Edge, Place
-        from hatdfed.deploy.edge.setup import simulated_setup
+        from hatdfed.deploy.edge.edge import Edge, EdgeOptions
+        from hatdfed.deploy.edge.setup import make_edge_setup
         from hatdfed.deploy.edge.store import EdgeStore
         from hatdfed.deploy.logs import log_to_stderr
         from hatdfed.deploy.transport.endpoints import raise_file_limit
@@ -94,12 +94,12 @@ def edge_command(
     log_to_stderr(as_json=log_json)
     host, port = split_address(coordinator)
     listen, advertise = _reached_at(listen, advertise, host, port)
-    ends = _ends(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
-    asked = split_address(desk) if desk else (host, port - 1)
-    place = Place(coordinator, listen, advertise, patience, asked)
-    keeps = EdgeStore(store or Path(f"store-{_name(ends)}"), keep_models, keep_mb << 20)
-    outfit = partial(simulated_setup, data_dir=data_dir, own_data=data, work_share=work_share)
-    why = asyncio.run(_serve(partial(Edge, place, ends, keeps, outfit)))
+    endpoints = _make_endpoints(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
+    join_address = split_address(desk) if desk else (host, port - 1)
+    options = EdgeOptions(coordinator, listen, advertise, patience, join_address)
+    states = EdgeStore(store or Path(f"store-{endpoints.node.name}"), keep_models, keep_mb << 20)
+    make_setup = partial(make_edge_setup, data_dir=data_dir, own_data=data, work_share=work_share)
+    why = asyncio.run(_serve(partial(Edge, options, endpoints, states, make_setup)))
     _log.info("This edge is done: %s.", why)
 
 
@@ -145,11 +145,11 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _ends(
+def _make_endpoints(
     identity: Path | None, name: str | None, coordinator: str, listen: str, *, insecure: bool, forced: bool
 ) -> Any:
     from hatdfed.deploy.identity.files import IdentityFolder
-    from hatdfed.deploy.identity.names import edge
+    from hatdfed.deploy.identity.names import edge_id
     from hatdfed.deploy.transport.endpoints import Endpoints, refuse_open_plain_text
 
     if insecure:
@@ -158,7 +158,7 @@ def _ends(
         for address in filter(None, (coordinator, listen)):
             refuse_open_plain_text(address, forced=forced)
         _log.warning(PLAIN_TEXT)
-        return Endpoints(None, edge(name))
+        return Endpoints(None, edge_id(name))
     if identity is None:
         raise ConfigError(
             "An edge needs an identity: --identity FOLDER, made by `hatdfed edge join`. To try things out on this "
@@ -168,16 +168,12 @@ def _ends(
     return Endpoints(folder, folder.load().node)
 
 
-def _name(ends: Any) -> str:
-    return str(ends.claims.name)
-
-
 async def _serve(make_edge: Any) -> str:
     edge = make_edge()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, edge.leave_asked.set)
-    serving, asked = asyncio.ensure_future(edge.serve()), asyncio.ensure_future(edge.leave_asked.wait())
+        loop.add_signal_handler(number, edge.leave_requested.set)
+    serving, asked = asyncio.ensure_future(edge.serve()), asyncio.ensure_future(edge.leave_requested.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     if asked.done():
         # An edge that takes part says goodbye by itself; one that waits for its coordinator would wait on.

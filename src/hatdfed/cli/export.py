@@ -44,12 +44,12 @@ def export_command(
     """Write a model to a file, and see that the file gives the same answers."""
     require_torch()
     refuse_file_of_run(to)
-    from hatdfed.deploy.edge.export import Exporter, settings_of, stored_model
+    from hatdfed.deploy.edge.export import Exporter, read_run_settings, read_stored_model
 
     _refuse_run_without_models(RunFolder(source))
-    settings = settings_of(source, config)
-    exporter = Exporter.of(settings, data_dir=data_dir)
-    model = _with_its_round(stored_model(source, server), RunFolder(source))
+    settings = read_run_settings(source, config)
+    exporter = Exporter.from_config(settings, data_dir=data_dir)
+    model = _with_its_round(read_stored_model(source, server), RunFolder(source))
     difference = exporter.write(model, to)
     if (played := int(model.source.get("rounds", settings.rounds))) < settings.rounds:
         note(f"The run is not over: this is the model of round {played} of {settings.rounds}.")

@@ -52,26 +52,26 @@ def ca_init(
     with needs_deploy():
         from hatdfed.deploy.identity.identity_store import create_identity_store
 
-    office = create_identity_store(folder)
+    store = create_identity_store(folder)
     out.print(f"The authority is in {folder}; whoever has its ca-key.pem can let anybody in.", soft_wrap=True)
-    out.print(f"pin  {office.authority.pin}", soft_wrap=True)
+    out.print(f"pin  {store.authority.pin}", soft_wrap=True)
     out.print(f"Let an edge in with `hatdfed token create --ca {folder} --node edge-1`.", soft_wrap=True)
 
 
 @ca_app.command("deny")
 def ca_deny(node: NodeName, ca: CaFolder = _DEFAULT_CA) -> None:
     """Lock an edge out, at once."""
-    _open(ca).denied.add(node)
+    _open(ca).deny_list.add(node)
     out.print(f"{node} is locked out.")
 
 
 @ca_app.command("allow")
 def ca_allow(node: NodeName, ca: CaFolder = _DEFAULT_CA) -> None:
     """Let an edge that was locked out in again."""
-    office = _open(ca)
-    if node not in office.denied:
+    store = _open(ca)
+    if node not in store.deny_list:
         note(f"{node} was not locked out.")
-    office.denied.remove(node)
+    store.deny_list.remove(node)
     out.print(f"{node} is let in.")
 
 
@@ -81,23 +81,23 @@ def token_create(
     ttl: Annotated[str, typer.Option("--ttl", help="How long it may be used: 30m, 1h, 2d.")] = "1h",
     ca: CaFolder = _DEFAULT_CA,
     coordinator: Annotated[
-        str | None, typer.Option("--coordinator", metavar="HOST:PORT", help="The front desk, as the edge reaches it.")
+        str | None, typer.Option("--coordinator", metavar="HOST:PORT", help="The join server, as the edge reaches it.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a join token; it is shown this once."""
-    office = _open(ca)
-    from hatdfed.deploy.identity.exchange import DESK_PORT
+    store = _open(ca)
+    from hatdfed.deploy.identity.join import JOIN_PORT
 
-    where = coordinator or f"{socket.gethostname()}:{DESK_PORT}"
+    where = coordinator or f"{socket.gethostname()}:{JOIN_PORT}"
     split_address(where)
     life = parse_ttl(ttl)
-    token, pin = office.tokens.create(node, life), office.authority.pin
+    token, pin = store.tokens.create(node, life), store.authority.pin
     # By the environment, so that the token is not in the list of processes.
     line = f"HATDFED_TOKEN={token} hatdfed edge join --coordinator {where} --ca-pin {pin} --identity identity-{node}"
     if as_json:
-        ends = (datetime.now(UTC) + life).isoformat(timespec="seconds")
-        typer.echo(json.dumps({"node": node, "token": token, "pin": pin, "expires": ends, "command": line}))
+        expires = (datetime.now(UTC) + life).isoformat(timespec="seconds")
+        typer.echo(json.dumps({"node": node, "token": token, "pin": pin, "expires": expires, "command": line}))
         return
     typer.echo(f"token  {token}\npin    {pin}\n\nOn {node}, within {ttl}:\n\n{line}")
 
@@ -107,10 +107,10 @@ def token_list(ca: CaFolder = _DEFAULT_CA, as_json: Json = False) -> None:
     """List the tokens of the last days; the tokens themselves are not kept."""
     from rich.table import Table
 
-    office, now = _open(ca), datetime.now(UTC)
+    store, now = _open(ca), datetime.now(UTC)
     rows = [
         {"node": info.node, "state": info.state(now), "created": _text(info.created), "expires": _text(info.expires)}
-        for info in office.tokens.list()
+        for info in store.tokens.list()
     ]
     if as_json:
         typer.echo(json.dumps(rows))
@@ -123,7 +123,7 @@ def token_list(ca: CaFolder = _DEFAULT_CA, as_json: Json = False) -> None:
 
 def edge_join(
     coordinator: Annotated[
-        str, typer.Option("--coordinator", metavar="HOST:PORT", help="The coordinator's front desk.")
+        str, typer.Option("--coordinator", metavar="HOST:PORT", help="The coordinator's join server.")
     ],
     ca_pin: Annotated[str, typer.Option("--ca-pin", help="The authority's pin, sha256:….")],
     identity: Annotated[Path, typer.Option("--identity", metavar="FOLDER", help="Where this edge's key will lie.")],
@@ -136,13 +136,14 @@ def edge_join(
 ) -> None:
     """Become an edge of a deployment: make a key here and have it signed."""
     with needs_deploy():
-        from hatdfed.deploy.identity.certificates import moment
+        from hatdfed.deploy.identity.certificates import format_time
         from hatdfed.deploy.identity.files import IdentityFolder
         from hatdfed.deploy.identity.join import join
     host, port = split_address(coordinator)
     joined = asyncio.run(join(host, port, _token(token), ca_pin, IdentityFolder(identity)))
     out.print(
-        f"This is {joined.node} now. Its identity is in {identity}; the certificate ends {moment(joined.expires)}.",
+        f"This is {joined.node} now. Its identity is in {identity}; the certificate expires "
+        f"{format_time(joined.expires)}.",
         soft_wrap=True,
     )
 

@@ -94,14 +94,14 @@ def _asked(
     return asyncio.run(_call(Endpoints(open_identity_store(folder).refresh()), coordinator, ask))
 
 
-async def _call(ends: Any, coordinator: str, ask: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+async def _call(endpoints: Any, coordinator: str, ask: Callable[[Any, Any], Awaitable[Any]]) -> Any:
     import grpc
 
     from hatdfed.deploy.identity.names import COORDINATOR
     from hatdfed.deploy.protocol import hatdfed_pb2 as pb
     from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
 
-    async with ends.channel(coordinator, COORDINATOR) as channel:
+    async with endpoints.open_channel(coordinator, COORDINATOR) as channel:
         try:
             return await ask(OperationStub(channel), pb)
         except grpc.aio.AioRpcError as error:

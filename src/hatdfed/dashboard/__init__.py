@@ -1,10 +1,12 @@
 """Runs and deployments in a browser: read-only, on this machine, nothing from the internet.
 
-catalogue    which runs there are, and one card for each
-run_views    one run: its rounds, one round, its ledger
-comparing    chosen runs beside each other
-deployment   what a coordinator says about itself
-live         server-sent events
-safety       who may ask, and what a browser may do with the answer
-app          all of it behind addresses
+catalogue       which runs there are, with a card for each
+run_views       one run: its curves, one round, its ledger
+comparison      chosen runs side by side
+deployment      the status of a coordinator
+event_streams   server-sent events
+safety          who may send requests, and what a browser may do with the answers
+site            what all routes share
+pages, api      the routes: HTML for people, data for scripts
+app             the application, and the port that serves it
 """

@@ -1,4 +1,4 @@
-"""What a coordinator says about its deployment; asked for its status and for nothing else."""
+"""Reads the status of a deployment from its coordinator."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.round_row import columns_in
 
-Ask = Callable[[], Awaitable[dict[str, Any]]]
+ReadStatus = Callable[[], Awaitable[dict[str, Any]]]
 
-_PATIENCE_SECONDS = 4.0
-_FRESH_SECONDS = 1.0  # however many browsers look, the coordinator is asked once a second
-_MOST_SERVERS = 2000
-_MOST_REASONS = 50
+_CALL_SECONDS = 4.0
+_FRESH_SECONDS = 1.0  # however many browsers are open, the coordinator is asked once a second
+_MAX_SERVERS = 2000
+_MAX_REASONS = 50
 
 
-class Deployment:
-    """The last status, and where it came from."""
+class DeploymentMonitor:
+    """Reads the status of one coordinator, at most once a second."""
 
-    def __init__(self, address: str, ask: Ask) -> None:
+    def __init__(self, address: str, read: ReadStatus) -> None:
         self.address = address
-        self._ask = ask
-        self._asked_at = -_FRESH_SECONDS
-        self._answer: dict[str, Any] = {}
+        self._read = read
+        self._read_at = -_FRESH_SECONDS
+        self._status: dict[str, Any] = {}
         self._lock = asyncio.Lock()
 
-    async def view(self) -> dict[str, Any]:
-        """The status made safe to show, or under `trouble` a sentence why there is none."""
+    async def read_status(self) -> dict[str, Any]:
+        """Return the status, made safe to show, or under `trouble` a sentence why there is none."""
         async with self._lock:
-            if time.monotonic() - self._asked_at >= _FRESH_SECONDS:
-                self._answer = await self._look()
-                self._asked_at = time.monotonic()
-            return self._answer
+            if time.monotonic() - self._read_at >= _FRESH_SECONDS:
+                self._status = await self._read_now()
+                self._read_at = time.monotonic()
+            return self._status
 
-    async def _look(self) -> dict[str, Any]:
+    async def _read_now(self) -> dict[str, Any]:
         try:
-            return {"trouble": None, "address": self.address, **_clean(await self._ask())}
+            return {"trouble": None, "address": self.address, **_clean(await self._read())}
         except HatdfedError as error:
             return {"trouble": text(str(error), 500), "address": self.address}
         except OSError as error:  # of the certificates
             return {"trouble": f"The certificates cannot be read ({error.strerror}).", "address": self.address}
 
 
-def asker(address: str, ca: Path | None) -> Ask:
-    """Asks the coordinator at `address`, with its own certificates or, where there are none, in plain text."""
+def make_status_reader(address: str, ca: Path | None) -> ReadStatus:
+    """Make a function that asks the coordinator at `address`, with its certificates or, without `ca`, in plain text."""
     import grpc
 
     from hatdfed.deploy.identity.files import IdentityFolder
@@ -58,12 +58,12 @@ def asker(address: str, ca: Path | None) -> Ask:
     from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
     from hatdfed.deploy.transport.endpoints import Endpoints
 
-    async def ask() -> dict[str, Any]:
-        # The folder is opened at every question: its certificate is renewed by the coordinator, never by us.
-        ends = Endpoints(None if ca is None else IdentityFolder(ca / "coordinator"))
-        async with ends.channel(address, COORDINATOR) as channel:
+    async def read_status() -> dict[str, Any]:
+        # The folder is opened for every call: the coordinator renews its certificate, the dashboard never does.
+        endpoints = Endpoints(None if ca is None else IdentityFolder(ca / "coordinator"))
+        async with endpoints.open_channel(address, COORDINATOR) as channel:
             try:
-                answer = await OperationStub(channel).Status(pb.Nothing(), timeout=_PATIENCE_SECONDS)
+                answer = await OperationStub(channel).Status(pb.Nothing(), timeout=_CALL_SECONDS)
                 status = json.loads(answer.json)
             except grpc.aio.AioRpcError as error:
                 raise HatdfedError(f"The coordinator at {address} does not answer: {error.details()}") from None
@@ -71,7 +71,7 @@ def asker(address: str, ca: Path | None) -> Ask:
                 raise HatdfedError(f"The coordinator at {address} answered something else than a status.") from None
         return status if isinstance(status, dict) else {}
 
-    return ask
+    return read_status
 
 
 def _clean(status: dict[str, Any]) -> dict[str, Any]:
@@ -93,19 +93,19 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
         "coordinator_seconds": number(status.get("coordinator_seconds")),
         "waits_for": text(status["waits_for"]) if status.get("waits_for") else "",
         "waits_seconds": number(status.get("waits_seconds")),
-        "refused": _counts(refused) if isinstance(refused, dict) else [],
-        "servers": [_server(server) for server in servers[:_MOST_SERVERS] if isinstance(server, dict)]
+        "refused": _clean_counts(refused) if isinstance(refused, dict) else [],
+        "servers": [_clean_server(server) for server in servers[:_MAX_SERVERS] if isinstance(server, dict)]
         if isinstance(servers, list)
         else [],
     }
 
 
-def _counts(refused: dict[str, Any]) -> list[dict[str, Any]]:
+def _clean_counts(refused: dict[str, Any]) -> list[dict[str, Any]]:
     found = sorted(((whole(count) or 0, text(reason, 60)) for reason, count in refused.items()), reverse=True)
-    return [{"reason": reason, "count": count} for count, reason in found[:_MOST_REASONS]]
+    return [{"reason": reason, "count": count} for count, reason in found[:_MAX_REASONS]]
 
 
-def _server(server: dict[str, Any]) -> dict[str, Any]:
+def _clean_server(server: dict[str, Any]) -> dict[str, Any]:
     here = "drained" if server.get("drained") else "here" if server.get("active") else "away"
     return {
         "index": whole(server.get("index")),

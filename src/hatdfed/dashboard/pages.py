@@ -1,4 +1,4 @@
-"""The pages: lists and tables come ready from here, pictures are drawn in the browser from what `api` says."""
+"""The routes for people: lists and tables are rendered here, charts are drawn in the browser from the data of `api`."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
-from hatdfed.dashboard.cards import Card, accuracy_name
-from hatdfed.dashboard.comparing import MOST_COMPARED, choose, front_title
-from hatdfed.dashboard.listing import HEADINGS, Wish, choices, listed
+from hatdfed.dashboard.catalogue import HEADINGS, Card, ListQuery, list_filter_values, name_accuracy, select_cards
+from hatdfed.dashboard.comparison import MAX_COMPARED, make_front_title, select_comparable
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import flat_settings, number, texts
 from hatdfed.runs.records.small_files import read_document, read_settings
 from hatdfed.runs.round_row import columns_in
 
-MOST_CHOSEN = 500  # identifiers in one address
-Chosen = Annotated[list[str], Query(default_factory=list, max_length=MOST_CHOSEN)]
+MAX_CHOSEN = 500  # identifiers in one address
+RunIds = Annotated[list[str], Query(default_factory=list, max_length=MAX_CHOSEN)]
 
 
 def page_routes(site: Site) -> APIRouter:
-    """Addresses for people."""
+    """Make the routes of the pages."""
     routes = APIRouter(default_response_class=HTMLResponse)
 
     @routes.get("/")
     def runs(
         method: str = "", dataset: str = "", state: str = "", sort: str = "written", order: str = "down", part: str = ""
     ) -> HTMLResponse:
-        wish = Wish(method, dataset, state, sort, order).cleaned()
+        query = ListQuery(method, dataset, state, sort, order).normalise()
         cards = site.catalogue.cards()
-        content = {"wish": wish, "cards": listed(cards, wish), "total": len(cards)}
+        content = {"query": query, "cards": select_cards(cards, query), "total": len(cards)}
         if part == "rows":  # for a page that is open already
-            return site.page("rows.html", content)
+            return site.render_page("rows.html", content)
         more = {"root": str(site.catalogue.root), "is_full": site.catalogue.is_full(), "headings": HEADINGS}
-        more |= {"choices": choices(cards), "most": MOST_COMPARED, "place": "runs"}
-        return site.page("runs.html", content | more)
+        more |= {"choices": list_filter_values(cards), "most": MAX_COMPARED, "section": "runs"}
+        return site.render_page("runs.html", content | more)
 
     @routes.get("/runs/{run_id}")
     def run(run_id: str) -> HTMLResponse:
-        folder, card = site.run(run_id)
+        folder, card = site.find_run(run_id)
         content: dict[str, Any] = {"settings": [], "environment": [], "results": {}, "notes": []}
         try:
             results = read_document(folder, "results.json")
@@ -52,26 +51,26 @@ def page_routes(site: Site) -> APIRouter:
             }
         except (HatdfedError, OSError) as error:
             card = card._replace(trouble=card.trouble or str(error))
-        content |= {"card": card, "accuracy_name": accuracy_name(card), "metrics": columns_in("own"), "place": "runs"}
-        return site.page("run.html", content)
+        content |= {"card": card, "accuracy_name": name_accuracy(card), "metrics": columns_in("own"), "section": "runs"}
+        return site.render_page("run.html", content)
 
     @routes.get("/compare")
-    def compare(run: Chosen, against: str = "") -> HTMLResponse:
-        chosen = choose(in_order(site, run, against))
-        query = "&".join(f"run={run.name}" for row in chosen.rows for run in row.runs)
-        content = {"chosen": chosen, "title": front_title(chosen.rows), "query": query, "place": "compare"}
-        return site.page("compare.html", content)
+    def compare(run: RunIds, against: str = "") -> HTMLResponse:
+        chosen = select_comparable(find_runs(site, run, against))
+        query_string = "&".join(f"run={run.name}" for row in chosen.rows for run in row.runs)
+        content = {"chosen": chosen, "title": make_front_title(chosen.rows), "query_string": query_string}
+        return site.render_page("compare.html", content | {"section": "compare"})
 
     @routes.get("/deployment")
     async def deployment() -> HTMLResponse:
         address = None if site.deployment is None else site.deployment.address
-        content = {"address": address, "metrics": columns_in("own"), "place": "deployment"}
-        return site.page("deployment.html", content)
+        content = {"address": address, "metrics": columns_in("own"), "section": "deployment"}
+        return site.render_page("deployment.html", content)
 
     return routes
 
 
-def in_order(site: Site, run_ids: list[str], against: str) -> list[tuple[Path, Card]]:
-    """The chosen runs once each, `against` first, then the oldest; identifiers that lead nowhere are left out."""
+def find_runs(site: Site, run_ids: list[str], against: str) -> list[tuple[Path, Card]]:
+    """Find the chosen runs, `against` first, then the oldest; duplicates and unknown identifiers are left out."""
     found = [entry for run_id in dict.fromkeys(run_ids) if (entry := site.catalogue.find(run_id)) is not None]
     return sorted(found, key=lambda entry: (entry[1].id != against, entry[1].written))

@@ -1,4 +1,4 @@
-"""One run as the charts need it: plain lists of numbers, and titles that say what is seen."""
+"""One run as the charts need it: lists of numbers, and titles that say what a chart shows."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import RunReader, reading
 from hatdfed.runs.round_row import JOULES, RoundColumn, columns_in
 
-MOST_LINES = 12  # servers with a line of their own; more would be a thicket
-MOST_POINTS = 400  # of a curve; a longer run is thinned out, its last round is always there
-MOST_LEDGER_LINES = 200
-_MOST_LINKS = 20_000
+MAX_LINES = 12  # servers that are drawn one by one; more lines cannot be told apart
+MAX_POINTS = 400  # of a curve; a longer run is thinned out, but always has its last round
+MAX_LEDGER_LINES = 200
+_MAX_LINKS = 20_000
 _CURVES = ("avg", "std", "best", "worst")
 
 
-def run_series(folder: Path, num_servers: int) -> dict[str, Any]:
-    """Every curve of the run page, and the sentences above them."""
+def read_run_series(folder: Path, num_servers: int) -> dict[str, Any]:
+    """Read every curve of the run page, with the titles of the charts."""
     with reading(folder / "run.sqlite") as reader:
         progress = reader.progress()
         rounds, first, last = (whole(progress[name]) for name in ("rounds", "first", "last"))
         if not rounds or first is None or last is None:
             return {"rounds": 0}
-        step = _step(rounds)
+        step = _compute_step(rounds)
         points = reader.curves(first, last, step)
         drawn = {point["t"]: index for index, point in enumerate(points)}
         lines = (
-            _server_lines(reader.servers(first, last, step), drawn, num_servers) if num_servers <= MOST_LINES else []
+            _collect_server_lines(reader.servers(first, last, step), drawn, num_servers)
+            if num_servers <= MAX_LINES
+            else []
         )
     accuracy = {name: column(points, f"{name}_accuracy") for name in _CURVES}
     regret = {name: column(points, f"regret_{name}") for name in ("best_fixed", "best_each_round")}
@@ -44,19 +46,19 @@ def run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         "rounds": rounds,
         "first": first,
         "played": [t - first + 1 for t in drawn],
-        "accuracy": {name: plain(values) for name, values in accuracy.items()},
-        "servers": [plain(line) for line in lines],
-        "joules": {cause: plain(values) for cause, values in spent.items()},
-        "total_joules": plain(total),
-        "regret": {name: plain(values) for name, values in regret.items()},
+        "accuracy": {name: to_json_numbers(values) for name, values in accuracy.items()},
+        "servers": [to_json_numbers(line) for line in lines],
+        "joules": {cause: to_json_numbers(values) for cause, values in spent.items()},
+        "total_joules": to_json_numbers(total),
+        "regret": {name: to_json_numbers(values) for name, values in regret.items()},
         "causes": {name: {"cause": cause, "label": CAUSES[name]} for cause, name in JOULES.items()},
-        "more": [_own_chart(metric, points) for metric in columns_in("own").values()],
-        "titles": _titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
+        "more": [_make_own_chart(metric, points) for metric in columns_in("own").values()],
+        "titles": _make_titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
     }
 
 
-def _own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, Any]:
-    """A figure with a chart to itself, and what that shows in words."""
+def _make_own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, Any]:
+    """Make the data and the title of a figure that has a chart of its own."""
     values = column(points, metric.name)
     known = values[np.isfinite(values)]
     label = metric.label[:1].upper() + metric.label[1:]
@@ -64,21 +66,23 @@ def _own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, Any]:
     return {
         "name": metric.name,
         "label": f"{label} ({metric.unit})" if metric.unit else label,
-        "values": plain(values),
+        "values": to_json_numbers(values),
         "title": unparted(title),
     }
 
 
-def _server_lines(rows: Iterable[tuple[Any, Any, Any]], drawn: dict[int, int], num_servers: int) -> list[Vector]:
-    """Accuracy of each server in the rounds that are drawn, nan where none was reported."""
+def _collect_server_lines(
+    rows: Iterable[tuple[Any, Any, Any]], drawn: dict[int, int], num_servers: int
+) -> list[Vector]:
+    """Collect each server's accuracy in the rounds that are drawn; nan where none was reported."""
     lines = np.full((num_servers, len(drawn)), np.nan)
-    for t, server, accuracy in _inside(rows, num_servers):
+    for t, server, accuracy in _existing_servers(rows, num_servers):
         if t in drawn:
             lines[server, drawn[t]] = np.nan if accuracy is None else accuracy
     return list(lines)
 
 
-def _titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
+def _make_titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
     known = regret[np.isfinite(regret)]
     missed = f"{fd.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
     titles = {
@@ -90,48 +94,51 @@ def _titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, 
     return {name: unparted(title) for name, title in titles.items()}
 
 
-def round_view(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:
-    """One round: its links with their joules, the servers' accuracy, the probability of every link, its ledger."""
+def read_round(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:
+    """Read one round: its links, the servers' accuracies, the probability of every link, its ledger."""
     with reading(folder / "run.sqlite") as reader:
         progress = reader.progress()
         first, last = whole(progress["first"]), whole(progress["last"])
         if first is None or last is None or not first <= t <= last:
             return None
-        return _round(reader, t, t - first + 1, num_servers)
+        return _read_round_at(reader, t, t - first + 1, num_servers)
 
 
-def _round(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str, Any]:
+def _read_round_at(reader: RunReader, t: int, played: int, num_servers: int) -> dict[str, Any]:
     links = [link for link in reader.links(t) if _is_inside(link, num_servers)]
     propensity = reader.propensity(t, num_servers)
     accuracy: list[float | None] = [None] * num_servers
-    for _, server, value in _inside(reader.servers(t, t), num_servers):
+    for _, server, value in _existing_servers(reader.servers(t, t), num_servers):
         accuracy[server] = value
-    ledger = reader.ledger(t, MOST_LEDGER_LINES + 1)
+    ledger = reader.ledger(t, MAX_LEDGER_LINES + 1)
     return {
         "t": t,
         "played": played,
         "accuracy": accuracy,
-        "links": [_link(link) for link in links[:_MOST_LINKS]],
-        "links_are_cut": len(links) > _MOST_LINKS,
-        "propensity": None if propensity is None else _without_diagonal(propensity),
-        "ledger": [_ledger_line(line) for line in ledger[:MOST_LEDGER_LINES]],
-        "ledger_is_cut": len(ledger) > MOST_LEDGER_LINES,
-        "titles": {"links": _links_title(links, num_servers, played), "propensity": _propensity_title(propensity)},
+        "links": [_make_link(link) for link in links[:_MAX_LINKS]],
+        "links_are_cut": len(links) > _MAX_LINKS,
+        "propensity": None if propensity is None else _drop_diagonal(propensity),
+        "ledger": [_make_ledger_line(line) for line in ledger[:MAX_LEDGER_LINES]],
+        "ledger_is_cut": len(ledger) > MAX_LEDGER_LINES,
+        "titles": {
+            "links": _make_links_title(links, num_servers, played),
+            "propensity": _make_propensity_title(propensity),
+        },
     }
 
 
-def _link(link: Record) -> dict[str, Any]:
+def _make_link(link: Record) -> dict[str, Any]:
     figures = {name: number(link[name]) for name in ("joules", "propensity", "utility", "importance")}
     return {"from": link["sender"], "to": link["receiver"], "delivered": bool(link["delivered"]), **figures}
 
 
-def _ledger_line(line: Record) -> dict[str, Any]:
+def _make_ledger_line(line: Record) -> dict[str, Any]:
     ends = {name: whole(line.get(name)) for name in ("sender", "receiver")}
     figures = {name: number(line.get(name)) for name in ("bits", "joules")}
     return {"cause": text(line.get("cause"), 20), **ends, **figures, "source": text(line.get("source"), 20)}
 
 
-def _links_title(links: list[dict[str, Any]], num_servers: int, played: int) -> str:
+def _make_links_title(links: list[dict[str, Any]], num_servers: int, played: int) -> str:
     receiver, sender = (np.array([link[end] for link in links], dtype=np.intp) for end in ("receiver", "sender"))
     delivered = np.array([bool(link["delivered"]) for link in links], dtype=np.bool_)
     return fd.links_finding(
@@ -139,8 +146,8 @@ def _links_title(links: list[dict[str, Any]], num_servers: int, played: int) -> 
     )
 
 
-def _propensity_title(propensity: Vector | None) -> str:
-    """How far the probabilities have moved apart, in a sentence."""
+def _make_propensity_title(propensity: Vector | None) -> str:
+    """Say how far the probabilities have moved apart."""
     if propensity is None or len(propensity) < 2:
         return "The probabilities of this round were not kept"
     values = propensity[~np.eye(len(propensity), dtype=bool)]
@@ -152,7 +159,7 @@ def _propensity_title(propensity: Vector | None) -> str:
     return f"Probability of a link lies between {low:.2f} and {high:.2f}"
 
 
-def _without_diagonal(matrix: Vector) -> list[list[float | None]]:
+def _drop_diagonal(matrix: Vector) -> list[list[float | None]]:
     return [
         [None if i == j else number(round(float(value), 4)) for j, value in enumerate(row)]
         for i, row in enumerate(matrix)
@@ -164,23 +171,25 @@ def _is_inside(link: Record, num_servers: int) -> bool:
     return all(end is not None and 0 <= end < num_servers for end in ends)
 
 
-def _inside(rows: Iterable[tuple[Any, Any, Any]], num_servers: int) -> Iterator[tuple[Any, int, float | None]]:
-    """Rows of servers that the run has; an accuracy that is no number is none."""
+def _existing_servers(
+    rows: Iterable[tuple[Any, Any, Any]], num_servers: int
+) -> Iterator[tuple[Any, int, float | None]]:
+    """Yield the rows of servers that exist; an accuracy that is not a number becomes None."""
     for t, server, accuracy in rows:
         if (at := whole(server)) is not None and 0 <= at < num_servers:
             yield t, at, number(accuracy)
 
 
-def kept_rounds(length: int) -> list[int]:
-    """Which rounds are drawn: all, or evenly many and the last."""
-    kept = list(range(0, length, _step(length)))
+def select_rounds(length: int) -> list[int]:
+    """Return the rounds to draw: all of them, or every n-th and the last."""
+    kept = list(range(0, length, _compute_step(length)))
     return kept if not kept or kept[-1] == length - 1 else [*kept, length - 1]
 
 
-def _step(length: int) -> int:
-    return max(1, -(-length // MOST_POINTS))
+def _compute_step(length: int) -> int:
+    return max(1, -(-length // MAX_POINTS))
 
 
-def plain(values: Vector) -> list[float | None]:
-    """Numbers that JSON knows, with the digits that a chart can show."""
+def to_json_numbers(values: Vector) -> list[float | None]:
+    """Convert to numbers that JSON has, with the digits that a chart can show."""
     return [None if not math.isfinite(value) else float(f"{value:.6g}") for value in values]

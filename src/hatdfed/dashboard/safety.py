@@ -1,8 +1,8 @@
-"""Who may ask, and what a browser may do with the answer.
+"""Which requests are answered, and what a browser may do with the answers.
 
-The dashboard has no password, so by default nothing but this machine may reach it, and no other page in the same
-browser either: a page elsewhere could point its own name at 127.0.0.1 and read us as if we were its own. The name in
-the request gives that away.
+The dashboard has no password, so by default only this machine can reach it. Other pages in the same browser must not
+read it either: a page elsewhere could point its own host name at 127.0.0.1 (DNS rebinding), so the host name of every
+request is checked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (compared with, not bound to)
 
-# Plotly takes styles off its elements by an empty style attribute, which browsers count as inline style. That empty one
-# is allowed, by its hash; any other, style elements and scripts in a page's own text are not.
+# Plotly clears styles of its elements by an empty style attribute, which browsers count as inline style. The empty one
+# is allowed by its hash; any other, and style elements and scripts inside a page, are not.
 _NOTHING = base64.b64encode(hashlib.sha256(b"").digest()).decode()
 POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-hashes' 'sha256-{_NOTHING}'; "
@@ -38,7 +38,7 @@ HEADERS = {
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """Return whether only this machine can reach a server that listens at this host."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -46,7 +46,7 @@ def is_local(host: str) -> bool:
 
 
 def is_allowed_name(name: str, listens_at: str) -> bool:
-    """Whether a request may call us by this name: names that only this machine or its owner can have given us.
+    """Return whether a request may use this host name: one that only this machine or its owner can have given it.
 
     >>> is_allowed_name("localhost", "127.0.0.1"), is_allowed_name("evil.example", "127.0.0.1")
     (True, False)
@@ -55,12 +55,12 @@ def is_allowed_name(name: str, listens_at: str) -> bool:
         return True
     if listens_at.strip("[]") not in _EVERYWHERE:
         return False
-    # Listening everywhere we cannot know all our names; but a number is nobody's name to point elsewhere.
-    return _is_number(name) or name == socket.gethostname().lower()
+    # A server that listens everywhere cannot know all its names, but nobody can point an IP address elsewhere.
+    return _is_ip_address(name) or name == socket.gethostname().lower()
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without its port.
+    """Return the name in a Host header, without its port.
 
     >>> host_name("localhost:8050"), host_name("[::1]:8050")
     ('localhost', '::1')
@@ -70,7 +70,7 @@ def host_name(header: str) -> str:
     return header.partition(":")[0].lower()
 
 
-def _is_number(name: str) -> bool:
+def _is_ip_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -79,14 +79,14 @@ def _is_number(name: str) -> bool:
 
 
 class Guard:
-    """Refuses what is not a plain question under one of our names, and adds the headers above to every answer."""
+    """Middleware that refuses all but GET requests to an allowed host name, and adds the headers above to answers."""
 
     def __init__(self, app: ASGIApp, *, listens_at: str) -> None:
         self._app = app
         self._listens_at = listens_at
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -107,8 +107,10 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         if scope["method"] != "GET":
-            return PlainTextResponse("This dashboard only shows. It takes no orders.", 405, {"Allow": "GET"})
+            return PlainTextResponse(
+                "This dashboard is read-only: it answers GET requests only.", 405, {"Allow": "GET"}
+            )
         names = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(names) != 1 or not is_allowed_name(host_name(names[0]), self._listens_at):
-            return PlainTextResponse("This name is not one of ours. Use the address that hatdfed has printed.", 421)
+            return PlainTextResponse("This host name is not allowed. Use the address that hatdfed has printed.", 421)
         return None

@@ -1,1 +1,1 @@
-"""What crosses a network."""
+"""Runs on real machines: the protocol, identities, transport, and the processes of coordinator and edges."""

@@ -1,4 +1,4 @@
-"""Named points at which a process can be told to die, so that tests can see what it leaves behind.
+"""Named points at which a process can be made to die, so that tests can check what it leaves behind.
 
 `HATDFED_FAILPOINT=after-plan-commit` ends the process there at once, as a power cut would; `name:3` at the third time.
 """
@@ -13,7 +13,7 @@ _reached: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """Die here if this point was named."""
+    """End the process at once if the environment names this point."""
     wanted = os.environ.get(_VARIABLE)
     if wanted is None:
         return

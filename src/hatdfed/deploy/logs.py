@@ -1,4 +1,4 @@
-"""Logs for people at a terminal, and one JSON object a line for everybody else. Secrets never get this far."""
+"""Sets up logging: text at a terminal, else one JSON object per line. No code logs secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -22,11 +22,11 @@ class _Json(logging.Formatter):
 
 
 def log_to_stderr(*, as_json: bool | None = None, level: int = logging.INFO) -> None:
-    """Send hatdfed's log to standard error; as JSON unless that is a terminal, or as told."""
+    """Send hatdfed's log to standard error, as JSON unless that is a terminal or `as_json` says otherwise."""
     handler = logging.StreamHandler(sys.stderr)
     wants_json = not sys.stderr.isatty() if as_json is None else as_json
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    handler.setFormatter(_Json() if wants_json else text)
+    handler.setFormatter(_JsonFormatter() if wants_json else text)
     logger = logging.getLogger("hatdfed")
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(level)

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from hatdfed.deploy.identity.authority import LIFETIME, create_authority
+from hatdfed.deploy.identity.certificates import make_csr, make_key
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import create_identity_store
-from hatdfed.deploy.identity.keys import csr, make_key
-from hatdfed.deploy.identity.names import COORDINATOR, edge
+from hatdfed.deploy.identity.names import COORDINATOR, edge_id
 
 EXPIRED = timedelta(seconds=-1)
 
@@ -25,7 +25,7 @@ def identity(tmp_path, authority):
     def make(node, *, lifetime=LIFETIME, by=authority, trusts=None, folder=None):
         key = make_key()
         place = IdentityFolder(tmp_path / (folder or node.name))
-        place.save(key, by.sign(csr(key), node, lifetime), (trusts or by).pem)
+        place.save(key, by.sign(make_csr(key), node, lifetime), (trusts or by).pem)
         return place
 
     return make
@@ -38,12 +38,12 @@ def coordinator(identity):
 
 @pytest.fixture
 def expired_edge(identity):
-    return identity(edge("late"), lifetime=EXPIRED)
+    return identity(edge_id("late"), lifetime=EXPIRED)
 
 
 @pytest.fixture
-def office(tmp_path):
-    return create_identity_store(tmp_path / "office")
+def identity_store(tmp_path):
+    return create_identity_store(tmp_path / "identity_store")
 
 
 @pytest.fixture

@@ -12,26 +12,25 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hatdfed.deploy.identity.authority import create_authority, load_authority
-from hatdfed.deploy.identity.certificates import node_of
-from hatdfed.deploy.identity.keys import csr, make_key, same_key
-from hatdfed.deploy.identity.names import COORDINATOR, Node, edge, node_from_uri
+from hatdfed.deploy.identity.certificates import is_same_key, make_csr, make_key, node_from_certificate
+from hatdfed.deploy.identity.names import COORDINATOR, NodeId, edge_id, node_from_uri
 from hatdfed.errors import IdentityError
 
 
 @pytest.mark.parametrize("name", ["a", "7", "edge-7", "a" * 63, "x--y"])
 def test_a_name_that_can_be_a_host_name_is_taken(name):
-    assert node_from_uri(edge(name).uri) == edge(name)
+    assert node_from_uri(edge_id(name).uri) == edge_id(name)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a.b", "a/b", "a" * 64, "a b", "ä", "a\n", "../a"])
 def test_any_other_name_is_refused_in_a_sentence(name):
     with pytest.raises(IdentityError, match="Choose a name like edge-7"):
-        edge(name)
+        edge_id(name)
 
 
 def test_a_role_that_does_not_exist_is_refused():
     with pytest.raises(IdentityError, match="coordinator or edge"):
-        Node("admin", "a")
+        NodeId("admin", "a")
 
 
 @pytest.mark.parametrize("uri", ["", "spiffe://hatdfed/edge", "spiffe://other/edge/a", "http://hatdfed/edge/a"])
@@ -41,14 +40,16 @@ def test_a_uri_that_is_not_ours_names_nobody(uri):
 
 
 def signed(authority, request=None, node=None, **rest):
-    return x509.load_pem_x509_certificate(authority.sign(request or csr(make_key()), node or edge("edge-7"), **rest))
+    return x509.load_pem_x509_certificate(
+        authority.sign(request or make_csr(make_key()), node or edge_id("edge-7"), **rest)
+    )
 
 
 def test_a_certificate_is_for_the_key_of_the_request_and_the_node_of_the_signer(authority):
     key = make_key()
-    certificate = signed(authority, csr(key))
-    assert node_of(certificate) == edge("edge-7")
-    assert same_key(certificate.public_key(), key.public_key())
+    certificate = signed(authority, make_csr(key))
+    assert node_from_certificate(certificate) == edge_id("edge-7")
+    assert is_same_key(certificate.public_key(), key.public_key())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["edge-7.edge.hatdfed.internal"]
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -67,7 +68,7 @@ def test_what_a_request_wishes_to_be_called_is_ignored(authority):
         .sign(make_key(), hashes.SHA256())
     )
     certificate = signed(authority, request.public_bytes(Encoding.PEM))
-    assert node_of(certificate) == edge("edge-7")
+    assert node_from_certificate(certificate) == edge_id("edge-7")
     assert b"coordinator" not in certificate.public_bytes(Encoding.DER)
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
@@ -85,7 +86,7 @@ def request_of(key, algorithm):
 
 def altered_request():
     """A request whose key was exchanged after it was signed."""
-    first, second = (x509.load_pem_x509_csr(csr(make_key())) for _ in range(2))
+    first, second = (x509.load_pem_x509_csr(make_csr(make_key())) for _ in range(2))
     body = first.public_bytes(Encoding.DER)
     points = [
         request.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint) for request in (first, second)
@@ -105,7 +106,7 @@ def altered_request():
 )
 def test_a_bad_request_is_not_signed(authority, request_pem, why):
     with pytest.raises(IdentityError, match=why) as caught:
-        authority.sign(request_pem, edge("edge-7"))
+        authority.sign(request_pem, edge_id("edge-7"))
     assert caught.value.reason == "bad-request"
 
 
@@ -126,7 +127,7 @@ def test_an_authoritys_key_is_its_owners_alone(authority):
 def test_an_authority_survives_a_restart(authority):
     again = load_authority(authority.folder)
     assert re.fullmatch("sha256:[0-9a-f]{64}", again.pin)
-    assert authority.verdict(again.sign(csr(make_key()), edge("a")), datetime.now(UTC)) is None
+    assert authority.check(again.sign(make_csr(make_key()), edge_id("a")), datetime.now(UTC)) is None
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "ca-key.pem"])
@@ -146,16 +147,16 @@ def test_a_key_of_another_authority_is_noticed(authority, tmp_path):
         load_authority(authority.folder)
 
 
-def test_a_verdict_says_why(authority, tmp_path):
-    good = authority.sign(csr(make_key()), edge("edge-7"))
-    foreign = create_authority(tmp_path / "other").sign(csr(make_key()), edge("edge-7"))
+def test_a_refused_certificate_says_why(authority, tmp_path):
+    good = authority.sign(make_csr(make_key()), edge_id("edge-7"))
+    foreign = create_authority(tmp_path / "other").sign(make_csr(make_key()), edge_id("edge-7"))
     now = datetime.now(UTC)
-    assert authority.verdict(good, now) is None
-    assert "not signed by this deployment" in authority.verdict(foreign, now)
-    assert "edge edge-7 expired at" in authority.verdict(good, now + timedelta(days=2))
-    assert "not valid before" in authority.verdict(good, now - timedelta(days=1))
-    assert "names 0 nodes" in authority.verdict(authority.pem, now)
-    assert "no certificate" in authority.verdict(b"nonsense", now)
+    assert authority.check(good, now) is None
+    assert "not signed by this deployment" in str(authority.check(foreign, now))
+    assert "edge edge-7 expired at" in str(authority.check(good, now + timedelta(days=2)))
+    assert "not valid before" in str(authority.check(good, now - timedelta(days=1)))
+    assert "names 0 nodes" in str(authority.check(authority.pem, now))
+    assert "no certificate" in str(authority.check(b"nonsense", now))
 
 
 def test_neither_key_shows_in_a_representation(authority, coordinator):

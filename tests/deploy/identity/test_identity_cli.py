@@ -1,4 +1,4 @@
-"""The commands as an operator types them; `edge join` reaches a front desk in a thread."""
+"""The commands as an operator types them; `edge join` reaches a join server in a thread."""
 
 import asyncio
 import json
@@ -46,15 +46,15 @@ def ca(tmp_path, hatdfed):
 
 
 @pytest.fixture
-def desk_port(ca):
-    """The port of a front desk that runs in a thread of its own."""
+def join_port(ca):
+    """The port of a join server that runs in a thread of its own."""
     started, ports = threading.Event(), []
 
     async def serve():
         nonlocal stop
         stop = asyncio.Event()
-        async with JoinServer(open_identity_store(ca), host="127.0.0.1", port=0) as desk:
-            ports.append(desk.port)
+        async with JoinServer(open_identity_store(ca), host="127.0.0.1", port=0) as join_server:
+            ports.append(join_server.port)
             loops.append(asyncio.get_running_loop())
             started.set()
             await stop.wait()
@@ -70,15 +70,15 @@ def desk_port(ca):
 
 def test_ca_init_makes_authority_and_coordinator(hatdfed, tmp_path):
     printed = hatdfed("ca", "init", tmp_path / "ca")
-    office = open_identity_store(tmp_path / "ca")
-    assert office.authority.pin in printed
-    assert str(office.identity.load().node) == "coordinator coordinator"
+    identity_store = open_identity_store(tmp_path / "ca")
+    assert identity_store.authority.pin in printed
+    assert str(identity_store.identity.load().node) == "coordinator coordinator"
     with pytest.raises(HatdfedError, match="never overwritten"):
         hatdfed("ca", "init", tmp_path / "ca")
 
 
-def test_the_printed_line_joins_an_edge(hatdfed, ca, desk_port, tmp_path, monkeypatch):
-    address = f"127.0.0.1:{desk_port}"
+def test_the_printed_line_joins_an_edge(hatdfed, ca, join_port, tmp_path, monkeypatch):
+    address = f"127.0.0.1:{join_port}"
     made = json.loads(hatdfed("token", "create", "--node", "edge-7", "--ca", ca, "--coordinator", address, "--json"))
     assignment, program, *words = made["command"].split()
     assert program == "hatdfed"
@@ -90,12 +90,12 @@ def test_the_printed_line_joins_an_edge(hatdfed, ca, desk_port, tmp_path, monkey
     assert IdentityFolder(tmp_path / "identity-edge-7").load().node.name == "edge-7"
 
 
-def test_a_token_may_come_by_standard_input(hatdfed, ca, desk_port, tmp_path):
-    office = open_identity_store(ca)
+def test_a_token_may_come_by_standard_input(hatdfed, ca, join_port, tmp_path):
+    identity_store = open_identity_store(ca)
     text = hatdfed("token", "create", "--node", "edge-7", "--ca", ca)
     token = re.search(r"^token  (\S+)$", text, re.MULTILINE)[1]
-    pin = office.authority.pin
-    where = ("--coordinator", f"127.0.0.1:{desk_port}", "--ca-pin", pin, "--identity", tmp_path / "new")
+    pin = identity_store.authority.pin
+    where = ("--coordinator", f"127.0.0.1:{join_port}", "--ca-pin", pin, "--identity", tmp_path / "new")
     hatdfed("edge", "join", *where, "--token", "-", input=f"{token}\n")
     assert IdentityFolder(tmp_path / "new").load().node.name == "edge-7"
     with pytest.raises(HatdfedError, match="There is no join token"):
@@ -110,9 +110,9 @@ def test_tokens_are_listed(hatdfed, ca):
 
 def test_a_node_is_denied_and_allowed(hatdfed, ca):
     assert "locked out" in hatdfed("ca", "deny", "edge-7", "--ca", ca)
-    assert "edge-7" in open_identity_store(ca).denied
+    assert "edge-7" in open_identity_store(ca).deny_list
     assert "let in" in hatdfed("ca", "allow", "edge-7", "--ca", ca)
-    assert "edge-7" not in open_identity_store(ca).denied
+    assert "edge-7" not in open_identity_store(ca).deny_list
 
 
 def test_a_folder_without_an_authority_is_a_sentence(hatdfed, tmp_path):

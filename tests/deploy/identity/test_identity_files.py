@@ -7,21 +7,21 @@ import pytest
 
 from hatdfed.deploy.identity import private_files as durable
 from hatdfed.deploy.identity.authority import create_authority
+from hatdfed.deploy.identity.certificates import make_csr, make_key
 from hatdfed.deploy.identity.files import IdentityFolder
-from hatdfed.deploy.identity.join import accept_renewal, renewed
-from hatdfed.deploy.identity.keys import csr, make_key
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.join import accept_renewal, make_renewal_request
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.errors import IdentityError
 
 
 @pytest.fixture
 def folder(identity):
-    return identity(edge("edge-7"))
+    return identity(edge_id("edge-7"))
 
 
 def test_what_is_saved_is_loaded(folder, authority):
     identity = folder.load()
-    assert identity.node == edge("edge-7")
+    assert identity.node == edge_id("edge-7")
     assert identity.ca_pem == authority.pem
     assert stat.S_IMODE(folder.key_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
@@ -52,7 +52,7 @@ def test_a_key_that_everybody_may_read_is_refused(folder):
 
 
 def test_a_key_of_another_certificate_is_refused(folder, identity):
-    other = identity(edge("edge-8"))
+    other = identity(edge_id("edge-8"))
     folder.cert_file.write_bytes(other.cert_file.read_bytes())
     with pytest.raises(IdentityError, match="do not belong together"):
         folder.load()
@@ -73,7 +73,7 @@ def test_it_is_renewed_after_two_thirds_of_its_life(folder, hours, due):
 
 def test_a_renewal_replaces_the_certificate_and_keeps_the_key(folder, authority):
     before = folder.load()
-    after = accept_renewal(folder, authority.sign(renewed(folder), edge("edge-7"), timedelta(hours=48)))
+    after = accept_renewal(folder, authority.sign(make_renewal_request(folder), edge_id("edge-7"), timedelta(hours=48)))
     assert after.key_pem == before.key_pem
     assert after.expires > before.expires
     assert folder.load().cert_pem == after.cert_pem
@@ -83,10 +83,10 @@ def test_a_wrong_renewal_changes_nothing(folder, authority, tmp_path):
     before = folder.cert_file.read_bytes()
     foreign = create_authority(tmp_path / "other")
     wrong = [
-        (authority.sign(csr(make_key()), edge("edge-7")), "another key"),
-        (authority.sign(renewed(folder), edge("edge-8")), "edge-8"),
-        (foreign.sign(renewed(folder), edge("edge-7")), "not signed by"),
-        (authority.sign(renewed(folder), edge("edge-7"), timedelta(seconds=-1)), "expired"),
+        (authority.sign(make_csr(make_key()), edge_id("edge-7")), "another key"),
+        (authority.sign(make_renewal_request(folder), edge_id("edge-8")), "edge-8"),
+        (foreign.sign(make_renewal_request(folder), edge_id("edge-7")), "not signed by"),
+        (authority.sign(make_renewal_request(folder), edge_id("edge-7"), timedelta(seconds=-1)), "expired"),
         (b"nonsense", "no certificate"),
     ]
     for pem, why in wrong:
@@ -108,7 +108,7 @@ def test_a_crash_while_saving_leaves_no_mixture(folder, authority, monkeypatch, 
     monkeypatch.setattr("hatdfed.deploy.identity.files.write_durably", write_some)
     key = make_key()
     with pytest.raises(KeyboardInterrupt):
-        folder.save(key, authority.sign(csr(key), edge("edge-7")), authority.pem)
+        folder.save(key, authority.sign(make_csr(key), edge_id("edge-7")), authority.pem)
     with pytest.raises(IdentityError, match="There is no certificate"):
         folder.load()
 
@@ -118,7 +118,7 @@ def test_nothing_but_the_three_files_is_left(folder):
 
 
 def test_a_full_disk_leaves_the_old_certificate(folder, authority, monkeypatch):
-    before, new = folder.load().cert_pem, authority.sign(renewed(folder), edge("edge-7"))
+    before, new = folder.load().cert_pem, authority.sign(make_renewal_request(folder), edge_id("edge-7"))
 
     def full(handle):
         raise OSError(28, "No space left on device")

@@ -9,17 +9,17 @@ import pytest
 from cryptography import x509
 
 from hatdfed.deploy.identity.authority import create_authority
+from hatdfed.deploy.identity.certificates import make_csr
 from hatdfed.deploy.identity.files import IdentityFolder
-from hatdfed.deploy.identity.keys import csr
-from hatdfed.deploy.identity.names import COORDINATOR, Node, edge
-from hatdfed.deploy.identity.tls import channel_credentials, options_for, peer_of, server_credentials
+from hatdfed.deploy.identity.names import COORDINATOR, NodeId, edge_id
+from hatdfed.deploy.identity.tls import channel_credentials, identify_peer, server_credentials, target_name_options
 from hatdfed.errors import IdentityError
 
 METHOD = "/test.Who/Am"
 
 
 async def who_am_i(request, context):
-    return str(peer_of(context)).encode()
+    return str(identify_peer(context)).encode()
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def serving(folder):
 
 def channel(address, credentials, node=COORDINATOR):
     # Without a pool of its own, a new channel may share the open connection of an old one.
-    options = (*options_for(node), ("grpc.use_local_subchannel_pool", 1))
+    options = (*target_name_options(node), ("grpc.use_local_subchannel_pool", 1))
     return grpc.aio.secure_channel(address, credentials, options)
 
 
@@ -60,7 +60,7 @@ def refused(play, server, credentials, node=COORDINATOR):
 
 def test_the_servers_code_learns_the_name_in_the_callers_certificate(play, coordinator, identity):
     async def scene():
-        client = channel_credentials(identity(edge("edge-7")))
+        client = channel_credentials(identity(edge_id("edge-7")))
         async with serving(coordinator) as address, channel(address, client) as line:
             return await ask(line)
 
@@ -73,7 +73,7 @@ def test_an_expired_client_is_refused(play, coordinator, expired_edge):
 
 
 def test_a_client_of_a_foreign_authority_is_refused(play, coordinator, identity, authority, tmp_path):
-    stranger = identity(edge("edge-7"), by=create_authority(tmp_path / "other"), trusts=authority).read()
+    stranger = identity(edge_id("edge-7"), by=create_authority(tmp_path / "other"), trusts=authority).read()
     credentials = grpc.ssl_channel_credentials(stranger.ca_pem, stranger.key_pem, stranger.cert_pem)
     assert refused(play, coordinator, credentials)
 
@@ -83,18 +83,18 @@ def test_a_client_without_a_certificate_is_refused(play, coordinator, authority)
 
 
 def test_a_server_with_another_name_is_refused_by_the_client(play, coordinator, identity):
-    client = channel_credentials(identity(edge("edge-7")))
-    assert refused(play, coordinator, client, edge("edge-8"))
+    client = channel_credentials(identity(edge_id("edge-7")))
+    assert refused(play, coordinator, client, edge_id("edge-8"))
 
 
 def test_an_edge_cannot_pose_as_the_coordinator(play, identity):
-    impostor, client = identity(edge("coordinator")), channel_credentials(identity(edge("edge-7")))
+    impostor, client = identity(edge_id("coordinator")), channel_credentials(identity(edge_id("edge-7")))
     assert refused(play, impostor, client, COORDINATOR)
 
 
 def test_a_server_of_a_foreign_authority_is_refused_by_the_client(play, identity, tmp_path):
     foreign = identity(COORDINATOR, by=create_authority(tmp_path / "other"), folder="foreign")
-    assert refused(play, foreign, channel_credentials(identity(edge("edge-7"))))
+    assert refused(play, foreign, channel_credentials(identity(edge_id("edge-7"))))
 
 
 def test_an_expired_identity_opens_neither_a_server_nor_a_channel(expired_edge):
@@ -116,7 +116,7 @@ async def _serial_shown(address):
 
 
 def test_certificates_change_under_load_without_a_failed_call(play, coordinator, identity, authority):
-    edge_folder = identity(edge("edge-7"))
+    edge_folder = identity(edge_id("edge-7"))
     calls = 0
 
     async def keep_asking(line, stop):
@@ -148,11 +148,11 @@ def test_certificates_change_under_load_without_a_failed_call(play, coordinator,
 
 def renew(folder, authority):
     old = folder.read()
-    folder.replace_certificate(authority.sign(csr(old.key), old.node))
+    folder.replace_certificate(authority.sign(make_csr(old.key), old.node))
 
 
 def test_a_folder_in_disorder_does_not_end_the_service(play, coordinator, identity, caplog):
-    client = channel_credentials(identity(edge("edge-7")))
+    client = channel_credentials(identity(edge_id("edge-7")))
 
     async def scene():
         async with serving(coordinator) as address:
@@ -185,12 +185,12 @@ class FakeContext:
 )
 def test_a_caller_without_exactly_one_name_of_ours_is_refused(names):
     with pytest.raises(IdentityError):
-        peer_of(FakeContext(**names))
+        identify_peer(FakeContext(**names))
 
 
 def test_a_callers_name_is_found_among_alternative_names():
     found = [b"edge-7.edge.hatdfed.internal", b"spiffe://hatdfed/edge/edge-7"]
-    assert peer_of(FakeContext(x509_subject_alternative_name=found)) == Node("edge", "edge-7")
+    assert identify_peer(FakeContext(x509_subject_alternative_name=found)) == NodeId("edge", "edge-7")
 
 
 def test_a_folder_without_an_identity_says_how_to_get_one(tmp_path):

@@ -137,7 +137,7 @@ def test_a_list_that_cannot_be_read_is_not_an_empty_one(denied, caplog):
     denied.path.unlink()
     denied.path.mkdir()
     assert "edge-7" in denied
-    assert "the names of before count" in caplog.text
+    assert "the names read before still count" in caplog.text
     with pytest.raises(IdentityError, match="cannot be read"):
         DenyList(denied.path)
 

@@ -1,10 +1,10 @@
-// Events from the dashboard while the page is looked at. A browser keeps few connections to one place, so a hidden tab
-// gives its own back.
+// Events from the dashboard while the page is visible. Browsers allow few connections to one host, so a hidden tab closes
+// its own.
 import { byId } from "./dom.js";
 
-export function watch(address, onNews) {
+export function watch(address, onEvent) {
   let source = null;
-  const say = (text, state) => {
+  const setStatus = (text, state) => {
     const line = byId("live");
     if (!line) return;
     line.textContent = text;
@@ -13,11 +13,11 @@ export function watch(address, onNews) {
   const open = () => {
     if (source) return;
     source = new EventSource(address);
-    source.onopen = () => say("Live", "on");
-    source.onmessage = (event) => onNews(JSON.parse(event.data));
+    source.onopen = () => setStatus("Live", "on");
+    source.onmessage = (event) => onEvent(JSON.parse(event.data));
     source.onerror = () => {
       const isOver = source.readyState === EventSource.CLOSED;
-      say(isOver ? "Not live any more. Reload the page to try again." : "Connection lost, trying again …", "off");
+      setStatus(isOver ? "Not live any more. Reload the page to try again." : "Connection lost, trying again …", "off");
     };
   };
   const close = () => { source?.close(); source = null; };
@@ -30,6 +30,6 @@ export function watch(address, onNews) {
     document.removeEventListener("visibilitychange", follow);
     removeEventListener("pageshow", follow);
     close();
-    say("", "");
+    setStatus("", "");
   };
 }

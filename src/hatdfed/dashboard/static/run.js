@@ -1,31 +1,31 @@
-// One run: its curves, the round that the slider points at, and news while it plays.
+// One run: its curves, the round that the slider points at, and updates while it plays.
 import { bits, byId, decimal, fetchJson, fillTable, joules, setText } from "./dom.js";
 import { watch } from "./live.js";
 import { chartNames, drawCurves, drawPropensity, moveCursor } from "./run_charts.js";
 import { drawTopology } from "./topology.js";
 
-const MOST_KEPT = 40; // rounds; those that were looked at last
+const MAX_CACHED = 40; // rounds; the last ones shown
 const PLAY_MS = 500;
 const id = byId("run").dataset.run;
 const slider = byId("slider");
-const kept = new Map();
+const cache = new Map();
 let series = null;
 let shown = null;
 let wanted = 0;
-let asking = null;
-let player = null;
+let request = null;
+let timer = null;
 let stopWatching = null;
 let loading = null;
 
-function sayTrouble(error) {
+function showTrouble(error) {
   if (error.name === "AbortError") return;
   setText("trouble-sentence", error.message);
   byId("trouble").hidden = false;
 }
 
-// News may come faster than answers: one question at a time, so that no old answer overtakes a new one.
-function renew() {
-  loading ??= loadSeries().catch(sayTrouble).finally(() => { loading = null; });
+// Events may come faster than answers: one request at a time, so that no old answer overtakes a new one.
+function reload() {
+  loading ??= loadSeries().catch(showTrouble).finally(() => { loading = null; });
   return loading;
 }
 
@@ -37,7 +37,7 @@ async function loadSeries() {
   byId("pictures").hidden = series.rounds === 0;
   if (!series.rounds) return;
   slider.max = series.rounds;
-  if (wasAtEnd && !player) slider.value = series.rounds;
+  if (wasAtEnd && !timer) slider.value = series.rounds;
   drawCurves(series, Number(slider.value));
   for (const name of chartNames(series)) listen(byId(`${name}-chart`));
   await goTo(Number(slider.value));
@@ -60,21 +60,21 @@ async function goTo(number) {
   slider.setAttribute("aria-valuetext", `round ${wanted} of ${last}`);
   setText("round", `round ${wanted} of ${last}`);
   if (shown?.played === wanted) return;
-  asking?.abort();
-  asking = new AbortController();
+  request?.abort();
+  request = new AbortController();
   try {
-    const round = kept.get(wanted) ?? await fetchJson(`/api/runs/${id}/rounds/${series.first + wanted - 1}`, asking.signal);
-    keep(round);
+    const round = cache.get(wanted) ?? await fetchJson(`/api/runs/${id}/rounds/${series.first + wanted - 1}`, request.signal);
+    cacheRound(round);
     if (round.played === wanted) showRound(round);
   } catch (error) {
-    sayTrouble(error);
+    showTrouble(error);
   }
 }
 
-function keep(round) {
-  kept.delete(round.played);
-  kept.set(round.played, round);
-  if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+function cacheRound(round) {
+  cache.delete(round.played);
+  cache.set(round.played, round);
+  if (cache.size > MAX_CACHED) cache.delete(cache.keys().next().value);
 }
 
 function showRound(round) {
@@ -109,11 +109,11 @@ function listen(chart) {
 }
 
 function play() {
-  const stop = () => { clearInterval(player); player = null; setText("play", "Play"); };
-  if (player) { stop(); return; }
+  const stop = () => { clearInterval(timer); timer = null; setText("play", "Play"); };
+  if (timer) { stop(); return; }
   setText("play", "Stop");
   if (wanted >= series.rounds) goTo(1);
-  player = setInterval(() => (wanted >= series.rounds ? stop() : goTo(wanted + 1)), PLAY_MS);
+  timer = setInterval(() => (wanted >= series.rounds ? stop() : goTo(wanted + 1)), PLAY_MS);
 }
 
 slider.addEventListener("input", () => goTo(Number(slider.value)));
@@ -131,10 +131,10 @@ document.addEventListener("themechange", () => {
 });
 
 async function start() {
-  await renew();
+  await reload();
   if (series?.state === "done") return;
   stopWatching = watch(`/api/runs/${id}/events`, (news) => {
-    if (news.rounds !== series?.rounds || news.state !== series?.state) renew();
+    if (news.rounds !== series?.rounds || news.state !== series?.state) reload();
     if (news.state === "done") stopWatching();
   });
 }

@@ -4,7 +4,7 @@ import { watch } from "./live.js";
 
 const MINUTE_MS = 60000;
 const rows = byId("rows");
-const MOST = Number(byId("choose")?.dataset.most);
+const MAX_CHOSEN = Number(byId("choose")?.dataset.most);
 
 function ticked() {
   return [...document.querySelectorAll("#rows input:checked")].map((box) => box.value);
@@ -12,9 +12,9 @@ function ticked() {
 
 function count() {
   const number = ticked().length;
-  byId("compare").disabled = number < 1 || number > MOST;
-  byId("chosen").textContent = number === 0 ? `Tick two or more runs, ${MOST} at most.`
-    : number > MOST ? `${number} runs are chosen, but ${MOST} is the most.`
+  byId("compare").disabled = number < 1 || number > MAX_CHOSEN;
+  byId("chosen").textContent = number === 0 ? `Tick two or more runs, ${MAX_CHOSEN} at most.`
+    : number > MAX_CHOSEN ? `${number} runs are chosen, but ${MAX_CHOSEN} is the most.`
       : `${number} run${number > 1 ? "s" : ""} chosen.`;
 }
 

@@ -2,8 +2,8 @@
 import { CELL_GAP, axis, colour, draw, jouleRamp, mixed, scaleBar, scaled } from "./charts.js";
 import { decimal, element, joules, percent, setText } from "./dom.js";
 
-const MOST_NODES = 40;
-const MOST_CELLS = 1500; // servers on a side of the matrix; a browser draws no more
+const MAX_NODES = 40;
+const MAX_CELLS = 1500; // servers on a side of the matrix; a browser draws no more
 const SIDE = 480;
 const RING = 172;
 const CIRCLE_NOTE = "Arrows go from sender to receiver, their colour says what they cost. Beside each server, and as its size: validation accuracy in percent.";
@@ -19,10 +19,10 @@ function shape(tag, attributes, ...children) {
 
 export function drawTopology(target, round) {
   const servers = round.accuracy.length;
-  const isMatrix = servers > MOST_NODES;
+  const isMatrix = servers > MAX_NODES;
   const cut = round.links_are_cut ? ` Only the first ${round.links.length} links are drawn.` : "";
   setText("topology-note", (isMatrix ? MATRIX_NOTE : CIRCLE_NOTE) + cut);
-  if (servers > MOST_CELLS) target.replaceChildren(element("p", { class: "scale" }, `${servers} servers are too many to draw. Links are in the table below.`));
+  if (servers > MAX_CELLS) target.replaceChildren(element("p", { class: "scale" }, `${servers} servers are too many to draw. Links are in the table below.`));
   else if (isMatrix) drawMatrix(target, round, servers);
   else drawCircle(target, round, servers);
 }

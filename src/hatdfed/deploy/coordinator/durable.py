@@ -1,6 +1,6 @@
-"""A coordinator that can be killed: what it draws is on the disk before anybody hears of it.
+"""A coordinator that survives being killed: what it draws is on disk before any edge is told.
 
-It has the same three verbs as `Coordinator`, so the main loop plays it like any other.
+It has the same three methods as `Coordinator`, so the main loop plays it like any other.
 """
 
 from __future__ import annotations
@@ -16,41 +16,43 @@ from hatdfed.core.coordinator import Coordinator, CoordinatorState, Vector
 from hatdfed.core.energy.prices import EnergyPrices, grow_prices
 from hatdfed.core.round import RoundPlan, RoundRecord, RoundReport
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.manifest import Manifest
+from hatdfed.deploy.coordinator.orders import Manifest
 from hatdfed.deploy.failpoints import failpoint
-from hatdfed.deploy.transport.frames import MOST_SENDS
+from hatdfed.deploy.transport.frames import MAX_SENDS
 from hatdfed.setup.build.coordinator import make_coordinator, make_prices
 from hatdfed.setup.config import Config
 
 
 class DurableCoordinator:
-    """Plans and learns as `Coordinator` does, for as many servers as there are, and commits both.
+    """Plans and learns as `Coordinator` does, for a growing number of servers, and commits both to the journal.
 
-    What it learned it commits when the recorder asks for it (`StateStore`): records may be ahead of the journal, never
-    behind it.
+    What a round taught is committed when the recorder asks for it (`StateStore`): records may be ahead of the journal,
+    never behind it.
     """
 
-    def __init__(self, config: Config, manifest: Manifest, journal: Journal, assembled: Callable[[], Presence]) -> None:
+    def __init__(
+        self, config: Config, manifest: Manifest, journal: Journal, wait_for_servers: Callable[[], Presence]
+    ) -> None:
         self._config = config
         self._manifest = manifest
         self._journal = journal
-        self._assembled = assembled
+        self._wait_for_servers = wait_for_servers
         self.for_servers = cache(self._for_servers)
 
-    def restored(self) -> CoordinatorState | None:
-        """Where the journal says to go on; None at the beginning."""
-        return self._journal.state(self._like(self._config.servers))
+    def restore(self) -> CoordinatorState | None:
+        """Return the state to go on from; None at the beginning."""
+        return self._journal.read_state(self._make_template(self._config.servers))
 
     def start(self, accuracy: Vector) -> CoordinatorState:
-        """The state before round 0."""
+        """Make the state before round 0."""
         return self.for_servers(self._config.servers).start(accuracy[: self._config.servers])
 
     def plan(self, state: CoordinatorState) -> RoundPlan:
-        """The plan of the round, committed; the one that was committed before a restart, if there is one."""
-        if (known := self._journal.plan(state.t)) is not None:
+        """Draw and commit the plan of a round, or return the one that was committed before a restart."""
+        if (known := self._journal.read_plan(state.t)) is not None:
             return known
-        presence = self._assembled()
-        grown = self._grown(state, len(presence.active))
+        presence = self._wait_for_servers()
+        grown = self._grow(state, len(presence.active))
         plan = self.for_servers(len(presence.active)).plan(grown, presence)
         failpoint("before-plan-commit")
         self._journal.commit_plan(plan, grown)
@@ -60,10 +62,10 @@ class DurableCoordinator:
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[CoordinatorState, RoundRecord]:
-        """What the round taught, from the state that its plan was drawn from."""
+        """Learn from a round's reports, starting from the state that its plan was drawn from."""
         failpoint("before-learn")
         servers = plan.draw.topology.num_servers
-        drawn_from = state if len(state.accuracy) == servers else self._restored(servers)
+        drawn_from = state if len(state.accuracy) == servers else self._restore_open_round(servers)
         return self.for_servers(servers).learn(drawn_from, plan, report)
 
     def is_due(self, state: CoordinatorState) -> bool:
@@ -76,31 +78,32 @@ class DurableCoordinator:
         self._journal.commit_state(state)
         failpoint("after-state-commit")
 
-    def _grown(self, state: CoordinatorState, servers: int) -> CoordinatorState:
+    def _grow(self, state: CoordinatorState, servers: int) -> CoordinatorState:
         known = len(state.accuracy)
         if servers == known:
             return state
-        told = [accuracy for _, accuracy in self._journal.members()[known:servers]]
-        usual = float(state.accuracy.mean())  # for a place whose server has never been ready
-        joined = np.array([usual if accuracy is None else accuracy for accuracy in told])
+        reported = [accuracy for _, accuracy in self._journal.read_members()[known:servers]]
+        mean = float(state.accuracy.mean())  # for a server that has never been ready
+        joined = np.array([mean if accuracy is None else accuracy for accuracy in reported])
         return self.for_servers(servers).grow(state, joined)
 
-    def _restored(self, servers: int) -> CoordinatorState:
-        """The state that the open round was drawn from, which grew when servers joined: it lies beside the plan."""
-        state = self._journal.state(self._like(servers))
+    def _restore_open_round(self, servers: int) -> CoordinatorState:
+        """Read the state of the open round: it grew when servers joined and is stored with the plan."""
+        state = self._journal.read_state(self._make_template(servers))
         if state is None or len(state.accuracy) != servers:
             raise RuntimeError("the journal has no state of the open round")
         return state
 
-    def _like(self, servers: int) -> CoordinatorState:
+    def _make_template(self, servers: int) -> CoordinatorState:
+        """Make a state of the right shapes, which the journal needs to read one."""
         return self.for_servers(servers).start(np.zeros(servers))
 
     def _for_servers(self, servers: int) -> Coordinator:
         config = self._config.model_copy(update={"servers": servers})
         share = self._manifest.message_share
-        return make_coordinator(config, self._prices(servers), message_share=share, attempts=MOST_SENDS)
+        return make_coordinator(config, self._make_prices(servers), message_share=share, attempts=MAX_SENDS)
 
-    def _prices(self, servers: int) -> EnergyPrices:
+    def _make_prices(self, servers: int) -> EnergyPrices:
         manifest, energy = self._manifest, self._config.energy
         sizes: dict[str, Any] = {"bits_per_sample": manifest.bits_per_sample, "num_params": manifest.num_params}
         first = make_prices(self._config, **sizes)

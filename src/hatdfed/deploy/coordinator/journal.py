@@ -1,8 +1,8 @@
-"""What a coordinator must not forget, in SQLite: on the disk before anybody is told.
+"""The coordinator's durable state, in SQLite: on disk before any edge is told.
 
-A plan is committed before it is announced, and what a round taught is committed with the number of the next round, so a
-coordinator that is killed at any moment goes on with the same topologies: a plan that is there is announced again, one
-that is not has not been seen by anybody. A lock keeps a second coordinator off the same journal.
+A plan is committed before it is announced, and what a round taught is committed with the number of the next round. So a
+coordinator that is killed at any moment goes on with the same topologies: a plan in the journal is announced again, and
+one that is not there has not been seen by anybody. A lock keeps a second coordinator off the same journal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS members (place INTEGER PRIMARY KEY, name TEXT UNIQUE 
 CREATE TABLE IF NOT EXISTS plans (t INTEGER PRIMARY KEY, plan TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS states (t INTEGER PRIMARY KEY, state TEXT NOT NULL);
 """
-_KEPT_STATES = 2  # the one to go on from, and the one before it
+_KEPT_STATES = 2  # the one to go on from and the one before it
 
 
 class Journal:
@@ -40,13 +40,13 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = _locked(path.with_suffix(".lock"))
-        self._turn = threading.Lock()  # the main loop and the station both write
+        self._lock = _acquire_lock(path.with_suffix(".lock"))
+        self._mutex = threading.Lock()  # the main loop and the hub both write
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             self._lock.close()
-            raise self._trouble(error) from None
+            raise self._make_error(error) from None
         try:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -54,79 +54,81 @@ class Journal:
             self._check()
         except sqlite3.Error as error:
             self.close()
-            raise self._trouble(error) from None
+            raise self._make_error(error) from None
 
     def close(self) -> None:
-        """Release file and lock."""
+        """Close the file and release the lock."""
         self._db.close()
         self._lock.close()
 
-    def fact(self, name: str) -> Any:
-        """Something about the whole run; None if it was never said."""
-        row = self._one("SELECT value FROM facts WHERE name = ?", name)
+    def read_fact(self, name: str) -> Any:
+        """Read a value that holds for the whole run; None if it was never written."""
+        row = self._fetch_one("SELECT value FROM facts WHERE name = ?", name)
         return None if row is None else json.loads(row[0])
 
-    def state_fact(self, name: str, value: Any) -> None:
-        """Say something about the whole run."""
+    def write_fact(self, name: str, value: Any) -> None:
+        """Write a value that holds for the whole run."""
         self._write([("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))])
 
-    def members(self) -> list[tuple[str, float | None]]:
-        """Names and first accuracies, in the order of their places; None for one that was never ready."""
-        return [(name, accuracy) for name, accuracy in self._all("SELECT name, accuracy FROM members ORDER BY place")]
+    def read_members(self) -> list[tuple[str, float | None]]:
+        """Read names and first accuracies by index; the accuracy is None for a member that was never ready."""
+        rows = self._fetch_all("SELECT name, accuracy FROM members ORDER BY place")
+        return [(name, accuracy) for name, accuracy in rows]
 
-    def add_member(self, place: int, name: str) -> None:
-        """A place is taken, for good."""
-        self._write([("INSERT INTO members VALUES (?, ?, NULL)", (place, name))])
+    def add_member(self, index: int, name: str) -> None:
+        """Add a member; it keeps its index for good."""
+        self._write([("INSERT INTO members VALUES (?, ?, NULL)", (index, name))])
 
-    def first_accuracy(self, place: int, accuracy: float) -> None:
-        """The server in that place is ready for the first time."""
-        self._write([("UPDATE members SET accuracy = ? WHERE place = ? AND accuracy IS NULL", (accuracy, place))])
+    def set_first_accuracy(self, index: int, accuracy: float) -> None:
+        """Write the accuracy that a member had when it was first ready; later ones change nothing."""
+        self._write([("UPDATE members SET accuracy = ? WHERE place = ? AND accuracy IS NULL", (accuracy, index))])
 
-    def plan(self, t: int) -> RoundPlan | None:
-        """The plan of round t, if it was committed."""
-        row = self._one("SELECT plan FROM plans WHERE t = ?", t)
-        return None if row is None else _plan_from(t, self._unsealed(row[0]))
+    def read_plan(self, t: int) -> RoundPlan | None:
+        """Read the plan of round t; None if none was committed."""
+        row = self._fetch_one("SELECT plan FROM plans WHERE t = ?", t)
+        return None if row is None else _plan_from_json(t, self._unseal(row[0]))
 
     def commit_plan(self, plan: RoundPlan, state: CoordinatorState) -> None:
-        """From now on this is what round t looks like; `state` is what it was drawn from, grown if servers joined."""
+        """Commit the plan of a round and the state that it was drawn from, which has grown if servers joined."""
         self._write(
             [
-                ("INSERT INTO plans VALUES (?, ?)", (plan.t, _sealed(_plan_text(plan)))),
-                ("INSERT OR REPLACE INTO states VALUES (?, ?)", (state.t, _sealed(to_jsonable(state)))),
+                ("INSERT INTO plans VALUES (?, ?)", (plan.t, _seal(_plan_to_json(plan)))),
+                ("INSERT OR REPLACE INTO states VALUES (?, ?)", (state.t, _seal(to_jsonable(state)))),
             ]
         )
 
-    def links(self) -> list[list[tuple[int, int]]]:
-        """The committed topologies in order, as receivers and senders."""
-        plans = [_plan_from(t, self._unsealed(text)) for t, text in self._all("SELECT t, plan FROM plans ORDER BY t")]
+    def read_links(self) -> list[list[tuple[int, int]]]:
+        """Read the committed topologies in order, as pairs of receiver and sender."""
+        rows = self._fetch_all("SELECT t, plan FROM plans ORDER BY t")
+        plans = [_plan_from_json(t, self._unseal(text)) for t, text in rows]
         return [[(i, j) for i, j in plan.draw.topology.pairs.tolist()] for plan in plans]
 
-    def state(self, like: CoordinatorState) -> CoordinatorState | None:
-        """Where to go on; None before the first round. `like` has the shape of the policy's state."""
-        row = self._one("SELECT state FROM states ORDER BY t DESC LIMIT 1")
-        return None if row is None else read_state(self._unsealed(row[0]), like)
+    def read_state(self, template: CoordinatorState) -> CoordinatorState | None:
+        """Read the state to go on from, in the shapes of `template`; None before the first round."""
+        row = self._fetch_one("SELECT state FROM states ORDER BY t DESC LIMIT 1")
+        return None if row is None else read_state(self._unseal(row[0]), template)
 
-    def next_round(self) -> int:
-        """The first round that is not done."""
-        (t,) = self._one("SELECT COALESCE(MAX(t), 0) FROM states")
+    def read_next_round(self) -> int:
+        """Read the number of the first round that is not done."""
+        (t,) = self._fetch_one("SELECT COALESCE(MAX(t), 0) FROM states")
         return int(t)
 
     def commit_state(self, state: CoordinatorState) -> None:
-        """The rounds before `state.t` are done."""
+        """Commit the state after a round: the rounds before `state.t` are done."""
         self._write(
             [
-                ("INSERT OR REPLACE INTO states VALUES (?, ?)", (state.t, _sealed(to_jsonable(state)))),
+                ("INSERT OR REPLACE INTO states VALUES (?, ?)", (state.t, _seal(to_jsonable(state)))),
                 ("DELETE FROM states WHERE t <= ?", (state.t - _KEPT_STATES,)),
             ]
         )
 
     def _check(self) -> None:
-        (verdict,) = self._db.execute("PRAGMA quick_check").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(str(verdict))
+        (result,) = self._db.execute("PRAGMA quick_check").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(str(result))
 
     def _write(self, statements: list[tuple[str, tuple[Any, ...]]]) -> None:
-        with self._turn:
+        with self._mutex:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 for text, values in statements:
@@ -135,35 +137,35 @@ class Journal:
             except sqlite3.Error as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                raise self._trouble(error) from None
+                raise self._make_error(error) from None
 
-    def _one(self, text: str, *values: Any) -> Any:
-        rows = self._all(text, *values)
+    def _fetch_one(self, text: str, *values: Any) -> Any:
+        rows = self._fetch_all(text, *values)
         return rows[0] if rows else None
 
-    def _all(self, text: str, *values: Any) -> list[Any]:
+    def _fetch_all(self, text: str, *values: Any) -> list[Any]:
         try:
-            with self._turn:
+            with self._mutex:
                 return self._db.execute(text, values).fetchall()
         except sqlite3.Error as error:
-            raise self._trouble(error) from None
+            raise self._make_error(error) from None
 
-    def _unsealed(self, text: str) -> Any:
-        """What was written, if it is still that: SQLite does not notice every damage."""
-        seal, _, content = text.partition(" ")
-        if seal != _seal(content):
-            raise self._trouble(sqlite3.DatabaseError("an entry is damaged"))
+    def _unseal(self, text: str) -> Any:
+        """Parse an entry after checking its digest: SQLite does not notice all damage."""
+        digest, _, content = text.partition(" ")
+        if digest != _digest(content):
+            raise self._make_error(sqlite3.DatabaseError("an entry is damaged"))
         return json.loads(content)
 
-    def _trouble(self, error: sqlite3.Error) -> RunFolderError:
+    def _make_error(self, error: sqlite3.Error) -> RunFolderError:
         return RunFolderError(
             f"The coordinator's journal {self.path} cannot be used ({error}). Nothing that was announced is lost; see "
             "that the disk has room and the file is whole, then start the coordinator again."
         )
 
 
-def _locked(path: Path) -> TextIO:
-    """The lock file, held until it is closed, also by a kill."""
+def _acquire_lock(path: Path) -> TextIO:
+    """Open and lock the lock file; closing it, or the death of the process, releases the lock."""
     try:
         file = path.open("a+", encoding="utf-8")
     except OSError as error:
@@ -183,17 +185,18 @@ def _locked(path: Path) -> TextIO:
     return file
 
 
-def _sealed(content: Any) -> str:
+def _seal(content: Any) -> str:
+    """Write an entry as its digest and its JSON text."""
     text = json.dumps(content)
-    return f"{_seal(text)} {text}"
+    return f"{_digest(text)} {text}"
 
 
-def _seal(text: str) -> str:
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _plan_text(plan: RoundPlan) -> dict[str, Any]:
-    """A plan in matrices, as journals have always kept it."""
+def _plan_to_json(plan: RoundPlan) -> dict[str, Any]:
+    """Write a plan as matrices, the format of journals since version 0.1."""
     draw, presence = plan.draw, plan.presence
     propensity = draw.links.to_dense(draw.propensity)
     arrays = {"links": draw.topology.links, "propensity": propensity, "mixing": draw.mixing}
@@ -202,7 +205,7 @@ def _plan_text(plan: RoundPlan) -> dict[str, Any]:
     return {name: to_jsonable(array) for name, array in arrays.items()}
 
 
-def _plan_from(t: int, text: dict[str, Any]) -> RoundPlan:
+def _plan_from_json(t: int, text: dict[str, Any]) -> RoundPlan:
     array: Any = np.zeros(0)
     read: dict[str, Any] = {name: None if data is None else from_jsonable(data, array) for name, data in text.items()}
     links = LinkTable.all_of(len(read["links"]))

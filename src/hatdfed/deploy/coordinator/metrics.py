@@ -1,7 +1,7 @@
-"""The figures of `hatdfed status` for Prometheus, collected when it asks.
+"""Serves the figures of `hatdfed status` to Prometheus, collected at every scrape.
 
-No labels by pair of servers: those would grow with N². Anybody who reaches the port can ask, so callers and their time
-are bounded.
+There are no labels by pair of servers, which would grow with N². Anybody who reaches the port can connect, so the
+number of connections and their time are bounded.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from hatdfed.deploy.transport.connection_limit import ConnectionLimit
 from hatdfed.errors import ConfigError
 from hatdfed.runs.round_row import columns_in
 
-_PLACES = 16  # for callers at a time
-_SECONDS = 5.0  # for question and answer
-_MOST_BYTES = 16 * 1024  # of a question
-_TEXT = "text/plain; version=0.0.4; charset=utf-8"  # the form that every version of Prometheus reads
+_MAX_CONNECTIONS = 16
+_SECONDS = 5.0  # for request and response
+_MAX_BYTES = 16 * 1024  # of a request
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # the format that every version of Prometheus reads
 
 
 class StatusCollector(Collector):
-    """Asks for the status at every scrape."""
+    """Collects metrics from the status at every scrape."""
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics."""
+        """Yield all metrics."""
         status = self._status()
         yield GaugeMetricFamily("hatdfed_round", "Rounds that are committed.", value=status["round"])
         yield GaugeMetricFamily("hatdfed_rounds", "Rounds that the run will have.", value=status["rounds"])
@@ -65,37 +65,37 @@ class StatusCollector(Collector):
 
 @asynccontextmanager
 async def serve_metrics(status: Callable[[], dict[str, Any]], host: str, port: int) -> AsyncIterator[int]:
-    """Answer Prometheus at http://host:port/metrics; gives the port."""
+    """Serve http://host:port/metrics while the context is open; yields the port."""
     registry = CollectorRegistry()
     registry.register(StatusCollector(status))
-    guests = ConnectionLimit(_PLACES, partial(_serve, registry))
-    with _listening(host, port) as listening:
-        accepting = asyncio.ensure_future(guests.accept(listening))
+    connections = ConnectionLimit(_MAX_CONNECTIONS, partial(_serve, registry))
+    with _listen(host, port) as listener:
+        accepting = asyncio.ensure_future(connections.accept(listener))
         try:
-            yield int(listening.getsockname()[1])
+            yield int(listener.getsockname()[1])
         finally:
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)
-            await guests.end()
+            await connections.close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.create_server(address[:2], family=family)
+        listener = socket.create_server(address[:2], family=family)
     except OSError as error:
         raise ConfigError(
             f"Metrics cannot be served at {host}:{port} ({error.strerror}). Choose another port."
         ) from None
-    listening.setblocking(False)
-    return listening
+    listener.setblocking(False)
+    return listener
 
 
 async def _serve(registry: CollectorRegistry, connection: socket.socket, _: str) -> None:
-    """One question, one answer; who dawdles is hung up on."""
+    """Answer one request, and close the connection if that takes too long."""
     with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         async with asyncio.timeout(_SECONDS):
-            reader, writer = await asyncio.open_connection(sock=connection, limit=_MOST_BYTES)
+            reader, writer = await asyncio.open_connection(sock=connection, limit=_MAX_BYTES)
             try:
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(_answer(registry, head.decode("latin-1")))
@@ -115,5 +115,6 @@ def _answer(registry: CollectorRegistry, head: str) -> bytes:
         status = "404 Not Found"
     else:
         body = generate_latest(registry)
-    told = f"HTTP/1.1 {status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    return told.encode() + (b"" if method == "HEAD" else body)
+    headers = [f"Content-Type: {_CONTENT_TYPE}", f"Content-Length: {len(body)}", "Connection: close"]
+    response = "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""])
+    return response.encode() + (b"" if method == "HEAD" else body)

@@ -1,14 +1,16 @@
-"""A coordinator from start to end: folder, journal, services, the main loop, results. Numpy is all it computes with."""
+"""The coordinator's process from start to end: folder, journal, services, the main loop, results. It needs no torch."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import secrets
+import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,20 +22,18 @@ from hatdfed.core.fleet import SeparateFleets
 from hatdfed.core.loop import RunInPlay, run
 from hatdfed.core.round import RoundRecord
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
-from hatdfed.deploy.coordinator.edge_hub import EdgeHub
+from hatdfed.deploy.coordinator.edge_hub import END_OF_ORDERS, EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.deploy.coordinator.metrics import serve_metrics
-from hatdfed.deploy.coordinator.order_queues import END
 from hatdfed.deploy.coordinator.remote_fleet import RemoteFleet
-from hatdfed.deploy.coordinator.services import CoordinationService, Door, OperationService
+from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService, OperationService
 from hatdfed.deploy.coordinator.settings import DeploySettings
-from hatdfed.deploy.coordinator.status import Progress, status_of
-from hatdfed.deploy.coordinator.trouble import named_trouble
+from hatdfed.deploy.coordinator.status import DeploymentProgress, make_status
 from hatdfed.deploy.identity.identity_store import IdentityStore
 from hatdfed.deploy.identity.join_server import JoinServer
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_CoordinationServicer_to_server, add_OperationServicer_to_server
 from hatdfed.deploy.transport.endpoints import Endpoints
-from hatdfed.errors import ConfigError, HatdfedError, RunFolderError
+from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, TroubleError
 from hatdfed.runs.recorder import Recorder, open_records
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.config import Config
@@ -41,128 +41,137 @@ from hatdfed.setup.run_identity import continued, is_resume_digest, resume_diffe
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
 _FINAL_SECONDS = 60.0
+_TRANSIENT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_TRANSIENT_IN_SQLITE = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,  # too many open files
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+}
 T = TypeVar("T")
 
 
-class StopAskedError(Exception):
-    """Somebody wants the coordinator to end; the run can go on later."""
+class StopRequestedError(Exception):
+    """The coordinator was asked to stop; the run can go on later."""
 
 
 @dataclass(frozen=True)
-class Hosting:
-    """Where and as whom the coordinator runs."""
+class CoordinatorOptions:
+    """Where the coordinator keeps its state and listens, and its identity."""
 
     folder: Path  # run folder and journal
     listen: str  # host:port
-    ends: Endpoints
-    office: IdentityStore | None = None  # renews certificates and knows who is locked out; None: plain text
-    desk: tuple[str, int] | None = None  # host and port where new edges join; None: nowhere
+    endpoints: Endpoints
+    identity_store: IdentityStore | None = None  # to renew certificates, with the deny list; None: plain text
+    join_address: tuple[str, int] | None = None  # host and port of the join server; None: no new edges join
     metrics: tuple[str, int] | None = None  # host and port for Prometheus
 
 
 class CoordinatorProcess:
-    """One coordinator; `serve` plays the run."""
+    """One start of a coordinator; `serve` plays the run."""
 
-    def __init__(self, config: Config, settings: DeploySettings, hosting: Hosting) -> None:
-        self.folder = _run_folder(hosting.folder, config)
-        there = _settings_there(self.folder)
-        config = config if there is None else continued(there, config)
+    def __init__(self, config: Config, settings: DeploySettings, options: CoordinatorOptions) -> None:
+        self.folder = _open_folder(options.folder, config)
+        earlier = _read_earlier_settings(self.folder)
+        config = config if earlier is None else continued(earlier, config)
         self._config = config
         self._settings = settings
-        self._hosting = hosting
-        self._journal = Journal(hosting.folder / "journal.sqlite")
+        self._options = options
+        self._journal = Journal(options.folder / "journal.sqlite")
         try:
-            run_id, epoch = _opened(self._journal, config, there)
-            self.folder.write_config(config)  # the number of rounds may be another than at the start before
+            run_id, epoch = _open_run(self._journal, config, earlier)
+            self.folder.write_config(config)  # the number of rounds may have changed since the last start
         except BaseException:
             self._journal.close()
             raise
-        self.station = EdgeHub(self._journal, settings, config.servers, epoch, self._journal.next_round())
-        self.progress = Progress(run_id, config.rounds)
-        self.port = self.desk_port = self.metrics_port = 0  # once it listens
-        self._desk: JoinServer | None = None
+        self.hub = EdgeHub(self._journal, settings, config.servers, epoch, self._journal.read_next_round())
+        self.progress = DeploymentProgress(run_id, config.rounds)
+        self.port = self.join_port = self.metrics_port = 0  # once it listens
+        self._join_server: JoinServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def status(self) -> dict[str, Any]:
-        """Where the run stands."""
-        status = status_of(self.station, self.progress)
-        if self._desk is not None:
-            at_desk = Counter({f"desk-{word}": count for word, count in self._desk.refusals.items()})
-            status["refused"] = dict(Counter(status["refused"]) + at_desk)
+        """Return the status of the run."""
+        status = make_status(self.hub, self.progress)
+        if self._join_server is not None:
+            refused = Counter({f"desk-{word}": count for word, count in self._join_server.refusals.items()})
+            status["refused"] = dict(Counter(status["refused"]) + refused)
         return status
 
     async def serve(self) -> dict[str, Any] | None:
-        """Take calls and play all rounds; the summary, or None if it was stopped before."""
+        """Serve edges and play all rounds; returns the summary, or None if stopped before the end."""
         self._loop = asyncio.get_running_loop()
         try:
-            server = await self._open()
+            server = await self._start_server()
         except BaseException:
             self._journal.close()
             raise
         try:
-            async with self._around():
-                with named_trouble():
+            async with self._run_side_services():
+                with mark_transient_errors():
                     summary = await asyncio.to_thread(self._play)
-            await self.station.dismiss()
+            await self.hub.dismiss()
             return summary
-        except StopAskedError:
+        except StopRequestedError:
             self.progress.state = "stopped"
-            _log.info("stopped before round %d; start the coordinator again to go on", self.station.next_round)
-            await self.station.dismiss()
+            _log.info("stopped before round %d; start the coordinator again to go on", self.hub.next_round)
+            await self.hub.dismiss()
             return None
-        finally:  # after an error the edges are not sent home: they wait for the next start
-            self._hang_up()
+        finally:  # after an error the edges are not dismissed: they wait for the next start
+            self._end_order_streams()
             await server.stop(grace=1.0)
             self._journal.close()
 
-    def _hang_up(self) -> None:
-        """Lines that are still watched end in good order: gRPC writes a traceback for each that it has to cut."""
-        for member in self.station.membership.members:
-            self.station.tell(member.index, END)
+    def _end_order_streams(self) -> None:
+        """End all streams of orders: gRPC logs a traceback for every stream that it has to break off."""
+        for member in self.hub.membership.members:
+            self.hub.send_order(member.index, END_OF_ORDERS)
 
-    async def _open(self) -> grpc.aio.Server:
-        """Take calls."""
-        server = self._hosting.ends.server()
-        office = self._hosting.office
-        door = Door(self._hosting.ends, None if office is None else office.denied)
+    async def _start_server(self) -> grpc.aio.Server:
+        server = self._options.endpoints.make_server()
+        store = self._options.identity_store
+        access = AccessControl(self._options.endpoints, None if store is None else store.deny_list)
         text = json.dumps(self._config.model_dump(mode="json"))
-        service = CoordinationService(self.station, door, self.progress.run, text, office)
+        service = CoordinationService(self.hub, access, self.progress.run, text, store)
         add_CoordinationServicer_to_server(service, server)
-        add_OperationServicer_to_server(OperationService(self.station, door, self.status), server)
-        self.port = self._hosting.ends.listen(server, self._hosting.listen)
+        add_OperationServicer_to_server(OperationService(self.hub, access, self.status), server)
+        self.port = self._options.endpoints.listen(server, self._options.listen)
         await server.start()
-        _log.info("run %s, start %d, listens at port %d", self.progress.run, self.station.epoch, self.port)
+        _log.info("run %s, start %d, listens at port %d", self.progress.run, self.hub.epoch, self.port)
         return server
 
     @asynccontextmanager
-    async def _around(self) -> AsyncIterator[None]:
-        """The front desk, the coordinator's own certificate and the metrics, while the run is played."""
+    async def _run_side_services(self) -> AsyncIterator[None]:
+        """Run the join server, the renewal of the coordinator's certificate and the metrics while the run is played."""
         async with AsyncExitStack() as stack:
-            if self._hosting.office is not None:
-                refreshing = asyncio.ensure_future(_keep_fresh(self._hosting.office))
-                stack.callback(refreshing.cancel)
-                if self._hosting.desk is not None:
-                    host, port = self._hosting.desk
-                    desk = await stack.enter_async_context(JoinServer(self._hosting.office, host=host, port=port))
-                    self._desk, self.desk_port = desk, desk.port
-                    _log.info("new edges join at port %d", desk.port)
-            if self._hosting.metrics is not None:
-                metrics = serve_metrics(self.status, *self._hosting.metrics)
+            if (store := self._options.identity_store) is not None:
+                renewing = asyncio.ensure_future(_renew_own_certificate(store))
+                stack.callback(renewing.cancel)
+                if self._options.join_address is not None:
+                    host, port = self._options.join_address
+                    self._join_server = await stack.enter_async_context(JoinServer(store, host=host, port=port))
+                    self.join_port = self._join_server.port
+                    _log.info("new edges join at port %d", self.join_port)
+            if self._options.metrics is not None:
+                metrics = serve_metrics(self.status, *self._options.metrics)
                 self.metrics_port = await stack.enter_async_context(metrics)
                 _log.info("metrics at port %d", self.metrics_port)
             yield
 
     def _play(self) -> dict[str, Any]:
-        """The whole run, in a thread of its own: the services go on meanwhile."""
-        with closing(open_records(self.folder, self._journal.next_round())) as database:
+        """Play the whole run, in a thread of its own, while the event loop serves the edges."""
+        with closing(open_records(self.folder, self._journal.read_next_round())) as database:
             self.progress.take_over(database.records("rounds"), database.records("links"))
-            self._assembled()
-            manifest = self.station.manifest
+            self._wait_for_servers()
+            manifest = self.hub.manifest
             if manifest is None:
-                raise RuntimeError("servers are ready without having said what their models are")
-            config, durable = self._config, DurableCoordinator(self._config, manifest, self._journal, self._assembled)
+                raise RuntimeError("servers are ready without having described their models")
+            config = self._config
+            durable = DurableCoordinator(config, manifest, self._journal, self._wait_for_servers)
             fleet = RemoteFleet(
-                self.station,
+                self.hub,
                 manifest,
                 lambda servers: durable.for_servers(servers).prices,
                 self._wait_for,
@@ -172,7 +181,7 @@ class CoordinatorProcess:
             recorder = Recorder(
                 config, fleet, self.folder, database, store=durable, watchers=watchers, notes=self._notes
             )
-            state = recorder.begin(durable, durable.restored())
+            state = recorder.begin(durable, durable.restore())
             self.progress.state = "running" if state.t < config.rounds else "finishing"
             run([RunInPlay(durable, state, config.rounds, [recorder.keep])], SeparateFleets(fleet))
             summary = recorder.summary()
@@ -180,7 +189,7 @@ class CoordinatorProcess:
             return summary
 
     def _watch(self, record: RoundRecord, seconds: float, own_seconds: float) -> None:
-        """Count the round and say so in the log; `own_seconds` of it nobody waited for the edges."""
+        """Count and log a round; `own_seconds` is the coordinator's own work, without waiting for edges."""
         self.progress.coordinator_seconds = own_seconds
         self.progress.count(record, seconds)
         if record.t + 1 >= self._config.rounds:
@@ -204,64 +213,88 @@ class CoordinatorProcess:
     def _min_servers(self) -> int:
         return min(self._settings.min_servers or self._config.servers, self._config.servers)
 
-    def _assembled(self) -> Presence:
-        return self._wait_for(self.station.assembled(self._min_servers))
+    def _wait_for_servers(self) -> Presence:
+        return self._wait_for(self.hub.wait_for_servers(self._min_servers))
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the event loop brings, or `StopAskedError`."""
+        """Run a coroutine on the event loop from the main loop's thread; raises `StopRequestedError` if stopped."""
         if self._loop is None:
-            raise RuntimeError("the coordinator does not serve")
+            raise RuntimeError("the coordinator is not serving")
         return asyncio.run_coroutine_threadsafe(self._unless_stopped(work), self._loop).result()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.station.stop_asked.wait())
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.hub.stop_requested.wait())
         await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             stop.cancel()
             return task.result()
         task.cancel()
-        raise StopAskedError
+        raise StopRequestedError
 
 
-async def _keep_fresh(office: IdentityStore) -> None:
-    """The coordinator signs its own certificate anew, long before it ends."""
+@contextmanager
+def mark_transient_errors() -> Iterator[None]:
+    """Turn errors that may be over at the next start into `TroubleError`, so that a supervisor starts it again.
+
+    Those are a full disk or too few open files. Damage to files does not pass, and keeps its error.
+    """
+    try:
+        yield
+    except TroubleError:
+        raise
+    except RunFolderError as error:
+        if _is_transient(error):
+            raise TroubleError(str(error)) from None
+        raise
+
+
+def _is_transient(error: BaseException) -> bool:
+    cause = error.__context__  # the error is raised where its cause was caught
+    if isinstance(cause, sqlite3.Error):
+        code = getattr(cause, "sqlite_errorcode", None)  # an extended code, with the kind in its last byte
+        return code is not None and code & 0xFF in _TRANSIENT_IN_SQLITE
+    return isinstance(cause, OSError) and cause.errno in _TRANSIENT
+
+
+async def _renew_own_certificate(store: IdentityStore) -> None:
+    """Renew the coordinator's certificate long before it expires, again and again."""
     while True:
         try:
-            await asyncio.to_thread(office.refresh)
+            await asyncio.to_thread(store.refresh)
         except HatdfedError as error:
             _log.error("the coordinator's certificate could not be renewed yet: %s", error)
-        await asyncio.sleep(min(600.0, office.lifetime.total_seconds() / 10))
+        await asyncio.sleep(min(600.0, store.lifetime.total_seconds() / 10))
 
 
-def _run_folder(path: Path, config: Config) -> RunFolder:
-    """A new folder, or the one that an earlier start has made."""
+def _open_folder(path: Path, config: Config) -> RunFolder:
+    """Create the run folder, or open the one of an earlier start."""
     if (path / "journal.sqlite").exists():
         return RunFolder(path)
     return RunFolder.create(path, config)
 
 
-def _settings_there(folder: RunFolder) -> Config | None:
-    """The settings of the start before; None where they cannot be read, and the journal alone knows its run."""
+def _read_earlier_settings(folder: RunFolder) -> Config | None:
+    """Read the settings of the last start; None if they cannot be read, so that only the journal knows its run."""
     try:
         return folder.config()
     except ConfigError:
         return None
 
 
-def _opened(journal: Journal, config: Config, there: Config | None) -> tuple[str, int]:
-    """The run's name and which start of it this is; other settings than those of the first start are refused."""
-    known = journal.fact("settings")
-    difference = None if there is None else resume_difference(there, config)
+def _open_run(journal: Journal, config: Config, earlier: Config | None) -> tuple[str, int]:
+    """Return the run's name and the number of this start; settings of another run are refused."""
+    known = journal.read_fact("settings")
+    difference = None if earlier is None else resume_difference(earlier, config)
     if difference is not None or not (known is None or is_resume_digest(known, config)):
         what = "holds a run with other settings" if difference is None else f"holds a run that {difference}"
         raise RunFolderError(f"{journal.path.parent} {what}. Give back the old settings, or choose another --state.")
-    if config.rounds < (played := journal.next_round()):
+    if config.rounds < (played := journal.read_next_round()):
         raise RunFolderError(
             f"{journal.path.parent} has {played} rounds already, but rounds is {config.rounds}. Set rounds to {played} "
             "to end here or to more to go on, or choose another --state."
         )
-    run_id = journal.fact("run") or secrets.token_hex(8)
-    epoch = (journal.fact("epoch") or 0) + 1
+    run_id = journal.read_fact("run") or secrets.token_hex(8)
+    epoch = (journal.read_fact("epoch") or 0) + 1
     for name, value in (("settings", known or resume_digest(config)), ("run", run_id), ("epoch", epoch)):
-        journal.state_fact(name, value)
+        journal.write_fact(name, value)
     return run_id, epoch

@@ -1,6 +1,6 @@
-"""Real machines behind the same protocol as every other fleet: a plan goes out, reports come back.
+"""A fleet of real machines behind the same protocol as every other fleet: a plan goes out, reports come back.
 
-Models never pass through here, and neither does torch: each edge runs the `EdgeProgram` and keeps its own state.
+Models never pass through the coordinator, which needs no torch: each edge runs the `EdgeProgram` and keeps its state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
-from hatdfed.deploy.coordinator.manifest import Manifest
+from hatdfed.deploy.coordinator.orders import Manifest
 from hatdfed.deploy.failpoints import failpoint
 from hatdfed.errors import TroubleError
 
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class WaitFor(Protocol):
-    """Lets the event loop do something while the main loop waits for it in a thread of its own."""
+    """Runs a coroutine on the event loop while the main loop waits for it in a thread of its own."""
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of `work`."""
+        """Return the result of `work`."""
 
 
 class RemoteFleet:
-    """N servers somewhere else, reached through the hub."""
+    """N servers on other machines, reached through the hub."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class RemoteFleet:
         *,
         final_seconds: float,
     ) -> None:
-        """`prices_for` so many servers; edges have `final_seconds` to measure their last models."""
+        """`prices_for` gives the prices of N servers; edges have `final_seconds` to measure their last models."""
         self._hub = hub
         self._prices_for = prices_for
         self._wait_for = wait_for
@@ -53,20 +53,20 @@ class RemoteFleet:
     @property
     def num_servers(self) -> int:
         """N, as of now: servers may join."""
-        return self._hub.membership.num_places
+        return self._hub.membership.num_servers
 
     @property
     def computed_by(self) -> dict[str, str]:
-        """Edges compute with whatever they have."""
+        """The fleet's name: what edges compute with is their own choice."""
         return {"fleet": "remote"}
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """As far as edges and the hub have told since the coordinator was started."""
-        return self._hub.refused + self._hub.hall.refused
+        """Refusals by reason, of edges and of the hub, since this start of the coordinator."""
+        return self._hub.refused + self._hub.open_round.refused
 
     def validation_accuracy(self) -> NDArray[np.float64]:
-        """[N] of the models that the servers came with; where nobody has come yet, their mean."""
+        """Return [N] the accuracies that servers joined with; their mean for servers that no edge plays yet."""
         members = self._hub.membership.members
         known = {member.index: member.accuracy for member in members if member.accuracy is not None}
         mean = float(np.mean(list(known.values()))) if known else 0.0
@@ -82,11 +82,13 @@ class RemoteFleet:
         return report
 
     def final_accuracy(self) -> FinalAccuracy:
-        """What the edges tell of their last models; on validation data where any of them has no test data."""
+        """Ask edges for the accuracies of their last models; on validation data if any of them has no test data."""
         self._wait_for(self._hub.finish(self._final_seconds))
         figures = [self._hub.final[index] for index in sorted(self._hub.final)]
         if not figures:
-            raise TroubleError("No server told its final figures, so there are no results. Start it again to ask anew.")
+            raise TroubleError(
+                "No server reported its final figures, so there are no results. Start it again to retry."
+            )
         if not all(each.has_test for each in figures):
             validation = np.array([each.validation_accuracy for each in figures])
             return FinalAccuracy(validation, validation, "validation")
@@ -101,4 +103,4 @@ class RemoteFleet:
         """Nothing to do: edges that return bring their state."""
 
     def close(self) -> None:
-        """Nothing to give back: edges are sent home by the coordinator's process."""
+        """Nothing to do: the coordinator's process dismisses the edges."""

@@ -1,4 +1,4 @@
-"""How a deployment runs: what the section `deploy` of a coordinator's configuration says."""
+"""The section `deploy` of a coordinator's settings file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hatdfed.setup.config import Count, Positive, Section
 
 
 class DeploySettings(Section):
-    """When rounds close and who is waited for; all times in seconds."""
+    """When rounds close and how long edges are waited for; all times in seconds."""
 
     min_servers: Count | None = None
     """Servers without which no round begins; all that `servers` says, unless told otherwise."""
@@ -28,7 +28,7 @@ class DeploySettings(Section):
 
 
 def split_layer(layer: dict[str, Any]) -> tuple[dict[str, Any], DeploySettings]:
-    """A user's settings without the section `deploy`, and that section."""
+    """Split a user's settings into those of the run and the section `deploy`."""
     rest = {name: value for name, value in layer.items() if name != "deploy"}
     try:
         return rest, DeploySettings.model_validate(layer.get("deploy") or {})

@@ -1,1 +1,1 @@
-"""An edge server on a real machine: the same `EdgeProgram` as everywhere, its neighbours reached over the network."""
+"""An edge on a real machine: the same `EdgeProgram` as in a simulation, neighbours are reached over the network."""

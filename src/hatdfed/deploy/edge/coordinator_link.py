@@ -1,13 +1,21 @@
-"""The way to the coordinator, which changes when that has been away."""
+"""An edge's connection to the coordinator, which is replaced whenever it was lost: calls, renewal, diagnosis."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 
+from hatdfed.deploy.identity.join import accept_renewal, make_renewal_request, make_unverified_context
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.transport.endpoints import Endpoints
+from hatdfed.errors import HatdfedError
 
 CALL_SECONDS = 20.0
 REFUSALS = {
@@ -16,10 +24,14 @@ REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
 }
+_log = logging.getLogger("hatdfed.deploy.edge")
+_RENEWAL_CHECK_SECONDS = 20.0
+_DIAGNOSIS_SECONDS = 5.0
+_PLAIN_TEXT = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
 
 
 class CoordinatorLink:
-    """Whoever has something to say uses the line as it is at that moment."""
+    """Calls the coordinator over the connection that is open at that moment."""
 
     def __init__(self) -> None:
         self.stub: Any = None
@@ -27,25 +39,81 @@ class CoordinatorLink:
         self.refusal = ""
         self.is_refused = asyncio.Event()
 
-    async def give_up(self, t: int, peer: int) -> None:
-        """Say that a peer is called no more in round t, so that it waits for nothing."""
-        await self.ask("Reached", pb.Reachable(epoch=self.epoch, lost=[peer], round=t))
+    async def report_lost_peer(self, t: int, peer: int) -> None:
+        """Report that this edge no longer calls a peer in round t, so that the peer does not wait for it."""
+        await self.call("Reached", pb.Reachable(epoch=self.epoch, lost=[peer], round=t))
 
-    async def ask(self, verb: str, message: Any, seconds: float = CALL_SECONDS) -> Any:
-        """The answer, or None while the coordinator is away; that this edge is unwanted is kept for all to see."""
+    async def call(self, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
+        """Return the answer, or None while the coordinator is away; a refusal of this edge sets `is_refused`."""
         if self.stub is None:
             return None
         try:
-            return await getattr(self.stub, verb)(message, timeout=seconds)
+            return await getattr(self.stub, method)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             if error.code() in REFUSALS:
                 self.refusal = str(error.details())
                 self.is_refused.set()
         except grpc.aio.UsageError:
-            return None  # the line was hung up, and there is no new one yet
+            return None  # the channel is closed, and there is no new one yet
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return None  # the line was hung up in the middle of the call
+            return None  # the channel was closed during the call
         return None
+
+
+async def renew_certificate_when_due(
+    endpoints: Endpoints, link: CoordinatorLink, on_renewed: Callable[[], None]
+) -> None:
+    """Renew the edge's certificate before it expires, again and again, so that a run may outlive many of them.
+
+    A renewal that fails is tried again: a third of the certificate's lifetime is left for that.
+    """
+    folder, left = endpoints.identity, 0.0
+    while folder is not None:
+        try:
+            if folder.should_renew(datetime.now(UTC)):
+                answer = await link.call("Renew", pb.SigningRequest(csr=make_renewal_request(folder)))
+                if answer is not None:
+                    accept_renewal(folder, answer.certificate)
+                    on_renewed()
+                    _log.info("the certificate is renewed until %s", folder.expires)
+            left = (folder.expires - datetime.now(UTC)).total_seconds()
+        except HatdfedError as error:
+            _log.warning("the certificate could not be renewed yet: %s", error)
+        await asyncio.sleep(min(_RENEWAL_CHECK_SECONDS, max(0.2, left / 10)))
+
+
+async def diagnose_connection(address: str, *, is_secure: bool) -> str | None:
+    """Say whether only one of the two sides uses TLS, where gRPC just says that it cannot connect; None if not so."""
+    speaks_tls = await _speaks_tls(address)
+    if speaks_tls and not is_secure:
+        return (
+            f"The coordinator at {address} wants certificates, but this edge has none. Join with `hatdfed edge join` "
+            "and start without --insecure."
+        )
+    if speaks_tls is False and is_secure:
+        return (
+            f"The coordinator at {address} speaks plain text, but this edge has a certificate. Start the coordinator "
+            "with --ca, or this edge with --insecure to try things out."
+        )
+    return None
+
+
+async def _speaks_tls(address: str) -> bool | None:
+    """Return whether the server at host:port speaks TLS; None if there is none, or it cannot be told."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_DIAGNOSIS_SECONDS):
+            _, writer = await asyncio.open_connection(
+                host.strip("[]"), int(port), ssl=make_unverified_context(), ssl_shutdown_timeout=1.0
+            )
+    except ssl.SSLError as error:
+        return False if error.reason in _PLAIN_TEXT else None
+    except (OSError, TimeoutError, ValueError):
+        return None
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        await writer.wait_closed()
+    return True

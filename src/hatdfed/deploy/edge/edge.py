@@ -1,6 +1,6 @@
-"""An edge server from start to end: join, get ready, watch for orders, leave.
+"""The edge's process from start to end: join, get ready, handle orders, leave.
 
-A coordinator that is away is waited for: the edge keeps its model, goes on with the round it is in, and joins again.
+While the coordinator is away, the edge keeps its model, goes on with the round it plays, and tries to join again.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import Any
 import grpc
 
 from hatdfed.deploy.coordinator.services import PROTOCOL
-from hatdfed.deploy.edge.coordinator_link import CALL_SECONDS, REFUSALS, CoordinatorLink
-from hatdfed.deploy.edge.diagnosis import wrong_kind_of_line
-from hatdfed.deploy.edge.first_model import first_state, packed_model
+from hatdfed.deploy.edge.coordinator_link import (
+    CALL_SECONDS,
+    REFUSALS,
+    CoordinatorLink,
+    diagnose_connection,
+    renew_certificate_when_due,
+)
 from hatdfed.deploy.edge.order_handler import OrderHandler
 from hatdfed.deploy.edge.peers import Peers, PeerService
-from hatdfed.deploy.edge.renewal import renew_when_due
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_runner import RoundRunner
-from hatdfed.deploy.edge.setup import OutfitMaker
+from hatdfed.deploy.edge.setup import MakeSetup, load_first_state, pack_model
 from hatdfed.deploy.edge.store import EdgeStore
-from hatdfed.deploy.identity.join import explain, tell_desk
+from hatdfed.deploy.identity.join import explain_refusal, report_refusal
 from hatdfed.deploy.identity.names import COORDINATOR
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub, add_PeerServicer_to_server
@@ -39,69 +42,69 @@ _GOODBYE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where this edge is in the network."""
+class EdgeOptions:
+    """The addresses of an edge and of its coordinator."""
 
     coordinator: str  # host:port
-    listen: str = ""  # host:port, port 0 for any; empty: nobody can dial this edge
-    advertise: str = ""  # what others dial; as listened, if empty
+    listen: str = ""  # host:port, port 0 for any; empty: no other edge can dial this one
+    advertise: str = ""  # what other edges dial; empty: the address that it listens at
     patience: float = 600.0  # seconds that a coordinator may be away
-    desk: tuple[str, int] | None = None  # where to ask why a certificate is refused
+    join_address: tuple[str, int] | None = None  # the join server, to ask why a certificate is refused
 
 
 class RefusedError(HatdfedError):
-    """The coordinator does not want this edge, and says why; or it is gone."""
+    """The coordinator refuses this edge, or has been away for too long."""
 
 
 class Edge:
     """One edge process."""
 
-    def __init__(self, place: Place, ends: Endpoints, store: EdgeStore, make_outfit: OutfitMaker) -> None:
-        self._place = place
-        self._ends = ends
+    def __init__(self, options: EdgeOptions, endpoints: Endpoints, store: EdgeStore, make_setup: MakeSetup) -> None:
+        self._options = options
+        self._endpoints = endpoints
         self._store = store
-        self._make_outfit = make_outfit
-        self._line = CoordinatorLink()
+        self._make_setup = make_setup
+        self._link = CoordinatorLink()
         self._process = secrets.token_hex(8)  # tells this start of an edge from another one with the same name
-        self._duty: OrderHandler | None = None
-        self.leave_asked = asyncio.Event()
+        self._handler: OrderHandler | None = None
+        self.leave_requested = asyncio.Event()
 
     async def serve(self) -> str:
-        """Take part until sent home; returns why it ended."""
+        """Take part until dismissed; returns why it ended."""
         with self._store.lock():
             return await self._serve()
 
     async def _serve(self) -> str:
-        server = self._ends.server()
-        address = self._address(server)
-        renewing = asyncio.ensure_future(renew_when_due(self._ends, self._line, self._dial_anew))
-        staying = asyncio.ensure_future(self._come_back_until_sent_home(server, address))
-        leaving = asyncio.ensure_future(self.leave_asked.wait())
+        server = self._endpoints.make_server()
+        address = self._listen(server)
+        renewing = asyncio.ensure_future(renew_certificate_when_due(self._endpoints, self._link, self._reconnect_peers))
+        playing = asyncio.ensure_future(self._rejoin_until_dismissed(server, address))
+        leaving = asyncio.ensure_future(self.leave_requested.wait())
         try:
-            await asyncio.wait({staying, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if staying.done():
-                return staying.result()
-            await self._line.ask("Leave", pb.Goodbye(why="asked to leave"), _GOODBYE_SECONDS)
+            await asyncio.wait({playing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if playing.done():
+                return playing.result()
+            await self._link.call("Leave", pb.Goodbye(why="asked to leave"), _GOODBYE_SECONDS)
             return "asked to leave"
         finally:
-            tasks = (renewing, staying, leaving)
+            tasks = (renewing, playing, leaving)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._duty is not None:
-                await self._duty.end()
+            if self._handler is not None:
+                await self._handler.stop()
             await server.stop(grace=1.0)
 
-    async def _come_back_until_sent_home(self, server: grpc.aio.Server, address: str) -> str:
+    async def _rejoin_until_dismissed(self, server: grpc.aio.Server, address: str) -> str:
         clock = asyncio.get_running_loop().time
         seen = clock()
         while True:
             try:
-                async with self._ends.channel(self._place.coordinator, COORDINATOR) as channel:
-                    self._line.stub = CoordinationStub(channel)
-                    duty = await self._join(server, address)
+                async with self._endpoints.open_channel(self._options.coordinator, COORDINATOR) as channel:
+                    self._link.stub = CoordinationStub(channel)
+                    handler = await self._join(server, address)
                     try:
-                        why = await self._watch(duty)
+                        why = await self._watch(handler)
                     finally:
                         seen = clock()
                     if why is not None:
@@ -109,112 +112,116 @@ class Edge:
             except grpc.aio.AioRpcError as error:
                 if error.code() in REFUSALS:
                     raise RefusedError(f"The coordinator refuses this edge: {error.details()}") from None
-                if clock() - seen > self._place.patience:
+                if clock() - seen > self._options.patience:
                     raise RefusedError(
-                        f"The coordinator at {self._place.coordinator} has not answered for "
-                        f"{self._place.patience:g} seconds ({error.details()}). Start this edge again when it is back."
+                        f"The coordinator at {self._options.coordinator} has not answered for "
+                        f"{self._options.patience:g} seconds ({error.details()}). "
+                        "Start this edge again when it is back."
                     ) from None
                 if error.code() == grpc.StatusCode.ALREADY_EXISTS:
                     _log.warning("%s", error.details())
                 else:
-                    await self._ask_why()
+                    await self._raise_if_refused()
                     _log.warning("the coordinator is away (%s); trying again", error.code().name)
-            await asyncio.sleep(0.3 + 1.5 * random.random())  # noqa: S311 (so that not all come at once)
+            await asyncio.sleep(0.3 + 1.5 * random.random())  # noqa: S311 (so that not all edges come at once)
 
-    async def _ask_why(self) -> None:
-        """A handshake that fails gives no reason; the front desk does."""
-        identity = self._ends.identity
-        if reason := await wrong_kind_of_line(self._place.coordinator, is_secure=identity is not None):
-            if identity is None and self._place.desk is not None:
-                await tell_desk(*self._place.desk, "no-certificate")
+    async def _raise_if_refused(self) -> None:
+        """Raise `RefusedError` if that is why a connection failed: TLS gives no reason, but the join server does."""
+        identity = self._endpoints.identity
+        if reason := await diagnose_connection(self._options.coordinator, is_secure=identity is not None):
+            if identity is None and self._options.join_address is not None:
+                await report_refusal(*self._options.join_address, "no-certificate")
             raise RefusedError(reason)
-        if identity is None or self._place.desk is None:
+        if identity is None or self._options.join_address is None:
             return
         try:
-            reason = await explain(*self._place.desk, identity)
+            reason = await explain_refusal(*self._options.join_address, identity)
         except IdentityError as error:
             if error.reason == "not-the-coordinator":
                 raise RefusedError(
                     f"{error} The authority in {identity.ca_file} did not sign for it: if the address is right, join "
                     "again with a token of this deployment."
                 ) from None
-            _log.info("the front desk cannot be asked: %s", error)
+            _log.info("the join server cannot be asked: %s", error)
             return
         if reason is not None:
             raise RefusedError(f"The coordinator refuses this edge: {reason}")
 
-    def _address(self, server: grpc.aio.Server) -> str:
-        """Open the port, so that its number can be told; calls are answered once the edge is ready."""
-        if not self._place.listen:
+    def _listen(self, server: grpc.aio.Server) -> str:
+        """Open the port and return the address for other edges; calls are answered once this edge is ready."""
+        if not self._options.listen:
             return ""
-        port = self._ends.listen(server, self._place.listen)
-        return self._place.advertise or f"{self._place.listen.rpartition(':')[0]}:{port}"
+        port = self._endpoints.listen(server, self._options.listen)
+        return self._options.advertise or f"{self._options.listen.rpartition(':')[0]}:{port}"
 
     async def _join(self, server: grpc.aio.Server, address: str) -> OrderHandler:
-        run = await self._known_run()
+        run = await self._find_own_run()
         hello = pb.Hello(protocol=PROTOCOL, version=__version__, address=address, run=run, process=self._process)
-        welcome = await self._line.stub.Join(hello, timeout=CALL_SECONDS)
-        if self._duty is None:
-            self._duty = await self._get_ready(server, welcome)
-        elif welcome.run != self._duty.exchange.run:
+        welcome = await self._link.stub.Join(hello, timeout=CALL_SECONDS)
+        if self._handler is None:
+            self._handler = await self._prepare(server, welcome)
+        elif welcome.run != self._handler.mailbox.run:
             raise RefusedError(
                 f"The coordinator now plays run {welcome.run}. Start this edge again to take part in it."
             )
-        elif welcome.index != self._duty.exchange.index:
-            raise RefusedError("The coordinator gives this edge another place than before. Start it again.")
-        self._line.epoch = welcome.epoch
-        return self._duty
+        elif welcome.index != self._handler.mailbox.index:
+            raise RefusedError("The coordinator gives this edge another index than before. Start it again.")
+        self._link.epoch = welcome.epoch
+        return self._handler
 
-    async def _known_run(self) -> str:
-        """Whose model this edge has."""
-        if self._duty is not None:
-            return self._duty.exchange.run
-        kept = await asyncio.to_thread(self._store.load)
-        return "" if kept is None else kept.run
+    async def _find_own_run(self) -> str:
+        """Return the run that this edge has a model of; empty if it has none."""
+        if self._handler is not None:
+            return self._handler.mailbox.run
+        saved = await asyncio.to_thread(self._store.load)
+        return "" if saved is None else saved.run
 
-    async def _get_ready(self, server: grpc.aio.Server, welcome: pb.Welcome) -> OrderHandler:
+    async def _prepare(self, server: grpc.aio.Server, welcome: pb.Welcome) -> OrderHandler:
+        """Set up program, data, model and services for the run that the coordinator plays."""
         config = Config.model_validate_json(welcome.config)
-        outfit = await asyncio.to_thread(self._make_outfit, config, welcome.index)
-        exchange = RoundMailbox(welcome.run, config.codec, welcome.index, outfit.program)
-        peers = Peers(self._ends, exchange, welcome.idle_seconds)
-        kept = await first_state(outfit, self._store, welcome, peers)
-        player = RoundRunner(outfit.program, outfit.source, exchange, peers, self._store, kept, self._line.give_up)
-        if self._place.listen:
+        setup = await asyncio.to_thread(self._make_setup, config, welcome.index)
+        mailbox = RoundMailbox(welcome.run, config.codec, welcome.index, setup.program)
+        peers = Peers(self._endpoints, mailbox, welcome.idle_seconds)
+        saved = await load_first_state(setup, self._store, welcome, peers)
+        runner = RoundRunner(
+            setup.program, setup.source, mailbox, peers, self._store, saved, self._link.report_lost_peer
+        )
+        if self._options.listen:
             service = PeerService(
-                self._ends, exchange, welcome.idle_seconds, lambda: packed_model(player.server, exchange)
+                self._endpoints, mailbox, welcome.idle_seconds, lambda: pack_model(runner.server, mailbox)
             )
             add_PeerServicer_to_server(service, server)
             await server.start()
-        self._line.epoch = welcome.epoch
-        duty = OrderHandler(outfit, player, exchange, peers, self._line)
-        duty.begin(welcome.beat_seconds)
-        return duty
+        self._link.epoch = welcome.epoch
+        handler = OrderHandler(setup, runner, mailbox, peers, self._link)
+        handler.start_heartbeat(welcome.beat_seconds)
+        return handler
 
-    async def _watch(self, duty: OrderHandler) -> str | None:
-        """Obey until sent home, which has a reason; None when the line is cut."""
-        call = self._line.stub.Watch(pb.Watching(epoch=self._line.epoch))
-        obeying = asyncio.ensure_future(self._obey(duty, call))
-        refused = asyncio.ensure_future(self._line.is_refused.wait())
+    async def _watch(self, handler: OrderHandler) -> str | None:
+        """Handle orders until dismissed; returns why, or None if the connection was lost."""
+        call = self._link.stub.Watch(pb.Watching(epoch=self._link.epoch))
+        handling = asyncio.ensure_future(self._handle_orders(handler, call))
+        refused = asyncio.ensure_future(self._link.is_refused.wait())
         try:
-            await asyncio.wait({obeying, refused}, return_when=asyncio.FIRST_COMPLETED)
-            if obeying.done():
-                return obeying.result()
-            raise RefusedError(f"The coordinator refuses this edge: {self._line.refusal}")
+            await asyncio.wait({handling, refused}, return_when=asyncio.FIRST_COMPLETED)
+            if handling.done():
+                return handling.result()
+            raise RefusedError(f"The coordinator refuses this edge: {self._link.refusal}")
         finally:
-            obeying.cancel()
+            handling.cancel()
             refused.cancel()
             call.cancel()
-            await asyncio.gather(obeying, refused, return_exceptions=True)
+            await asyncio.gather(handling, refused, return_exceptions=True)
 
-    async def _obey(self, duty: OrderHandler, call: Any) -> str | None:
+    async def _handle_orders(self, handler: OrderHandler, call: Any) -> str | None:
         await asyncio.wait_for(call.initial_metadata(), CALL_SECONDS)
-        await duty.report_ready()
+        await handler.report_ready()
         async for order in call:
-            if (why := await duty.obey(order)) is not None:
+            if (why := await handler.handle(order)) is not None:
                 return why
         return None
 
-    def _dial_anew(self) -> None:
-        """A new certificate: connections to peers are made anew with it."""
-        if self._duty is not None:
-            self._duty.peers.renew()
+    def _reconnect_peers(self) -> None:
+        """Reconnect to peers with a new certificate."""
+        if self._handler is not None:
+            self._handler.peers.reconnect()

@@ -1,10 +1,10 @@
-"""A model out of an edge's store or a simulation's checkpoint, as a file that other programs read.
+"""Exports a model from an edge's store or a simulation's checkpoint to a file that other programs read.
 
 .safetensors   tensors under the names of the module, with what a reader must know about them as metadata
 .pt            TorchScript, which runs without this package
 .onnx          ONNX, where the packages for it are installed
 
-Every file is read back and must give the same answers as the model it was made from; one that does not is removed.
+Every file is read back and must give the same outputs as the model it was made from; one that does not is removed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from hatdfed.setup.build.world import make_pools
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import read_config
 
-_IMAGES = 64  # of the validation data, on which a file is held against its model
-_TOLERANCE = 1e-4  # other runtimes add in another order
+_IMAGES = 64  # of the validation data, on which a file is compared with its model
+_TOLERANCE = 1e-4  # other runtimes sum in another order
 
 
 class StoredModel(NamedTuple):
-    """A flat vector [P], and where it is from."""
+    """A model as a flat vector [P], and where it is from."""
 
     params: Tensor
     source: dict[str, str]
@@ -55,8 +55,8 @@ class Exporter:
     about: dict[str, str]
 
     @classmethod
-    def of(cls, config: Config, *, data_dir: Path | None = None) -> Exporter:
-        """For the models of a run with these settings; its data set says what images look like."""
+    def from_config(cls, config: Config, *, data_dir: Path | None = None) -> Exporter:
+        """Make an exporter for the models of a run; its data set says what images look like."""
         dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
         images = make_pools(dataset).validation.x[:_IMAGES]
         about = {
@@ -70,17 +70,17 @@ class Exporter:
         return cls(make_learner(config, dataset), images, about)
 
     def write(self, model: StoredModel, path: Path) -> float:
-        """Write the file that `path` ends in; the largest difference of its answers to the model's own."""
+        """Write a file in the format of the ending of `path`; returns how far its outputs differ from the model's."""
         if len(model.params) != self.learner.num_params:
             raise ConfigError(
                 f"The model has {len(model.params)} numbers, but the settings describe one of "
                 f"{self.learner.num_params}. Give the config.yaml of the run that it belongs to."
             )
-        require_one_of("The ending of --out", path.suffix, _KINDS)
-        answers = _KINDS[path.suffix](self, model, path)
-        wanted = self.learner.logits(model.params, self.images)
-        difference = float((answers - wanted).abs().max())
-        if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
+        require_one_of("The ending of --out", path.suffix, _WRITERS)
+        logits = _WRITERS[path.suffix](self, model, path)
+        expected = self.learner.logits(model.params, self.images)
+        difference = float((logits - expected).abs().max())
+        if not difference <= _TOLERANCE * max(1.0, float(expected.abs().max())):
             path.unlink()
             raise HatdfedError(
                 f"The file that was written answers otherwise than the model, by {difference:.3g}. It was removed; "
@@ -88,32 +88,32 @@ class Exporter:
             )
         return difference
 
-    def _safetensors(self, model: StoredModel, path: Path) -> Tensor:
+    def _write_safetensors(self, model: StoredModel, path: Path) -> Tensor:
         tensors = self.learner.state_dict(model.params)
         write_atomically(path, save(tensors, metadata={**self.about, **model.source}))
-        return self._answers(self._module(load_file(path)))
+        return self._run(self._make_module(load_file(path)))
 
-    def _torchscript(self, model: StoredModel, path: Path) -> Tensor:
-        module, buffer = self._module(self.learner.state_dict(model.params)), io.BytesIO()
+    def _write_torchscript(self, model: StoredModel, path: Path) -> Tensor:
+        module, buffer = self._make_module(self.learner.state_dict(model.params)), io.BytesIO()
         extra = {"hatdfed.json": json.dumps({**self.about, **model.source})}
         with torch.no_grad(), warnings.catch_warnings():
-            # TorchScript grows no more, but it is what runs without Python today.
+            # TorchScript is deprecated, but it is what runs without Python today.
             warnings.simplefilter("ignore", DeprecationWarning)
             torch.jit.save(torch.jit.trace(module, self.images), buffer, _extra_files=extra)  # type: ignore[no-untyped-call]
             write_atomically(path, buffer.getvalue())
-            return self._answers(torch.jit.load(str(path)))  # type: ignore[no-untyped-call]
+            return self._run(torch.jit.load(str(path)))  # type: ignore[no-untyped-call]
 
-    def _onnx(self, model: StoredModel, path: Path) -> Tensor:
+    def _write_onnx(self, model: StoredModel, path: Path) -> Tensor:
         for package in ("onnx", "onnxscript", "onnxruntime"):
             if importlib.util.find_spec(package) is None:
                 raise MissingDependencyError(
                     f"ONNX files are made and checked with the package {package}: pip install onnx onnxscript "
                     "onnxruntime. Or export to .safetensors or .pt, which need nothing more."
                 )
-        return _through_onnx(self._module(self.learner.state_dict(model.params)), self.images, path)
+        return _export_onnx(self._make_module(self.learner.state_dict(model.params)), self.images, path)
 
-    def _module(self, tensors: dict[str, Tensor]) -> nn.Module:
-        """The architecture with these tensors; only counters of steps may be missing among them."""
+    def _make_module(self, tensors: dict[str, Tensor]) -> nn.Module:
+        """Make the module with these tensors; only step counters may be missing among them."""
         module = copy.deepcopy(self.learner.module).eval()
         missing, unexpected = module.load_state_dict(tensors, strict=False)
         counters = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
@@ -122,16 +122,16 @@ class Exporter:
         return module
 
     @torch.no_grad()
-    def _answers(self, module: Callable[[Tensor], Tensor]) -> Tensor:
+    def _run(self, module: Callable[[Tensor], Tensor]) -> Tensor:
         return module(self.images)
 
 
-def _through_onnx(module: nn.Module, images: Tensor, path: Path) -> Tensor:
-    """Written for any number of images, and answered by another runtime than torch."""
+def _export_onnx(module: nn.Module, images: Tensor, path: Path) -> Tensor:
+    """Write a file that takes any number of images, and return its outputs as computed by ONNX Runtime."""
     import onnxruntime  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of packages that are not ours
+        warnings.simplefilter("ignore")  # they come from other packages
         torch.onnx.export(
             module,
             (images,),
@@ -143,36 +143,36 @@ def _through_onnx(module: nn.Module, images: Tensor, path: Path) -> Tensor:
             verbose=False,
         )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (answers,) = session.run(None, {"images": images.numpy()})
-    return torch.from_numpy(answers)
+    (logits,) = session.run(None, {"images": images.numpy()})
+    return torch.from_numpy(logits)
 
 
-_KINDS: dict[str, Callable[[Exporter, StoredModel, Path], Tensor]] = {
-    ".safetensors": Exporter._safetensors,
-    ".pt": Exporter._torchscript,
-    ".onnx": Exporter._onnx,
+_WRITERS: dict[str, Callable[[Exporter, StoredModel, Path], Tensor]] = {
+    ".safetensors": Exporter._write_safetensors,
+    ".pt": Exporter._write_torchscript,
+    ".onnx": Exporter._write_onnx,
 }
 
 
-def stored_model(source: Path, server: int | None = None) -> StoredModel:
-    """The newest model in an edge's store folder, or of one server in a simulation's run folder."""
+def read_stored_model(source: Path, server: int | None = None) -> StoredModel:
+    """Read the newest model from an edge's store, or one server's model from a simulation's run folder."""
     checkpoint = RunFolder(source).checkpoint
     if checkpoint.is_file():
-        return _from_checkpoint(checkpoint, server)
+        return _read_checkpoint(checkpoint, server)
     if server is not None:
         raise ConfigError(
             f"--server chooses one of a simulation's servers, but {source} is no simulation's run folder."
         )
-    kept = EdgeStore(source).load()
-    if kept is None:
+    saved = EdgeStore(source).load()
+    if saved is None:
         raise RunFolderError(
             f"{source} holds no model: neither an edge's states (round-*.safetensors) nor a simulation's "
             "checkpoint.safetensors. Check the path."
         )
-    return StoredModel(kept.server.params, {"run": kept.run, "rounds": str(kept.round)})
+    return StoredModel(saved.server.params, {"run": saved.run, "rounds": str(saved.round)})
 
 
-def _from_checkpoint(path: Path, server: int | None) -> StoredModel:
+def _read_checkpoint(path: Path, server: int | None) -> StoredModel:
     try:
         with safe_open(path, framework="pt") as file:
             names: list[str] = [name for name in file.keys() if name.endswith(".params")]  # noqa: SIM118
@@ -186,13 +186,13 @@ def _from_checkpoint(path: Path, server: int | None) -> StoredModel:
         raise RunFolderError(f"The checkpoint {path} cannot be read ({error}). Check the path.") from None
 
 
-def settings_of(source: Path, config: Path | None) -> Config:
-    """The settings of the run: a config.yaml, a run folder that has one, or the source itself."""
-    place = source if config is None else config
-    path = place / "config.yaml" if place.is_dir() else place
+def read_run_settings(source: Path, config: Path | None) -> Config:
+    """Read the run's settings from a config.yaml or a run folder that has one; by default from the source itself."""
+    where = source if config is None else config
+    path = where / "config.yaml" if where.is_dir() else where
     if not path.is_file():
         raise ConfigError(
-            f"There is no config.yaml in {place}, so it is not known what the model's tensors are. Give the "
+            f"There is no config.yaml in {where}, so it is not known what the model's tensors are. Give the "
             "coordinator's run folder, or a copy of its config.yaml, by --config."
         )
     return read_config(path)

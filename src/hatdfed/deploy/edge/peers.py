@@ -1,6 +1,6 @@
-"""Models between edges: the service that takes and gives them, and the calls that bring and fetch them.
+"""Transfers of models between edges: the service at each edge, and the calls to other edges.
 
-Whoever can dial the other does: a sender pushes to a receiver that it can reach, and is asked by one that it cannot.
+Whoever can dial the other does: a sender pushes to a receiver that it can dial; otherwise the receiver pulls.
 """
 
 from __future__ import annotations
@@ -16,132 +16,134 @@ import grpc
 
 from hatdfed.deploy.edge.round_mailbox import EARLY, Outgoing, RoundMailbox
 from hatdfed.deploy.failpoints import failpoint
-from hatdfed.deploy.identity.names import EDGE_ROLE, Node
+from hatdfed.deploy.identity.names import EDGE_ROLE, NodeId
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import PeerServicer, PeerStub
 from hatdfed.deploy.transport.endpoints import Endpoints
-from hatdfed.deploy.transport.frames import MOST_SENDS, collect, first_frame
+from hatdfed.deploy.transport.frames import MAX_SENDS, collect_chunks, read_header
 from hatdfed.errors import HatdfedError, IdentityError, WireError
 from hatdfed.server.exchange import Received, accept
 from hatdfed.server.message import Buffer, compute_overhead
 
 _log = logging.getLogger("hatdfed.deploy.edge")
-_AT_ONCE = 4  # transfers into this edge; more would only take more memory
-_STUBBORN = 2.0  # times the idle time: so long a peer that does not answer is called again
-_CURRENT = -1  # the round of a model that a late joiner asks for
-_RETIRE_SECONDS = 600.0  # that calls may still take on a connection which is used no more
+_MAX_INCOMING = 4  # transfers at a time; more would only take more memory
+_RETRY_FACTOR = 2.0  # times the idle time: for so long a peer that does not answer is called again
+_CURRENT_MODEL = -1  # in place of a round, when a late joiner asks for the current model
+_RETIRE_SECONDS = 600.0  # that calls may still take on a retired channel
 
 OwnModel = Callable[[], list[Buffer]]
 
 
 class PeerService(PeerServicer):
-    """What other edges may ask of this one."""
+    """The calls that other edges may make to this one."""
 
-    def __init__(self, ends: Endpoints, exchange: RoundMailbox, idle_seconds: float, own_model: OwnModel) -> None:
-        self._ends = ends
-        self._exchange = exchange
+    def __init__(self, endpoints: Endpoints, mailbox: RoundMailbox, idle_seconds: float, own_model: OwnModel) -> None:
+        self._endpoints = endpoints
+        self._mailbox = mailbox
         self._idle_seconds = idle_seconds
         self._own_model = own_model
-        self._room = asyncio.Semaphore(_AT_ONCE)
-        self._turn = asyncio.Lock()  # models are checked one by one: checking takes room of its own
+        self._incoming = asyncio.Semaphore(_MAX_INCOMING)
+        self._checking = asyncio.Lock()  # models are checked one by one: checking takes memory of its own
 
     async def Push(self, stream: AsyncIterator[pb.Frame], context: Any) -> pb.Received:
-        """Take a model, or say in a word why not."""
+        """Receive a model, or answer with the reason of refusal."""
         try:
-            caller = self._ends.caller(context)
-            parcel = await first_frame(stream, self._idle_seconds)
-            await self._push(parcel, caller.name, stream)
+            caller = self._endpoints.identify_caller(context)
+            header = await read_header(stream, self._idle_seconds)
+            await self._push(header, caller.name, stream)
         except (WireError, IdentityError) as error:
-            self._exchange.refused[error.reason] += 1
+            self._mailbox.refused[error.reason] += 1
             _log.warning("refused a model: %s", error)
             return pb.Received(accepted=False, reason=error.reason)
         return pb.Received(accepted=True)
 
     async def Pull(self, request: pb.Wanted, context: Any) -> AsyncIterator[pb.Frame]:
-        """Give the own model, of a round or as it is."""
-        exchange = self._exchange
+        """Send the own model, of a round or the current one."""
+        mailbox = self._mailbox
         try:
-            caller = self._ends.caller(context)
-            outgoing = await self._wanted(request, caller.name)
+            caller = self._endpoints.identify_caller(context)
+            outgoing = await self._find_outgoing(request, caller.name)
         except (WireError, IdentityError) as error:
-            exchange.refused[error.reason] += 1
+            mailbox.refused[error.reason] += 1
             _log.warning("refused to give a model: %s", error)
-            try_again = error.reason == EARLY
-            code = grpc.StatusCode.ABORTED if try_again else grpc.StatusCode.FAILED_PRECONDITION
+            may_retry = error.reason == EARLY
+            code = grpc.StatusCode.ABORTED if may_retry else grpc.StatusCode.FAILED_PRECONDITION
             await context.abort(code, str(error))
-        parcel = pb.Parcel(run=request.run, round=request.round, sender=exchange.index, size=outgoing.size)
-        for frame in outgoing.frames(parcel):
+        header = pb.Parcel(run=request.run, round=request.round, sender=mailbox.index, size=outgoing.size)
+        for frame in outgoing.make_frames(header):
             yield frame
-        if request.round != _CURRENT:
-            await exchange.arrived(request.round, outgoing.sent.receiver)
+        if request.round != _CURRENT_MODEL:
+            await mailbox.mark_delivered(request.round, outgoing.sent.receiver)
 
     async def Probe(self, request: pb.Nothing, context: Any) -> pb.Nothing:
-        """Here."""
+        """Answer, so that the caller knows that it can dial this edge."""
         return pb.Nothing()
 
-    async def _push(self, parcel: pb.Parcel, name: str, stream: AsyncIterator[pb.Frame]) -> None:
-        exchange = self._exchange
-        if parcel.run != exchange.run:
+    async def _push(self, header: pb.Parcel, name: str, stream: AsyncIterator[pb.Frame]) -> None:
+        mailbox = self._mailbox
+        if header.run != mailbox.run:
             raise WireError("foreign", f"{name} sent a model of another run.")
-        await exchange.round_begun(parcel.round, time.monotonic() + self._idle_seconds)
-        sender = exchange.sender_named(name)
-        if sender in exchange.mailbox:
+        await mailbox.wait_for_round(header.round, time.monotonic() + self._idle_seconds)
+        sender = mailbox.find_sender(name)
+        if sender in mailbox.received:
             raise WireError("duplicate", f"The model of {name} is already here.")
-        await exchange.room_for_model(parcel.round, exchange.until)
+        await mailbox.wait_for_room(header.round, mailbox.until)
         try:
-            async with asyncio.timeout(exchange.until - time.monotonic()), self._room:
-                data = await collect(stream, parcel.size, limit=_limit(exchange), idle_seconds=self._idle_seconds)
+            async with asyncio.timeout(mailbox.until - time.monotonic()), self._incoming:
+                data = await collect_chunks(
+                    stream, header.size, limit=_max_message_bytes(mailbox), idle_seconds=self._idle_seconds
+                )
         except TimeoutError:
             raise WireError("late", f"The model of {name} was still on its way when the round ended.") from None
         failpoint("model-received")
-        async with self._turn:
-            received = await believed(exchange, data, parcel.round, sender)
-        await exchange.deliver(parcel.round, sender, received)
+        async with self._checking:
+            received = await check_message(mailbox, data, header.round, sender)
+        await mailbox.deliver(header.round, sender, received)
 
-    async def _wanted(self, request: pb.Wanted, name: str) -> Outgoing:
-        exchange = self._exchange
-        if request.run != exchange.run:
+    async def _find_outgoing(self, request: pb.Wanted, name: str) -> Outgoing:
+        mailbox = self._mailbox
+        if request.run != mailbox.run:
             raise WireError("foreign", f"{name} wants a model of another run.")
-        if request.round == _CURRENT:
+        if request.round == _CURRENT_MODEL:
             parts = await asyncio.to_thread(self._own_model)
             return Outgoing(parts, sum(map(len, parts)), 0.0, pb.Sent())
-        order = await exchange.round_begun(request.round, time.monotonic() + self._idle_seconds)
-        receiver = exchange.receiver_named(name)
-        return await exchange.message_for(receiver, request.round, time.monotonic() + order.seconds)
+        order = await mailbox.wait_for_round(request.round, time.monotonic() + self._idle_seconds)
+        receiver = mailbox.find_receiver(name)
+        return await mailbox.make_message(receiver, request.round, time.monotonic() + order.seconds)
 
 
-async def believed(exchange: RoundMailbox, data: Buffer, t: int, sender: int) -> Received:
-    """The model behind the bytes, checked off the event loop; raises `WireError` for what is refused."""
-    codec, num_params = exchange.program.codec, exchange.program.learner.num_params
+async def check_message(mailbox: RoundMailbox, data: Buffer, t: int, sender: int) -> Received:
+    """Decode and check a message off the event loop; raises `WireError` if it is refused."""
+    codec, num_params = mailbox.program.codec, mailbox.program.learner.num_params
     try:
         return await asyncio.to_thread(
-            accept, data, exchange.mark, t=t, sender=sender, codec=codec, num_params=num_params
+            accept, data, mailbox.message_context, t=t, sender=sender, codec=codec, num_params=num_params
         )
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:  # whatever else strangers think of
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:  # malformed in some other way
         raise WireError("not-a-message", f"A message cannot be read ({type(error).__name__}).") from None
 
 
 class Peers:
-    """Calls to other edges, over channels that are kept."""
+    """Calls to other edges, over channels that are kept open."""
 
-    def __init__(self, ends: Endpoints, exchange: RoundMailbox, idle_seconds: float) -> None:
-        self._ends = ends
-        self._exchange = exchange
+    def __init__(self, endpoints: Endpoints, mailbox: RoundMailbox, idle_seconds: float) -> None:
+        self._endpoints = endpoints
+        self._mailbox = mailbox
         self._idle_seconds = idle_seconds
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by name: address and channel
         self._retiring: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        """Hang up everywhere."""
-        self.renew()
+        """Close all channels."""
+        self.reconnect()
         retiring, self._retiring = self._retiring, {}
         for channel, task in retiring.items():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await channel.close()
 
-    def renew(self) -> None:
-        """From now on calls dial anew, with the certificate of the day; those that are under way may end."""
+    def reconnect(self) -> None:
+        """Use new channels, with the present certificate, from now on; calls in progress may end on the old ones."""
         for name in list(self._channels):
             self._retire(name)
 
@@ -152,26 +154,26 @@ class Peers:
         task.add_done_callback(lambda _: self._retiring.pop(channel, None))
 
     async def push(self, receiver: pb.Neighbour, t: int, until: float) -> None:
-        """Bring the own model to a receiver."""
-        exchange, began, wasted = self._exchange, time.monotonic(), 0
+        """Send the own model to a receiver."""
+        mailbox, began, wasted = self._mailbox, time.monotonic(), 0
         is_early, level = False, logging.WARNING
-        while wasted < MOST_SENDS:
+        while wasted < MAX_SENDS:
             try:
-                outgoing = await exchange.message_for(receiver.index, t, until)
-                parcel = pb.Parcel(run=exchange.run, round=t, sender=exchange.index, size=outgoing.size)
+                outgoing = await mailbox.make_message(receiver.index, t, until)
+                header = pb.Parcel(run=mailbox.run, round=t, sender=mailbox.index, size=outgoing.size)
                 stub, before = self._stub(receiver), outgoing.sent.share
                 failpoint("before-push")
-                answer = await stub.Push(outgoing.frames(parcel), timeout=max(until - time.monotonic(), 0.1))
+                answer = await stub.Push(outgoing.make_frames(header), timeout=max(until - time.monotonic(), 0.1))
             except grpc.aio.AioRpcError as error:
-                _log.log(level, "round %d did not reach %s: %s", t, receiver.name, _words(error))
-                level = logging.DEBUG  # it is called again; once is enough to know
+                _log.log(level, "round %d did not reach %s: %s", t, receiver.name, _describe(error))
+                level = logging.DEBUG  # for retries: the first failure is enough to know
                 is_early, wasted = False, wasted + (outgoing.sent.share > before)
             except HatdfedError as error:
                 _log.warning("round %d was not sent to %s: %s", t, receiver.name, error)
                 return
             else:
                 if answer.accepted or answer.reason == "duplicate":
-                    await exchange.arrived(t, receiver.index)
+                    await mailbox.mark_delivered(t, receiver.index)
                 if answer.accepted or answer.reason not in (EARLY, "damaged"):
                     return
                 is_early, wasted = answer.reason == EARLY, wasted + (answer.reason == "damaged")
@@ -180,18 +182,18 @@ class Peers:
 
     async def pull(self, sender: pb.Neighbour, t: int, until: float) -> None:
         """Fetch the model of a sender that cannot reach this edge."""
-        exchange, began, level = self._exchange, time.monotonic(), logging.WARNING
+        mailbox, began, level = self._mailbox, time.monotonic(), logging.WARNING
         while True:
             try:
                 data = await self._fetch(sender, t, until)
-                await exchange.deliver(t, sender.index, await believed(exchange, data, t, sender.index))
+                await mailbox.deliver(t, sender.index, await check_message(mailbox, data, t, sender.index))
                 return
             except (WireError, IdentityError) as error:
-                exchange.refused[error.reason] += 1
+                mailbox.refused[error.reason] += 1
                 _log.warning("refused the model of %s: %s", sender.name, error)
                 return
             except grpc.aio.AioRpcError as error:
-                _log.log(level, "round %d could not be had from %s: %s", t, sender.name, _words(error))
+                _log.log(level, "round %d could not be fetched from %s: %s", t, sender.name, _describe(error))
                 level = logging.DEBUG
                 is_early = error.code() == grpc.StatusCode.ABORTED
                 if error.code() == grpc.StatusCode.FAILED_PRECONDITION or not await self._is_worth_another_try(
@@ -200,44 +202,46 @@ class Peers:
                     return
 
     async def _is_worth_another_try(self, began: float, until: float, *, is_early: bool) -> bool:
-        """After a little while. A peer that has not heard of the round yet will; one that is silent need not."""
+        """Wait a little; returns whether to try again: longer for a peer whose round has not begun than for others."""
         await asyncio.sleep(0.2 + 0.6 * random.random())  # noqa: S311 (so that not all try again at once)
-        return time.monotonic() < (until if is_early else min(until, began + _STUBBORN * self._idle_seconds))
+        return time.monotonic() < (until if is_early else min(until, began + _RETRY_FACTOR * self._idle_seconds))
 
-    async def copy(self, peer: pb.Neighbour, seconds: float) -> bytearray:
-        """A peer's model as it is."""
-        return await self._fetch(peer, _CURRENT, time.monotonic() + seconds)
+    async def copy_model(self, peer: pb.Neighbour, seconds: float) -> bytearray:
+        """Fetch a peer's current model."""
+        return await self._fetch(peer, _CURRENT_MODEL, time.monotonic() + seconds)
 
     async def probe(self, peers: list[pb.Neighbour], seconds: float = 3.0) -> tuple[list[int], list[int]]:
-        """Who can be dialled, and who cannot."""
-        room = asyncio.Semaphore(8)
+        """Try to dial peers; returns those that can be dialled and those that cannot."""
+        slots = asyncio.Semaphore(8)
 
-        async def can_be_dialled(peer: pb.Neighbour) -> bool:
-            async with room:
+        async def can_dial(peer: pb.Neighbour) -> bool:
+            async with slots:
                 try:
                     await self._stub(peer).Probe(pb.Nothing(), timeout=seconds)
                 except (grpc.aio.AioRpcError, HatdfedError):
                     return False
                 return True
 
-        answers = await asyncio.gather(*(can_be_dialled(peer) for peer in peers))
+        answers = await asyncio.gather(*(can_dial(peer) for peer in peers))
         yes = [peer.index for peer, answer in zip(peers, answers, strict=True) if answer]
         return yes, [peer.index for peer in peers if peer.index not in yes]
 
     async def _fetch(self, sender: pb.Neighbour, t: int, until: float) -> bytearray:
-        wanted = pb.Wanted(run=self._exchange.run, round=t)
+        wanted = pb.Wanted(run=self._mailbox.run, round=t)
         call = self._stub(sender).Pull(wanted, timeout=max(until - time.monotonic(), 0.1))
         try:
             stream = aiter(call)
-            parcel = await first_frame(stream, max(until - time.monotonic(), 0.1))  # it may still be training
-            data = await collect(stream, parcel.size, limit=_limit(self._exchange), idle_seconds=self._idle_seconds)
-            # To the very end: only a call that ends well tells the sender that its model has arrived.
+            header = await read_header(stream, max(until - time.monotonic(), 0.1))  # it may still be training
+            data = await collect_chunks(
+                stream, header.size, limit=_max_message_bytes(self._mailbox), idle_seconds=self._idle_seconds
+            )
+            # Read to the end: only a call that ends well tells the sender that its model was delivered.
             async with asyncio.timeout(self._idle_seconds):
                 if await anext(stream, None) is not None:
-                    raise WireError("too-long", "A transfer went on after its end.")
+                    raise WireError("too-long", "A transfer went on after its announced end.")
             return data
         except TimeoutError:
-            raise WireError("stalled", "A transfer did not come to its end.") from None
+            raise WireError("stalled", "A transfer did not end.") from None
         finally:
             call.cancel()
 
@@ -247,15 +251,15 @@ class Peers:
             self._retire(peer.name)  # it has moved
             known = None
         if known is None:
-            known = peer.address, self._ends.channel(peer.address, Node(EDGE_ROLE, peer.name))
+            known = peer.address, self._endpoints.open_channel(peer.address, NodeId(EDGE_ROLE, peer.name))
             self._channels[peer.name] = known
         return PeerStub(known[1])
 
 
-def _limit(exchange: RoundMailbox) -> int:
-    """No message of this run is longer."""
-    return 4 * exchange.program.learner.num_params + compute_overhead()
+def _max_message_bytes(mailbox: RoundMailbox) -> int:
+    """Return the length of the longest message of this run."""
+    return 4 * mailbox.program.learner.num_params + compute_overhead()
 
 
-def _words(error: grpc.aio.AioRpcError) -> str:
+def _describe(error: grpc.aio.AioRpcError) -> str:
     return f"{error.code().name}, {error.details()}"

@@ -1,6 +1,6 @@
-"""What an edge keeps on its disk: its state after every round, replaced in one step, and the models before it.
+"""The states that an edge keeps on disk: the newest after every round, replaced atomically, and some before it.
 
-A file that cannot be read is never taken for a fresh start: the one before it is tried, and then somebody is asked.
+A file that cannot be read is never taken for a fresh start: the one before it is tried, and then an error is raised.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _PATTERN = "round-*.safetensors"
 _LOCK = "edge.lock"
 
 
-class Kept(NamedTuple):
-    """A state that was committed."""
+class SavedState(NamedTuple):
+    """A server's state after a round, as saved on disk."""
 
     run: str
     round: int  # the next one to play
     server: ServerState
-    outcome: bytes  # the report of the round before, to be said again if asked
+    outcome: bytes  # the report of the last round, in case the coordinator asks for it again
 
 
 @dataclass(frozen=True)
 class EdgeStore:
-    """One edge's folder."""
+    """The folder with one edge's saved states."""
 
     folder: Path
-    most_files: int = 2
-    most_bytes: int = 1 << 33
+    max_files: int = 2
+    max_bytes: int = 1 << 33
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps a second edge off this folder, until it is left or the process dies."""
+        """Lock the folder against a second edge while the context is open; it is released if the process dies."""
         try:
             self._make()
             file = (self.folder / _LOCK).open("a+", encoding="utf-8")
-        except (OSError, RunFolderError) as error:  # as for a disk that is full: rounds can be played all the same
+        except (OSError, RunFolderError) as error:  # such as a full disk: rounds can be played all the same
             _log.error("%s cannot be locked (%s)", self.folder, error)
             yield
             return
@@ -73,26 +73,24 @@ class EdgeStore:
                 file.flush()
             yield
 
-    def save(self, kept: Kept) -> None:
-        """Commit a state, then let go of what is more than enough; the newest always stays."""
+    def save(self, state: SavedState) -> None:
+        """Save a state, then delete old ones beyond the limits; the newest always stays."""
         self._make()
-        arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(kept.server).items()}
-        about = {"run": kept.run, "round": str(kept.round), "outcome": kept.outcome.hex(), "digest": _digest(arrays)}
-        write_atomically(self._path(kept.round), pack_tensors(arrays, about))
+        arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(state.server).items()}
+        about = {"run": state.run, "round": str(state.round), "outcome": state.outcome.hex(), "digest": _digest(arrays)}
+        write_atomically(self._path(state.round), pack_tensors(arrays, about))
         self._prune()
 
-    def load(self, run: str | None = None) -> Kept | None:
-        """The newest state (of `run`) that can be read; None if there is none at all."""
+    def load(self, run: str | None = None) -> SavedState | None:
+        """Load the newest state that can be read; None if there is none, or if it is not of `run`."""
         files = self._files()
         for path in files:
             try:
-                kept = _read(path)
+                state = _read(path)
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
                 _log.error("%s cannot be read (%s); the state before it is tried", path, error)
                 continue
-            if run in (None, kept.run):
-                return kept
-            return None  # of another run
+            return state if run in (None, state.run) else None
         if files:
             raise RunFolderError(
                 f"None of the {len(files)} states in {self.folder} can be read. Put a good one back, or move them away "
@@ -119,30 +117,30 @@ class EdgeStore:
         for number, path in enumerate(self._files()):
             with contextlib.suppress(OSError):
                 total += path.stat().st_size
-                if number and (number >= self.most_files or total > self.most_bytes):
+                if number and (number >= self.max_files or total > self.max_bytes):
                     path.unlink()
 
 
-def _read(path: Path) -> Kept:
+def _read(path: Path) -> SavedState:
     with safe_open(path, framework="numpy") as file:
         about: dict[str, Any] = file.metadata()
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if about["digest"] != _digest(arrays):
         raise ValueError("its digest does not match its content")
-    return Kept(about["run"], int(about["round"]), server_from(arrays), bytes.fromhex(about["outcome"]))
+    return SavedState(about["run"], int(about["round"]), server_from(arrays), bytes.fromhex(about["outcome"]))
 
 
 def _digest(arrays: dict[str, NDArray[Any]]) -> str:
-    """Disks flip bits: what was written is recognised by this."""
-    found = hashlib.sha256()
+    """Compute a digest of names and contents, by which damage on disk is noticed."""
+    digest = hashlib.sha256()
     for name in sorted(arrays):
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(arrays[name]).data)
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
 
 
-def clear_other_runs(store: EdgeStore, run: str) -> None:
-    """States of another run are in the way of this one's numbering."""
+def delete_other_runs(store: EdgeStore, run: str) -> None:
+    """Delete states of other runs, whose file names would clash with those of this run."""
     for path in store.folder.glob(_PATTERN):
         with contextlib.suppress(SafetensorError, OSError, KeyError, TypeError, ValueError):
             if _read(path).run != run:

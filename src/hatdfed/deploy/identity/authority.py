@@ -1,6 +1,6 @@
-"""The private authority of a deployment: a key that signs certificates of a day.
+"""The private certificate authority of a deployment.
 
-There is no list of revoked certificates, since gRPC reads none. A certificate lives for a day instead, and the
+There is no revocation list, since gRPC reads none. Certificates are short-lived instead (a day by default), and the
 coordinator's deny list locks a node out at once.
 """
 
@@ -14,9 +14,21 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hatdfed.deploy.identity.certificates import CLOCK_SKEW, certificate_from_pem, pin_of, refusal, to_pem
-from hatdfed.deploy.identity.keys import Key, PublicKey, key_from_pem, key_pem, make_key, requested_key, same_key
-from hatdfed.deploy.identity.names import Node
+from hatdfed.deploy.identity.certificates import (
+    CLOCK_SKEW,
+    Key,
+    PublicKey,
+    certificate_from_pem,
+    certificate_to_pem,
+    check_certificate,
+    compute_pin,
+    is_same_key,
+    key_from_pem,
+    key_to_pem,
+    make_key,
+    public_key_from_csr,
+)
+from hatdfed.deploy.identity.names import NodeId
 from hatdfed.deploy.identity.private_files import (
     PRIVATE,
     PUBLIC,
@@ -34,7 +46,7 @@ _KEY, _CERTIFICATE = "ca-key.pem", "ca.pem"
 
 @dataclass(frozen=True)
 class Authority:
-    """A key that signs, and the certificate by which everybody knows it."""
+    """The key that signs, and the certificate by which all nodes know it."""
 
     folder: Path
     certificate: x509.Certificate
@@ -42,48 +54,43 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """The authority's certificate as text."""
-        return to_pem(self.certificate)
+        """The authority's certificate in PEM."""
+        return certificate_to_pem(self.certificate)
 
     @property
     def pin(self) -> str:
-        """The fingerprint that a new edge is given to recognise this authority by."""
-        return pin_of(self.certificate)
+        """The fingerprint by which a new edge recognises this authority."""
+        return compute_pin(self.certificate)
 
-    def sign(self, csr_pem: bytes, node: Node, lifetime: timedelta = LIFETIME) -> bytes:
-        """A certificate for `node`. From the request comes the public key and nothing else."""
-        key = requested_key(csr_pem)
+    def sign(self, csr_pem: bytes, node: NodeId, lifetime: timedelta = LIFETIME) -> bytes:
+        """Sign a certificate for `node`. Only the public key is taken from the request."""
+        key = public_key_from_csr(csr_pem)
         now = datetime.now(UTC)
-        builder = _builder(node.name, key, now - CLOCK_SKEW, now + lifetime).issuer_name(self.certificate.subject)
+        builder = _make_builder(node.name, key, now - CLOCK_SKEW, now + lifetime).issuer_name(self.certificate.subject)
         names = [x509.UniformResourceIdentifier(node.uri), x509.DNSName(node.dns)]
-        both_ways = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         signed = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(both_ways), critical=False)
+            .add_extension(_make_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        return to_pem(signed)
+        return certificate_to_pem(signed)
 
-    def refusal(self, cert_pem: bytes, now: datetime) -> IdentityError | None:
-        """Why a certificate is refused, or None if it is good."""
+    def check(self, cert_pem: bytes, now: datetime) -> IdentityError | None:
+        """Return why a certificate is refused, or None if it is valid."""
         try:
             certificate = certificate_from_pem(cert_pem, "What was sent")
         except IdentityError as error:
             return error
-        return refusal(certificate, self.certificate, now)
-
-    def verdict(self, cert_pem: bytes, now: datetime) -> str | None:
-        """Why a certificate is refused, in a sentence, or None if it is good."""
-        refused = self.refusal(cert_pem, now)
-        return None if refused is None else str(refused)
+        return check_certificate(certificate, self.certificate, now)
 
 
 def create_authority(folder: Path) -> Authority:
-    """A new authority in a folder; one that already has one is refused."""
+    """Make a new authority in a folder; a folder that already has one is refused."""
     for name in (_KEY, _CERTIFICATE):
         if (folder / name).exists():
             raise IdentityError(
@@ -93,36 +100,36 @@ def create_authority(folder: Path) -> Authority:
             )
     make_private_folder(folder)
     key, now = make_key(), datetime.now(UTC)
-    builder = _builder("hatdfed authority", key.public_key(), now - CLOCK_SKEW, now + _OWN_LIFETIME)
+    builder = _make_builder("hatdfed authority", key.public_key(), now - CLOCK_SKEW, now + _OWN_LIFETIME)
     certificate = (
-        builder.issuer_name(_name("hatdfed authority"))
+        builder.issuer_name(_make_name("hatdfed authority"))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_make_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    write_durably(folder / _KEY, key_pem(key), PRIVATE)
-    write_durably(folder / _CERTIFICATE, to_pem(certificate), PUBLIC)
+    write_durably(folder / _KEY, key_to_pem(key), PRIVATE)
+    write_durably(folder / _CERTIFICATE, certificate_to_pem(certificate), PUBLIC)
     return Authority(folder, certificate, key)
 
 
 def load_authority(folder: Path) -> Authority:
-    """The authority that a folder holds."""
+    """Load the authority from its folder."""
     remedy = f"Make an authority with `hatdfed ca init {folder}`, or check the path."
     certificate = certificate_from_pem(
         read_file(folder / _CERTIFICATE, "authority's certificate", remedy), str(folder / _CERTIFICATE)
     )
     key = key_from_pem(read_private(folder / _KEY, "authority's key", remedy), str(folder / _KEY))
-    if not same_key(key.public_key(), certificate.public_key()):
+    if not is_same_key(key.public_key(), certificate.public_key()):
         raise IdentityError(
             "mismatch", f"{_KEY} and {_CERTIFICATE} in {folder} do not belong together. Put the right files back."
         )
     return Authority(folder, certificate, key)
 
 
-def _builder(name: str, key: PublicKey, begins: datetime, ends: datetime) -> x509.CertificateBuilder:
+def _make_builder(name: str, key: PublicKey, begins: datetime, ends: datetime) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
-        .subject_name(_name(name))
+        .subject_name(_make_name(name))
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begins)
@@ -131,11 +138,11 @@ def _builder(name: str, key: PublicKey, begins: datetime, ends: datetime) -> x50
     )
 
 
-def _name(text: str) -> x509.Name:
+def _make_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _make_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,

@@ -1,4 +1,4 @@
-"""What a certificate says, and why one is refused."""
+"""Keys, signing requests and certificates: make them, read them, and say why a certificate is refused."""
 
 from __future__ import annotations
 
@@ -7,17 +7,78 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from hatdfed.deploy.identity.names import Node, node_from_uri
+from hatdfed.deploy.identity.names import NodeId, node_from_uri
 from hatdfed.errors import IdentityError
 
-# Certificates begin this long before they are made: a node whose clock is hours behind still accepts them.
+Key = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+
+# Certificates are backdated by this much, so that a node whose clock is hours behind still accepts them.
 CLOCK_SKEW = timedelta(hours=4)
 
 
+def make_key() -> Key:
+    """Generate a private key on the curve P-256, which every TLS library supports."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_to_pem(key: Key) -> bytes:
+    """Encode a private key, unencrypted. The result belongs in a file of mode 0600 and nowhere else."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def key_from_pem(pem: bytes, where: str) -> Key:
+    """Decode a private key; `where` names its file in error messages."""
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # The library's own message is left out: it may quote the file.
+        raise IdentityError(
+            "bad-key", f"{where} holds no private key that can be read. Put the right file back."
+        ) from None
+    if not isinstance(key, Key) or not isinstance(key.curve, ec.SECP256R1):
+        raise IdentityError("bad-key", f"{where} holds a key of another kind. Wanted: an EC key on the curve P-256.")
+    return key
+
+
+def is_same_key(one: object, other: object) -> bool:
+    """Return whether two public keys are equal."""
+    return isinstance(one, PublicKey) and isinstance(other, PublicKey) and one == other
+
+
+def make_csr(key: Key) -> bytes:
+    """Make a signing request (PEM). Its subject is empty: the token or the old certificate tells who asks."""
+    return (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([]))
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+
+
+def public_key_from_csr(csr_pem: bytes) -> PublicKey:
+    """Read the public key of a signing request, which must be signed by that key; its other fields are ignored."""
+    try:
+        request = x509.load_pem_x509_csr(csr_pem)
+        is_signed, key = request.is_signature_valid, request.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise IdentityError(
+            "bad-request", "The signing request cannot be read. Wanted: a PKCS #10 request in PEM."
+        ) from None
+    if not isinstance(key, PublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise IdentityError("bad-request", "The signing request has a key of another kind. Wanted: EC on P-256.")
+    if not is_signed:
+        raise IdentityError("bad-request", "The signing request is not signed by its own key. Make it again.")
+    return key
+
+
 def certificate_from_pem(pem: bytes, what: str) -> x509.Certificate:
-    """The first certificate in a text; `what` names it in the error sentence."""
+    """Decode the first certificate in a text; `what` names it in error messages."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         certificate.public_key()
@@ -27,18 +88,18 @@ def certificate_from_pem(pem: bytes, what: str) -> x509.Certificate:
     return certificate
 
 
-def to_pem(certificate: x509.Certificate) -> bytes:
-    """The certificate as text, and nothing but it."""
-    return certificate.public_bytes(Encoding.PEM)
+def certificate_to_pem(certificate: x509.Certificate) -> bytes:
+    """Encode one certificate, without anything else that its file may have held."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def pin_of(certificate: x509.Certificate) -> str:
-    """The fingerprint by which an operator names an authority."""
-    return f"sha256:{hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()}"
+def compute_pin(certificate: x509.Certificate) -> str:
+    """Compute the fingerprint by which operators identify an authority."""
+    return f"sha256:{hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()}"
 
 
-def node_of(certificate: x509.Certificate) -> Node:
-    """The one node that a certificate names."""
+def node_from_certificate(certificate: x509.Certificate) -> NodeId:
+    """Read the one node that a certificate names."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
@@ -50,7 +111,7 @@ def node_of(certificate: x509.Certificate) -> Node:
 
 
 def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether the authority's key made this certificate."""
+    """Return whether the authority's key signed this certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -58,40 +119,46 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
     return True
 
 
-def refusal(certificate: x509.Certificate, authority: x509.Certificate, now: datetime) -> IdentityError | None:
-    """Why a certificate is refused, or None if it is good. What strangers wrote into theirs is not quoted."""
+def check_certificate(
+    certificate: x509.Certificate, authority: x509.Certificate, now: datetime
+) -> IdentityError | None:
+    """Return why a certificate is refused, or None if it is valid.
+
+    The message never quotes the content of a certificate that another authority signed.
+    """
     if not is_signed_by(certificate, authority):
         return IdentityError(
             "foreign", "The certificate was not signed by this deployment's authority. Join with a token of this one."
         )
     try:
-        node = node_of(certificate)
+        node = node_from_certificate(certificate)
     except IdentityError as error:
         return error
     if now > certificate.not_valid_after_utc:
-        ended = moment(certificate.not_valid_after_utc)
+        ended = format_time(certificate.not_valid_after_utc)
         return IdentityError(
             "expired",
-            f"The certificate of {node} expired at {ended}, and it is {moment(now)} now. Join again with a new token.",
+            f"The certificate of {node} expired at {ended}, and it is {format_time(now)} now. "
+            "Join again with a new token.",
         )
     if now < certificate.not_valid_before_utc:
-        begins = moment(certificate.not_valid_before_utc)
+        begins = format_time(certificate.not_valid_before_utc)
         return IdentityError(
             "too-early",
-            f"The certificate of {node} is not valid before {begins}, and it is {moment(now)} now. Set the clock.",
+            f"The certificate of {node} is not valid before {begins}, and it is {format_time(now)} now. Set the clock.",
         )
     return None
 
 
 def issued_at(certificate: x509.Certificate) -> datetime:
-    """When a certificate of our authority was made."""
+    """Return when our authority issued a certificate, without the backdating."""
     return certificate.not_valid_before_utc + CLOCK_SKEW
 
 
-def moment(when: datetime) -> str:
-    """A time as sentences say it.
+def format_time(when: datetime) -> str:
+    """Format a time for log lines and error messages.
 
-    >>> moment(datetime(2026, 3, 1, 12, 30, tzinfo=UTC))
+    >>> format_time(datetime(2026, 3, 1, 12, 30, tzinfo=UTC))
     '2026-03-01 12:30:00 UTC'
     """
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

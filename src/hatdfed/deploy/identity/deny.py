@@ -1,7 +1,7 @@
-"""Nodes that are locked out, by name.
+"""The deny list: names of nodes that are locked out.
 
-A text file, one name a line; what follows a # is a comment. It is read again when it changes, so that an operator can
-lock a node out of a run that goes on.
+It is a text file with one name per line and comments after #. It is read again when it changes, so that an operator can
+lock a node out while a run goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.identity.private_files import PUBLIC, write_durably
 from hatdfed.errors import IdentityError
 
@@ -30,26 +30,28 @@ class DenyList:
         self.path = path
         self._stamp = _ABSENT
         self._names: frozenset[str] = frozenset()
-        self.names()  # a file that cannot be read must not count as an empty one
+        self.names()  # raises now if the file cannot be read: that must not count as an empty list
 
     def __contains__(self, name: object) -> bool:
         return name in self.names()
 
     def names(self) -> frozenset[str]:
-        """All names, as the file has them now."""
+        """Return all denied names, from the file as it is now."""
         try:
-            stamp = self._stamp_now()
+            stamp = self._read_stamp()
             if stamp != self._stamp:
-                self._names = _parsed(self.path) if stamp != _ABSENT else frozenset()
+                self._names = _parse(self.path) if stamp != _ABSENT else frozenset()
                 self._stamp = stamp
         except OSError as error:
             if self._stamp == _ABSENT:
                 raise self._unreadable(error) from None
-            _log.warning("The deny list %s cannot be read (%s); the names of before count.", self.path, error.strerror)
+            _log.warning(
+                "The deny list %s cannot be read (%s); the names read before still count.", self.path, error.strerror
+            )
         return self._names
 
     def check(self, name: str) -> None:
-        """Refuse a node that is locked out."""
+        """Raise `IdentityError` if a node is denied."""
         if name in self:
             raise IdentityError(
                 "denied",
@@ -57,17 +59,17 @@ class DenyList:
             )
 
     def add(self, name: str) -> None:
-        """Lock a node out."""
-        known = edge(name).name
-        self._rewrite(lambda lines: lines if known in map(_name, lines) else [*lines, known])
+        """Deny a node."""
+        known = edge_id(name).name
+        self._rewrite(lambda lines: lines if known in map(_strip_comment, lines) else [*lines, known])
 
     def remove(self, name: str) -> None:
-        """Let a node in again; comments of other lines stay."""
-        known = edge(name).name
-        self._rewrite(lambda lines: [line for line in lines if _name(line) != known])
+        """Allow a node again; other lines and their comments stay."""
+        known = edge_id(name).name
+        self._rewrite(lambda lines: [line for line in lines if _strip_comment(line) != known])
 
     def _rewrite(self, change: Callable[[list[str]], list[str]]) -> None:
-        with _alone_in(self.path.parent):
+        with _lock(self.path.parent):
             try:
                 lines = self.path.read_bytes().decode("utf-8", "surrogateescape").splitlines()
             except FileNotFoundError:
@@ -82,7 +84,7 @@ class DenyList:
             "unreadable", f"The deny list {self.path} cannot be read ({error.strerror}). Check its owner and its mode."
         )
 
-    def _stamp_now(self) -> _Stamp:
+    def _read_stamp(self) -> _Stamp:
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -90,24 +92,24 @@ class DenyList:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def _name(line: str) -> str:
+def _strip_comment(line: str) -> str:
     return line.partition("#")[0].strip()
 
 
-def _parsed(path: Path) -> frozenset[str]:
+def _parse(path: Path) -> frozenset[str]:
     names = set()
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        if name := _name(line):
+        if name := _strip_comment(line):
             try:
-                names.add(edge(name).name)
+                names.add(edge_id(name).name)
             except IdentityError as error:
                 _log.warning("Line %d of the deny list %s locks nobody out. %s", number, path, error)
     return frozenset(names)
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Two operators who change the list at once do so one after the other, and no denial is lost."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that two operators who change the list at once do not lose a change."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

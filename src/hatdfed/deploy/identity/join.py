@@ -1,77 +1,108 @@
-"""How a new edge gets its certificate, and how one that is shut out learns why.
+"""How a new edge gets its certificate from the coordinator's join server, and how a refused one learns why.
 
-The edge is given two things by its operator: a token, and the pin of the authority. First it asks the front desk for
-the authority, believing nothing, and holds that against the pin. Then it connects again, now believing that authority
-alone, and sends the token and a signing request. The private key is made here and stays here.
+The operator gives the edge a token and the pin of the authority. The edge first asks the join server for the
+authority's certificate, trusting nothing, and compares it with the pin. Then it connects again, now trusting only that
+authority, and sends the token and a signing request. The private key is made on the edge and never leaves it.
+
+Every request is one JSON line over TLS 1.3, and so is every answer; `join_server` lists them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
+import json
 import re
+import ssl
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from cryptography import x509
 
-from hatdfed.deploy.identity.certificates import certificate_from_pem, moment, node_of, pin_of, refusal, to_pem
-from hatdfed.deploy.identity.exchange import ask_desk, text_of, unverified, verified_by
+from hatdfed.deploy.identity.certificates import (
+    certificate_from_pem,
+    certificate_to_pem,
+    check_certificate,
+    compute_pin,
+    format_time,
+    is_same_key,
+    make_csr,
+    make_key,
+    node_from_certificate,
+)
 from hatdfed.deploy.identity.files import Identity, IdentityFolder
-from hatdfed.deploy.identity.keys import csr, make_key, same_key
-from hatdfed.deploy.identity.names import EDGE_ROLE
+from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE
 from hatdfed.deploy.identity.private_files import check_writable
 from hatdfed.errors import IdentityError
 
+MAX_LINE_BYTES = 64 * 1024
+TIMEOUT_SECONDS = 10.0
+JOIN_PORT = 7443
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 async def join(host: str, port: int, token: str, pin: str, folder: IdentityFolder) -> Identity:
-    """Become a node of the deployment; what proves it is then in `folder`."""
-    wanted = _checked_pin(pin)
+    """Become a node of the deployment; key and certificate are written to `folder`."""
+    wanted = _parse_pin(pin)
     _refuse_if_taken(folder)
     check_writable(folder.path)  # before the token is spent
-    authority = await _pinned_authority(host, port, wanted)
-    ca_pem, key = to_pem(authority), make_key()
-    request = {"ask": "enroll", "token": token, "csr": csr(key).decode("ascii")}
-    answer = _accepted(await ask_desk(host, port, verified_by(ca_pem), request))
-    cert_pem = text_of(answer, "cert").encode()
+    authority = await _fetch_authority(host, port, wanted)
+    ca_pem, key = certificate_to_pem(authority), make_key()
+    request = {"ask": "enroll", "token": token, "csr": make_csr(key).decode("ascii")}
+    answer = await ask_join_server(host, port, make_verified_context(ca_pem), request)
+    _raise_if_refused(answer)
+    cert_pem = read_text(answer, "cert").encode()
     certificate = certificate_from_pem(cert_pem, "The coordinator's answer")
-    refused = refusal(certificate, authority, datetime.now(UTC))
+    refused = check_certificate(certificate, authority, datetime.now(UTC))
     if refused is not None:
         raise refused
-    if not same_key(certificate.public_key(), key.public_key()) or node_of(certificate).role != EDGE_ROLE:
+    is_own = is_same_key(certificate.public_key(), key.public_key())
+    if not is_own or node_from_certificate(certificate).role != EDGE_ROLE:
         raise IdentityError(
             "mismatch", "The coordinator sent a certificate that is not for this edge. Ask its operator."
         )
-    return folder.save(key, to_pem(certificate), ca_pem)
+    return folder.save(key, certificate_to_pem(certificate), ca_pem)
 
 
-async def explain(host: str, port: int, folder: IdentityFolder) -> str | None:
-    """Why the coordinator refuses this node's certificate, or None if it does not. The coordinator notes it, too."""
+async def explain_refusal(host: str, port: int, folder: IdentityFolder) -> str | None:
+    """Ask why the coordinator refuses this node's certificate; None if it does not. The coordinator logs it, too."""
     identity = folder.read()
     request = {"ask": "explain", "cert": identity.cert_pem.decode("ascii")}
     try:
-        answer = _accepted(await ask_desk(host, port, verified_by(identity.ca_pem), request))
+        answer = await ask_join_server(host, port, make_verified_context(identity.ca_pem), request)
     except IdentityError as error:
-        if error.reason == "not-the-coordinator":  # a certificate is no secret: whoever it is may note who came
+        if error.reason == "not-the-coordinator":  # a certificate is no secret: another deployment may log who came
             with contextlib.suppress(IdentityError):
-                await ask_desk(host, port, unverified(), request)
+                await ask_join_server(host, port, make_unverified_context(), request)
         raise
-    return None if answer.get("reason") is None else text_of(answer, "reason")
+    _raise_if_refused(answer)
+    return None if answer.get("reason") is None else read_text(answer, "reason")
 
 
-async def tell_desk(host: str, port: int, word: str) -> None:
-    """Let the coordinator note why this node turned away; nothing of it is a secret, and no answer is believed."""
+async def report_refusal(host: str, port: int, word: str) -> None:
+    """Tell the coordinator why this node gave up, for its log. Nothing secret is sent and no answer is trusted."""
     with contextlib.suppress(IdentityError):
-        await ask_desk(host, port, unverified(), {"ask": "refuse", "word": word})
+        await ask_join_server(host, port, make_unverified_context(), {"ask": "refuse", "word": word})
 
 
-async def _pinned_authority(host: str, port: int, pin: str) -> x509.Certificate:
-    answer = await ask_desk(host, port, unverified(), {"ask": "authority"})
-    # Only the one certificate that is compared is used, whatever else the text holds.
+def make_renewal_request(folder: IdentityFolder) -> bytes:
+    """Make the signing request to send to the coordinator, over a connection made with the present certificate."""
+    return make_csr(folder.read().key)
+
+
+def accept_renewal(folder: IdentityFolder, cert_pem: bytes) -> Identity:
+    """Store a renewed certificate; one for another key, node or authority is refused and changes nothing."""
+    return folder.replace_certificate(cert_pem)
+
+
+async def _fetch_authority(host: str, port: int, pin: str) -> x509.Certificate:
+    answer = await ask_join_server(host, port, make_unverified_context(), {"ask": "authority"})
+    # Only the one certificate that is compared with the pin is used, whatever else the text holds.
     authority = certificate_from_pem(str(answer.get("ca")).encode("utf-8", "replace"), f"The answer of {host}:{port}")
-    if not hmac.compare_digest(pin_of(authority), pin):
-        await tell_desk(host, port, "wrong-pin")
+    if not hmac.compare_digest(compute_pin(authority), pin):
+        await report_refusal(host, port, "wrong-pin")
         raise IdentityError(
             "wrong-pin",
             f"The authority at {host}:{port} is not the one of the pin {pin}. The token was not sent. "
@@ -80,7 +111,7 @@ async def _pinned_authority(host: str, port: int, pin: str) -> x509.Certificate:
     return authority
 
 
-def _checked_pin(pin: str) -> str:
+def _parse_pin(pin: str) -> str:
     lowered = pin.strip().lower()
     if not _PIN.fullmatch(lowered):
         raise IdentityError(
@@ -96,23 +127,104 @@ def _refuse_if_taken(folder: IdentityFolder) -> None:
         return  # nothing there, or nothing that still works
     raise IdentityError(
         "exists",
-        f"{folder.path} already holds the identity of {present.node}, valid until {moment(present.expires)}. "
+        f"{folder.path} already holds the identity of {present.node}, valid until {format_time(present.expires)}. "
         "Start the edge with it, or choose another folder.",
     )
 
 
-def _accepted(answer: dict[str, object]) -> dict[str, object]:
+def _raise_if_refused(answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         sentence, word = answer["error"], answer.get("word")
         raise IdentityError(str(word or "refused"), f"The coordinator refused: {sentence}")
-    return answer
 
 
-def renewed(folder: IdentityFolder) -> bytes:
-    """The request to send to the coordinator over a connection that the present certificate opened."""
-    return csr(folder.read().key)
+# The exchange itself: one JSON line each way.
 
 
-def accept_renewal(folder: IdentityFolder, cert_pem: bytes) -> Identity:
-    """Put the coordinator's answer in place; one for another key, node or authority is refused and changes nothing."""
-    return folder.replace_certificate(cert_pem)
+def make_unverified_context() -> ssl.SSLContext:
+    """Make a TLS context that trusts anybody, for requests that neither send secrets nor believe the answer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def make_verified_context(ca_pem: bytes) -> ssl.SSLContext:
+    """Make a TLS context that trusts only certificates of this authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=ca_pem.decode("ascii"))
+    return context
+
+
+async def ask_join_server(host: str, port: int, context: ssl.SSLContext, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Send one request to the join server and return its answer; failures become an `IdentityError`."""
+    where = f"The coordinator's join server at {host}:{port}"
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return await _ask(host, port, context, request)
+    except ssl.SSLCertVerificationError as error:
+        raise IdentityError(
+            "not-the-coordinator",
+            f"{where} did not prove that it is the coordinator ({error.verify_message}). Nothing was sent. "
+            "Check the address and this machine's clock.",
+        ) from None
+    except IdentityError as error:
+        raise IdentityError(error.reason, f"{where} did not answer like one. {error} Check the port.") from None
+    except TimeoutError:
+        raise IdentityError(
+            "unreachable",
+            f"{where} did not answer within {TIMEOUT_SECONDS:g} s. Check address, port and firewall; if they are "
+            "right it may be busy, so try again.",
+        ) from None
+    except ssl.SSLError as error:
+        raise IdentityError("not-a-desk", f"{where} does not talk like one ({error.reason}). Check the port.") from None
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise IdentityError("unreachable", f"{where} cannot be reached ({reason}). Check address and port.") from None
+
+
+async def _ask(host: str, port: int, context: ssl.SSLContext, request: Mapping[str, Any]) -> dict[str, Any]:
+    reader, writer = await asyncio.open_connection(
+        host, port, ssl=context, server_hostname=COORDINATOR.dns, limit=MAX_LINE_BYTES, ssl_shutdown_timeout=1.0
+    )
+    try:
+        await send_line(writer, request)
+        return await receive_line(reader)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def receive_line(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Read one line and parse it as a JSON object; the reader's limit bounds its length."""
+    try:
+        line = await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError:
+        raise IdentityError("too-long", f"A line has more than the {MAX_LINE_BYTES} bytes allowed.") from None
+    except asyncio.IncompleteReadError:
+        raise IdentityError("cut-short", "The connection ended before a whole line came.") from None
+    try:
+        content = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        # What was sent is not quoted: it may hold a token.
+        raise IdentityError("not-json", "A line is not a JSON object.")
+    return content
+
+
+async def send_line(writer: asyncio.StreamWriter, content: Mapping[str, Any]) -> None:
+    """Send an object as one JSON line."""
+    writer.write(json.dumps(content).encode() + b"\n")
+    await writer.drain()
+
+
+def read_text(content: Mapping[str, Any], key: str) -> str:
+    """Return a field that must be a non-empty string."""
+    value = content.get(key)
+    if not isinstance(value, str) or not value:
+        raise IdentityError("bad-field", f"The field {key!r} is missing or is no text.")
+    return value

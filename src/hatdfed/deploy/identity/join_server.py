@@ -1,14 +1,15 @@
-"""The coordinator's front desk: a port of its own for those who have no certificate yet, or none that works.
+"""The coordinator's join server: a port of its own for edges that have no certificate yet, or none that works.
 
-One request a connection, one JSON line each way, over TLS with the coordinator's certificate.
+One request per connection, one JSON line each way, over TLS with the coordinator's certificate.
 
     {"ask": "authority"}                          {"ca": PEM}
     {"ask": "enroll", "token": …, "csr": PEM}     {"node": NAME, "cert": PEM, "ca": PEM}
     {"ask": "explain", "cert": PEM}               {"reason": sentence or null}
+    {"ask": "refuse", "word": WORD}               {}
     anything that is refused                      {"error": sentence, "word": one counted word}
 
-Strangers can reach it, so all is bounded: connections, bytes, seconds. A refusal is one line in the log, in which no
-token, key or request is quoted. Callers who ask for nothing are counted, and share a line a minute.
+Anybody can reach it, so connections, bytes and seconds are bounded. A refusal is one log line, which never quotes a
+token, a key or a request. Callers that ask for nothing are counted, and share one log line a minute.
 """
 
 from __future__ import annotations
@@ -23,59 +24,63 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from hatdfed.deploy.identity.certificates import certificate_from_pem, moment
-from hatdfed.deploy.identity.exchange import (
-    DESK_PORT,
+from hatdfed.deploy.identity.certificates import certificate_from_pem, format_time
+from hatdfed.deploy.identity.files import IdentityFolder
+from hatdfed.deploy.identity.identity_store import IdentityStore
+from hatdfed.deploy.identity.join import (
+    JOIN_PORT,
     MAX_LINE_BYTES,
     TIMEOUT_SECONDS,
+    read_text,
     receive_line,
     send_line,
-    text_of,
 )
-from hatdfed.deploy.identity.identity_store import IdentityStore
 from hatdfed.deploy.transport.connection_limit import ConnectionLimit
 from hatdfed.errors import IdentityError
 
 _log = logging.getLogger("hatdfed.deploy.identity.join_server")
 _HANDSHAKE_SECONDS = 5.0
-_HUSH_SECONDS = 60.0  # between lines about those who ask for nothing
+_LOG_INTERVAL_SECONDS = 60.0  # between log lines about callers that ask for nothing
 
-_TURNED_AWAY = {
+# Why an edge may say that it gave up by itself.
+_GAVE_UP = {
     "wrong-pin": "It was given the pin of another authority.",
     "no-certificate": "It came in plain text, without a certificate.",
 }
 
 
 class JoinServer:
-    """Serves one office; use it as `async with JoinServer(office) as desk`."""
+    """Serves one identity store; use it as `async with JoinServer(store) as server`."""
 
     def __init__(
         self,
-        office: IdentityStore,
+        store: IdentityStore,
         *,
         host: str = "",
-        port: int = DESK_PORT,
+        port: int = JOIN_PORT,
         max_connections: int = 32,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self.refusals: Counter[str] = Counter()
-        self._office = office
+        self._store = store
         self._address = (host, port)
         self._timeout_seconds = timeout_seconds
-        # The place is taken before the handshake, so that those who never finish one are bounded, too.
-        self._guests = ConnectionLimit(max_connections, self._serve, lambda caller: self._dawdled("crowded", caller))
-        self._dawdlers = 0  # since the last line about them
-        self._hushed_until = 0.0
+        # A connection counts from before its handshake, so that callers that never finish one are bounded, too.
+        self._connections = ConnectionLimit(
+            max_connections, self._serve, lambda caller: self._count_idle("crowded", caller)
+        )
+        self._idle_callers = 0  # since the last log line about them
+        self._next_idle_log = 0.0
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that it listens on."""
         return int(self._socket.getsockname()[1])
 
     async def __aenter__(self) -> JoinServer:
-        self._certificate = _Certificate(self._office)
+        self._tls = _TlsContext(self._store.identity)
         self._socket = _listen(*self._address)
-        self._accepting = asyncio.create_task(self._guests.accept(self._socket))
+        self._accepting = asyncio.create_task(self._connections.accept(self._socket))
         return self
 
     async def __aexit__(
@@ -83,14 +88,14 @@ class JoinServer:
     ) -> None:
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
-        await self._guests.end()
+        await self._connections.close()
         self._socket.close()
 
     async def _serve(self, connection: socket.socket, caller: str) -> None:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 async with asyncio.timeout(min(self._timeout_seconds, _HANDSHAKE_SECONDS)):
-                    reader, writer = await self._shake_hands(connection)
+                    reader, writer = await self._handshake(connection)
                 try:
                     await send_line(writer, await self._answer(reader, caller))
                     writer.close()
@@ -98,19 +103,19 @@ class JoinServer:
                 finally:
                     writer.transport.abort()
         except TimeoutError:
-            self._dawdled("timeout", caller)
+            self._count_idle("timeout", caller)
         except OSError as error:
-            # Port scanners and edges that found a wrong pin: no request was made, so none is refused.
+            # Port scanners, and edges that found a wrong pin: no request was made, so none is refused.
             _log.debug("A caller from %s left early (%s).", caller, type(error).__name__)
 
-    async def _shake_hands(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _handshake(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol,
             connection,
-            ssl=self._certificate.context(),
+            ssl=self._tls.current(),
             ssl_handshake_timeout=self._timeout_seconds,
             ssl_shutdown_timeout=1.0,
         )
@@ -122,15 +127,15 @@ class JoinServer:
             request = await receive_line(reader)
             ask = request.get("ask")
             if ask == "authority":
-                return {"ca": self._office.authority.pem.decode()}
+                return {"ca": self._store.authority.pem.decode()}
             if ask == "enroll":
                 what = "a new edge"
-                return await self._enroll(text_of(request, "token"), text_of(request, "csr"), caller)
+                return await self._enroll(read_text(request, "token"), read_text(request, "csr"), caller)
             if ask == "explain":
                 what = "an explanation"
-                return self._explain(text_of(request, "cert"), caller)
+                return self._explain(read_text(request, "cert"), caller)
             if ask == "refuse":
-                self._note(text_of(request, "word"), caller)
+                self._log_gave_up(read_text(request, "word"), caller)
                 return {}
             raise IdentityError("bad-field", "The field 'ask' must be authority, enroll, explain or refuse.")
         except IdentityError as error:
@@ -138,77 +143,77 @@ class JoinServer:
             return {"error": str(error), "word": error.reason}
 
     async def _enroll(self, token: str, csr: str, caller: str) -> dict[str, Any]:
-        self._guests.keep()  # a token that is used up must not be lost on the way
-        # In a thread: the token's use is flushed to the disk, and the loop has a fleet to serve.
-        node, cert_pem = await asyncio.to_thread(self._office.enroll, token, csr.encode("utf-8", "replace"))
-        ends = certificate_from_pem(cert_pem, "Our own signature").not_valid_after_utc
-        _log.info("%s joined from %s; its certificate ends %s.", node, caller, moment(ends))
-        return {"node": node.name, "cert": cert_pem.decode(), "ca": self._office.authority.pem.decode()}
+        self._connections.protect()  # once the token is used up, its certificate must reach the edge
+        # In a thread: the use of the token is flushed to disk, which would hold up the event loop.
+        node, cert_pem = await asyncio.to_thread(self._store.enroll, token, csr.encode("utf-8", "replace"))
+        expires = certificate_from_pem(cert_pem, "Our own signature").not_valid_after_utc
+        _log.info("%s joined from %s; its certificate expires %s.", node, caller, format_time(expires))
+        return {"node": node.name, "cert": cert_pem.decode(), "ca": self._store.authority.pem.decode()}
 
     def _explain(self, cert: str, caller: str) -> dict[str, Any]:
-        refused = self._office.refusal(cert.encode("utf-8", "replace"))
+        refused = self._store.check_certificate(cert.encode("utf-8", "replace"))
         if refused is None:
             return {"reason": None}
         self._refuse("a certificate", caller, refused)
         return {"reason": str(refused)}
 
-    def _note(self, word: str, caller: str) -> None:
-        """A caller turned away by itself, and says why."""
-        if word not in _TURNED_AWAY:
-            raise IdentityError("bad-field", f"The field 'word' must be one of {', '.join(_TURNED_AWAY)}.")
-        self._refuse("a caller", caller, IdentityError(word, _TURNED_AWAY[word]))
+    def _log_gave_up(self, word: str, caller: str) -> None:
+        """Log why a caller gave up by itself."""
+        if word not in _GAVE_UP:
+            raise IdentityError("bad-field", f"The field 'word' must be one of {', '.join(_GAVE_UP)}.")
+        self._refuse("a caller", caller, IdentityError(word, _GAVE_UP[word]))
 
-    def _dawdled(self, word: str, caller: str) -> None:
-        """A caller held a place and asked for nothing, until its time was over or another needed the place."""
+    def _count_idle(self, word: str, caller: str) -> None:
+        """Count a caller that asked for nothing until its time was over or another one needed its connection."""
         self.refusals[word] += 1
-        self._dawdlers += 1
-        if (now := time.monotonic()) >= self._hushed_until:
+        self._idle_callers += 1
+        if (now := time.monotonic()) >= self._next_idle_log:
             _log.warning(
-                "Refused callers that asked for nothing: %d, the last from %s [%s]", self._dawdlers, caller, word
+                "Refused callers that asked for nothing: %d, the last from %s [%s]", self._idle_callers, caller, word
             )
-            self._dawdlers, self._hushed_until = 0, now + _HUSH_SECONDS
+            self._idle_callers, self._next_idle_log = 0, now + _LOG_INTERVAL_SECONDS
 
     def _refuse(self, what: str, caller: str, error: IdentityError) -> None:
         self.refusals[error.reason] += 1
         _log.warning("Refused %s from %s: %s [%s]", what, caller, error, error.reason)
 
 
-class _Certificate:
-    """The coordinator's certificate for new connections; a renewed one is picked up from its folder."""
+class _TlsContext:
+    """The TLS context for new connections, made anew when the coordinator's certificate is renewed."""
 
-    def __init__(self, office: IdentityStore) -> None:
-        self._folder = office.identity
+    def __init__(self, folder: IdentityFolder) -> None:
+        self._folder = folder
         self._stamp = self._folder.stamp
-        self._context = self._fresh()
+        self._context = self._load()
 
-    def context(self) -> ssl.SSLContext:
-        """What the next handshake is made with."""
-        with suppress(OSError, IdentityError):  # a folder in disorder must not close the desk
+    def current(self) -> ssl.SSLContext:
+        """Return the context for the next handshake."""
+        with suppress(OSError, IdentityError):  # a damaged folder must not stop the server
             stamp = self._folder.stamp
             if stamp != self._stamp:
-                self._context, self._stamp = self._fresh(), stamp
+                self._context, self._stamp = self._load(), stamp
         return self._context
 
-    def _fresh(self) -> ssl.SSLContext:
-        self._folder.load()  # says in a sentence what the TLS library would not
+    def _load(self) -> ssl.SSLContext:
+        self._folder.load()  # checked first: the TLS library would not say what is wrong
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.num_tickets = 0  # nobody comes back to a connection of one line
+        context.num_tickets = 0  # no connection is ever resumed
         context.load_cert_chain(self._folder.cert_file, self._folder.key_file)
         return context
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; without a host, on all addresses of both kinds."""
+    """Open a listener socket; without a host, on all IPv4 and IPv6 addresses."""
     try:
         if not host and socket.has_dualstack_ipv6():
-            listening = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+            listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         else:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listening = socket.create_server((host, port), family=family)
+            listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise IdentityError(
-            "port", f"The front desk cannot listen on {host or '*'}:{port} ({error.strerror}). Choose another port."
+            "port", f"The join server cannot listen on {host or '*'}:{port} ({error.strerror}). Choose another port."
         ) from None
-    listening.setblocking(False)
-    return listening
+    listener.setblocking(False)
+    return listener

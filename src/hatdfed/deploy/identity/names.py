@@ -1,8 +1,8 @@
-"""What a node is called.
+"""The names of nodes.
 
-A certificate says it twice. The URI `spiffe://hatdfed/edge/edge-7` tells a server who calls. The host name
-`edge-7.edge.hatdfed.internal` lets a client check whom it reached; no DNS server knows it, so that a node is verified
-by who it is and not by its address, which may change.
+A certificate names its node twice. The URI `spiffe://hatdfed/edge/edge-7` tells a server who calls. The host name
+`edge-7.edge.hatdfed.internal` lets a client check whom it reached; no DNS server knows it, so a node is verified by
+its name and not by its address, which may change.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
-class Node:
-    """One machine of a deployment: its role and its name."""
+class NodeId:
+    """The role and the name of one process of a deployment."""
 
     role: str
     name: str
@@ -44,36 +44,36 @@ class Node:
 
     @property
     def uri(self) -> str:
-        """Who it is, for those that it calls.
+        """The name in the node's certificate that servers read.
 
-        >>> Node("edge", "edge-7").uri
+        >>> NodeId("edge", "edge-7").uri
         'spiffe://hatdfed/edge/edge-7'
         """
         return f"{_SCHEME}{self.role}/{self.name}"
 
     @property
     def dns(self) -> str:
-        """Who it is, for those that call it.
+        """The name in the node's certificate that clients check.
 
-        >>> Node("edge", "edge-7").dns
+        >>> NodeId("edge", "edge-7").dns
         'edge-7.edge.hatdfed.internal'
         """
         return f"{self.name}.{self.role}.{_DOMAIN}"
 
 
-COORDINATOR = Node(COORDINATOR_ROLE, "coordinator")
+COORDINATOR = NodeId(COORDINATOR_ROLE, "coordinator")
 
 
-def edge(name: str) -> Node:
-    """The edge server of this name."""
-    return Node(EDGE_ROLE, name)
+def edge_id(name: str) -> NodeId:
+    """Return the id of the edge with this name."""
+    return NodeId(EDGE_ROLE, name)
 
 
-def node_from_uri(uri: str) -> Node:
-    """The node that a certificate's URI names."""
+def node_from_uri(uri: str) -> NodeId:
+    """Parse the URI of a certificate."""
     role, slash, name = uri.removeprefix(_SCHEME).partition("/")
     if not uri.startswith(_SCHEME) or not slash:
         raise IdentityError(
             "no-node-name", f"A certificate names {uri!r:.120}, which is no node of ours. Wanted: {_SCHEME}ROLE/NAME."
         )
-    return Node(role, name)
+    return NodeId(role, name)

@@ -1,4 +1,4 @@
-"""Small files that must survive a crash, some of which only their owner may read."""
+"""Reads and writes small files that must survive a crash, some of which only their owner may read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOLDER = 0o700
 
 
 def make_private_folder(path: Path) -> None:
-    """A folder that only its owner can enter; one that exists keeps its mode, which may be a mounted volume's."""
+    """Make a folder that only its owner can enter; an existing one keeps its mode, which may be a mounted volume's."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=_FOLDER, exist_ok=True)
@@ -26,7 +26,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Make the folder and try it, before something that works only once is spent."""
+    """Make the folder and try to write to it, before something that works only once (a token) is spent."""
     make_private_folder(path)
     try:
         tempfile.TemporaryFile(dir=path).close()
@@ -37,7 +37,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes, mode: int) -> None:
-    """Write, flush to the disk, then rename: readers see the old content or the new one, never with another mode."""
+    """Write, flush to disk, then rename: readers see the old content or the new one, and never a wrong mode."""
     partial: Path | None = None
     try:
         # mkstemp makes the file 0600 at once and under a fresh name, so nobody can open a key before its mode is set.
@@ -62,7 +62,7 @@ def write_durably(path: Path, content: bytes, mode: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Names that were made or removed in a folder reach the disk."""
+    """Flush a folder to disk, so that files created or removed in it stay so after a crash."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -71,7 +71,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_file(path: Path, what: str, remedy: str) -> bytes:
-    """The content of a file, or a sentence that says what is missing and how to get it."""
+    """Read a file; the error says what is missing and how to get it."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -83,9 +83,9 @@ def read_file(path: Path, what: str, remedy: str) -> bytes:
 
 
 def read_private(path: Path, what: str, remedy: str) -> bytes:
-    """The content of a key file; one that strangers may read is refused."""
+    """Read a file with a secret; one that every user of the machine may read is refused."""
     content = read_file(path, what, remedy)
-    # A group may read: volumes of a cluster are shared with a group of their own.
+    # Its group may read it: volumes of a cluster are shared with a group of their own.
     if path.stat().st_mode & 0o007:
         raise IdentityError(
             "exposed", f"The {what} at {path} can be read by every user of this machine. Close it: chmod 600 {path}"

@@ -1,6 +1,6 @@
-"""gRPC with certificates on both ends: credentials from an identity folder, and whose call it is.
+"""Mutual TLS for gRPC: credentials from an identity folder, and who calls.
 
-gRPC speaks TLS 1.2 and 1.3 only, with ciphers that keep past traffic secret; nothing is set here to weaken that.
+gRPC's defaults are kept: TLS 1.2 and 1.3 only, with ciphers that have forward secrecy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import grpc
 
 from hatdfed.deploy.identity.files import IdentityFolder
-from hatdfed.deploy.identity.names import Node, node_from_uri
+from hatdfed.deploy.identity.names import NodeId, node_from_uri
 from hatdfed.errors import IdentityError
 
 _log = logging.getLogger("hatdfed.deploy.tls")
@@ -20,14 +20,14 @@ _URI_START = b"spiffe://"
 
 
 class CallContext(Protocol):
-    """The part of a gRPC servicer context that is read here."""
+    """The part of a gRPC servicer context that is used here."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """What the TLS handshake found out about the caller."""
+        """Return what the TLS handshake established about the caller."""
         ...
 
 
-class _Rotation:
+class _CertificateReloader:
     """Hands a renewed certificate to gRPC, which asks before every handshake."""
 
     def __init__(self, folder: IdentityFolder) -> None:
@@ -42,7 +42,7 @@ class _Rotation:
                 return None
             configuration = _server_configuration(self._folder)
         except (IdentityError, OSError) as error:
-            # A folder in disorder must not end the service: the certificate in hand stays in use.
+            # A damaged folder must not end the service: the certificate loaded before stays in use.
             _log.warning("The server goes on with the certificate that it has: %s", error)
             return None
         self._seen = stamp
@@ -50,26 +50,26 @@ class _Rotation:
 
 
 def server_credentials(folder: IdentityFolder) -> grpc.ServerCredentials:
-    """Credentials that ask every client for a certificate, and that pick up a renewed one of our own by themselves."""
-    rotation = _Rotation(folder)
+    """Make server credentials that require client certificates and pick up a renewed one of our own."""
+    reloader = _CertificateReloader(folder)
     # gRPC takes None for "no change"; its types do not say so.
-    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], rotation)
-    return grpc.dynamic_ssl_server_credentials(rotation.first, fetch, require_client_authentication=True)
+    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], reloader)
+    return grpc.dynamic_ssl_server_credentials(reloader.first, fetch, require_client_authentication=True)
 
 
 def channel_credentials(folder: IdentityFolder) -> grpc.ChannelCredentials:
-    """Credentials of a channel. A channel keeps them for life: after a renewal, open a new one."""
+    """Make channel credentials. A channel keeps them for life: after a renewal, open a new channel."""
     identity = folder.load()
     return grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
 
 
-def options_for(node: Node) -> tuple[tuple[str, str], ...]:
-    """Channel options by which only `node` is accepted at the other end, whatever its address."""
+def target_name_options(node: NodeId) -> tuple[tuple[str, str], ...]:
+    """Return channel options that accept only `node` at the other end, whatever its address."""
     return (("grpc.ssl_target_name_override", node.dns),)
 
 
-def peer_of(context: CallContext) -> Node:
-    """Who calls, as the certificate says; what a message says about its sender is never asked."""
+def identify_peer(context: CallContext) -> NodeId:
+    """Return the caller that the certificate names; what a message says about its sender is never used."""
     found = context.auth_context() or {}
     uris = set(found.get("peer_spiffe_id", ()))
     if not uris:

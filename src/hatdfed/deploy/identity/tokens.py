@@ -1,7 +1,7 @@
-"""Permissions to join: each is for one node, works once, and ends by itself.
+"""Join tokens: each is for one node, works once, and expires.
 
-The token is shown once, to the operator who makes it. Kept is only its SHA-256, which is enough for a text of 256
-random bits. Times are the coordinator's alone, so the clock of an edge does not matter.
+A token is shown once, to the operator who makes it. Only its SHA-256 is stored; a token has 256 random bits, so no
+slower hash is needed. All times are the coordinator's, so the clock of an edge does not matter.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from hatdfed.deploy.identity.certificates import moment
-from hatdfed.deploy.identity.names import edge
+from hatdfed.deploy.identity.certificates import format_time
+from hatdfed.deploy.identity.names import edge_id
 from hatdfed.errors import IdentityError
 
-# People and scanners recognise a token that got where it should not be.
+# By this prefix people and secret scanners recognise a leaked token.
 _PREFIX = "hatdfed_"
 _RANDOM_BYTES = 32
 _LONGEST = timedelta(days=30)
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS tokens (
 
 
 class TokenInfo(NamedTuple):
-    """What is known about a token; the token itself is not."""
+    """What is stored about a token; the token itself is not."""
 
     node: str
     created: datetime
@@ -43,7 +43,7 @@ class TokenInfo(NamedTuple):
     used: datetime | None
 
     def state(self, now: datetime) -> str:
-        """open, used or expired."""
+        """Return "open", "used" or "expired"."""
         if self.used is not None:
             return "used"
         return "open" if now < self.expires else "expired"
@@ -51,17 +51,17 @@ class TokenInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenStore:
-    """The tokens of one deployment, in a file that several processes may use at a time."""
+    """The tokens of one deployment, in a file that several processes may use at the same time."""
 
     path: Path
 
     def create(self, node_name: str, ttl: timedelta, now: datetime | None = None) -> str:
-        """A new token by which the edge of this name can join, once, until `ttl` from now."""
+        """Create a token by which the edge of this name can join, once, within `ttl`."""
         if not timedelta(0) < ttl <= _LONGEST:
             raise IdentityError(
                 "bad-ttl", f"A token would live for {ttl}, but may live for at most {_LONGEST.days} days, and above 0."
             )
-        name, made = edge(node_name).name, now or datetime.now(UTC)
+        name, made = edge_id(node_name).name, now or datetime.now(UTC)
         token = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
         with self._transaction() as database:
             old = (made - _KEPT).timestamp()
@@ -71,37 +71,39 @@ class TokenStore:
         return token
 
     def redeem(self, token: str, now: datetime | None = None) -> str:
-        """The name that a token stands for. Of two who try at once, one gets it."""
+        """Use a token up and return the node name that it is for. Of two attempts at once, one succeeds."""
         at, digest = now or datetime.now(UTC), _digest(token)
         with self._transaction() as database:
             query = "SELECT node, created, expires, used FROM tokens WHERE digest = ?"
             row = database.execute(query, (digest,)).fetchone()
             if row is None:
                 raise IdentityError("unknown-token", f"The join token is not known to this coordinator. {_NEW_ONE}")
-            found = _info(row)
+            found = _make_info(row)
             if found.used is not None:
                 raise IdentityError(
                     "used-token",
-                    f"The join token for {found.node} was used at {moment(found.used)}; it works only once. {_NEW_ONE}",
+                    f"The join token for {found.node} was used at {format_time(found.used)}; it works only once. "
+                    f"{_NEW_ONE}",
                 )
             if at >= found.expires:
                 raise IdentityError(
-                    "expired-token", f"The join token for {found.node} expired at {moment(found.expires)}. {_NEW_ONE}"
+                    "expired-token",
+                    f"The join token for {found.node} expired at {format_time(found.expires)}. {_NEW_ONE}",
                 )
             database.execute("UPDATE tokens SET used = ? WHERE digest = ?", (at.timestamp(), digest))
         return found.node
 
     def list(self) -> list[TokenInfo]:
-        """All tokens of the last days, oldest first."""
+        """Return all tokens that are still kept, oldest first."""
         with self._transaction() as database:
             rows = database.execute("SELECT node, created, expires, used FROM tokens ORDER BY created, node").fetchall()
-        return [_info(row) for row in rows]
+        return [_make_info(row) for row in rows]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A connection that alone may write: what was read in it is still true when it commits."""
+        """Open a transaction that holds the write lock: what is read in it is still true when it commits."""
         try:
-            # A connection for each use: threads share nothing, and nothing stays open.
+            # A connection for each transaction: threads share nothing, and nothing stays open.
             database = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
             try:
                 database.execute("PRAGMA journal_mode=WAL")
@@ -123,10 +125,10 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _info(row: tuple[str, float, float, float | None]) -> TokenInfo:
+def _make_info(row: tuple[str, float, float, float | None]) -> TokenInfo:
     node, created, expires, used = row
-    return TokenInfo(node, _time(created), _time(expires), None if used is None else _time(used))
+    return TokenInfo(node, _to_datetime(created), _to_datetime(expires), None if used is None else _to_datetime(used))
 
 
-def _time(stamp: float) -> datetime:
+def _to_datetime(stamp: float) -> datetime:
     return datetime.fromtimestamp(stamp, UTC)

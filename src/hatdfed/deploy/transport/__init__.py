@@ -1,1 +1,1 @@
-"""Connections between machines: endpoints, their limits, frames of a transfer."""
+"""Connections between machines: gRPC endpoints, connection limits, and models as streams of frames."""

@@ -1,7 +1,7 @@
-"""Strangers at a port that anybody can reach: so many at a time, each for so long, and nobody fills the room.
+"""Bounds the connections of a port that anybody can reach.
 
-A newcomer gets in soon. When all places are taken, the oldest caller of the address that has most of them gives way
-after a short grace, so those who open connections and then dawdle only push each other out.
+A new caller is served soon. When all connections are taken, the oldest caller of the address that holds most of them is
+disconnected after a short grace period, so those who open connections and then idle only disconnect each other.
 """
 
 from __future__ import annotations
@@ -14,86 +14,87 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 _log = logging.getLogger("hatdfed.deploy.transport.connection_limit")
-_PAUSE_SECONDS = 0.1
-_GRACE_SECONDS = 1.0  # a caller in earnest is done by then; many that come at once only wait for each other
+_RETRY_SECONDS = 0.1
+_GRACE_SECONDS = 1.0  # an honest caller is done by then; many that come at once only wait for each other
 
 
 class ConnectionLimit:
-    """All callers of one listening socket; `serve` has each of them to itself and closes the connection."""
+    """Accepts at most `max_connections` callers at a time; `serve` handles each and closes its connection."""
 
     def __init__(
         self,
-        places: int,
+        max_connections: int,
         serve: Callable[[socket.socket, str], Awaitable[None]],
-        pushed_out: Callable[[str], None] = lambda address: None,
+        on_evicted: Callable[[str], None] = lambda address: None,
     ) -> None:
-        self._places = places
+        self._max_connections = max_connections
         self._serve = serve
-        self._pushed_out = pushed_out  # told the address
+        self._on_evicted = on_evicted  # called with the address
         self._tasks: set[asyncio.Task[None]] = set()
-        # Those who can be pushed out, oldest first: their addresses, and since when they have been here.
-        self._waiting: dict[asyncio.Task[None], tuple[str, float]] = {}
+        # Callers that can be evicted, oldest first: their addresses, and when they connected.
+        self._evictable: dict[asyncio.Task[None], tuple[str, float]] = {}
 
-    async def accept(self, listening: socket.socket) -> None:
-        """Take callers in, for ever."""
+    async def accept(self, listener: socket.socket) -> None:
+        """Accept callers until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, address = await loop.sock_accept(listening)
+                connection, address = await loop.sock_accept(listener)
             except OSError as error:
-                _log.warning("A caller cannot be taken in (%s).", error.strerror)
-                await asyncio.sleep(_PAUSE_SECONDS)
+                _log.warning("A connection cannot be accepted (%s).", error.strerror)
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             try:
                 await self._make_room()
             except BaseException:
                 connection.close()
                 raise
-            self._take_in(connection, str(address[0]))
+            self._start(connection, str(address[0]))
             await asyncio.sleep(0)  # its task begins, and so owns the connection, before anything can cancel it
 
-    def keep(self) -> None:
-        """The caller who is served by this task is not pushed out any more: what it asked for is being done."""
+    def protect(self) -> None:
+        """Exempt the caller that the current task serves from eviction: its request is being carried out."""
         if (task := asyncio.current_task()) is not None:
-            self._waiting.pop(task, None)
+            self._evictable.pop(task, None)
 
-    async def end(self) -> None:
-        """Send all home."""
+    async def close(self) -> None:
+        """Disconnect all callers."""
         await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _take_in(self, connection: socket.socket, address: str) -> None:
+    def _start(self, connection: socket.socket, address: str) -> None:
         task = asyncio.ensure_future(self._serve(connection, address))
         self._tasks.add(task)
-        self._waiting[task] = address, time.monotonic()
-        task.add_done_callback(self._leave)
+        self._evictable[task] = address, time.monotonic()
+        task.add_done_callback(self._remove)
 
-    def _leave(self, task: asyncio.Task[None]) -> None:
+    def _remove(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._waiting.pop(task, None)
+        self._evictable.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("A caller was not served.", exc_info=error)
 
     async def _make_room(self) -> None:
-        while len(self._tasks) >= self._places:
-            grace = None  # as long as it takes, where all are being helped
-            if self._waiting:
-                oldest = self._next_out()
-                grace = self._waiting[oldest][1] + _GRACE_SECONDS - time.monotonic()
+        """Wait until there is room for one more connection; evict a caller if that takes too long."""
+        while len(self._tasks) >= self._max_connections:
+            grace = None  # if all callers are protected, wait as long as it takes
+            if self._evictable:
+                oldest = self._next_to_evict()
+                grace = self._evictable[oldest][1] + _GRACE_SECONDS - time.monotonic()
                 if grace <= 0:
-                    await self._push_out(oldest)
+                    await self._evict(oldest)
                     continue
             await asyncio.wait(self._tasks, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
 
-    def _next_out(self) -> asyncio.Task[None]:
-        held = Counter(address for address, _ in self._waiting.values())
-        return max(self._waiting, key=lambda task: held[self._waiting[task][0]])  # the first of those, so the oldest
+    def _next_to_evict(self) -> asyncio.Task[None]:
+        held = Counter(address for address, _ in self._evictable.values())
+        return max(self._evictable, key=lambda task: held[self._evictable[task][0]])  # of equals the first: the oldest
 
-    async def _push_out(self, task: asyncio.Task[None]) -> None:
-        address, _ = self._waiting.pop(task)
+    async def _evict(self, task: asyncio.Task[None]) -> None:
+        address, _ = self._evictable.pop(task)
         task.cancel()
         await asyncio.wait({task})
         if task.cancelled():
-            self._pushed_out(address)
+            self._on_evicted(address)

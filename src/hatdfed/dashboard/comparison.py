@@ -1,4 +1,4 @@
-"""Chosen runs beside each other, for the page of comparisons."""
+"""Chosen runs side by side, for the page of comparisons."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hatdfed.report.findings as fd
-from hatdfed.dashboard.cards import Card
-from hatdfed.dashboard.run_views import kept_rounds, plain
+from hatdfed.dashboard.catalogue import Card
+from hatdfed.dashboard.run_views import select_rounds, to_json_numbers
 from hatdfed.errors import HatdfedError
 from hatdfed.report.groups import FRONT, Row, Run, comparison_rows, figure, is_complete
 from hatdfed.report.run_data import Vector, column, finite, mean_and_sd
@@ -19,30 +19,30 @@ from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.statistics import PairedDifference
 
-MOST_COMPARED = 60
+MAX_COMPARED = 60
 _LONGEST_LABEL = 90
 _LONGEST_IN_TITLE = 60
-_MOST_NAMED = 4  # rows in a title
+_MAX_NAMED = 4  # rows in a title
 
 
-class Chosen(NamedTuple):
-    """What can be compared, and why the rest cannot."""
+class ComparedRuns(NamedTuple):
+    """The runs that can be compared, and why the others cannot."""
 
     rows: list[Row]
     folders: dict[str, Path]  # by a run's name
     left_out: list[str]  # sentences
 
 
-def choose(found: Sequence[tuple[Path, Card]]) -> Chosen:
-    """Rows of all finished runs among these."""
+def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
+    """Make comparison rows of those runs that are finished."""
     runs, folders, left_out = [], {}, []
-    for folder, card in found[:MOST_COMPARED]:
+    for folder, card in found[:MAX_COMPARED]:
         if card.trouble or not card.is_finished:
             left_out.append(card.trouble or f"{card.name} is not finished, so it has no test accuracy yet.")
             continue
         try:
             results = read_document(folder, "results.json")
-        except HatdfedError as error:  # it has changed since its card was made
+        except HatdfedError as error:  # the file has changed since the card was made
             left_out.append(str(error))
             continue
         settings = results.get("config")
@@ -51,66 +51,66 @@ def choose(found: Sequence[tuple[Path, Card]]) -> Chosen:
             continue
         runs.append(Run(card.id, settings, results))
         folders[card.id] = folder
-    if len(found) > MOST_COMPARED:
-        left_out.append(f"Only the first {MOST_COMPARED} of {len(found)} chosen runs are compared.")
-    return Chosen(comparison_rows(runs), folders, left_out)
+    if len(found) > MAX_COMPARED:
+        left_out.append(f"Only the first {MAX_COMPARED} of {len(found)} chosen runs are compared.")
+    return ComparedRuns(comparison_rows(runs), folders, left_out)
 
 
-def comparison_view(chosen: Chosen) -> dict[str, Any]:
-    """What the pictures of a comparison need."""
-    rows = [_row(row, chosen.folders) for row in chosen.rows]
-    return {"rows": rows, "titles": {"front": front_title(chosen.rows), "accuracy": _accuracy_title(rows)}}
+def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:
+    """Collect the data for the charts of a comparison."""
+    rows = [_make_row(row, chosen.folders) for row in chosen.rows]
+    return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(rows)}}
 
 
-def front_title(rows: Sequence[Row]) -> str:
-    """Which rows no other one beats at both, in a sentence."""
+def make_front_title(rows: Sequence[Row]) -> str:
+    """Say which rows are on the front of accuracy and energy."""
     labels = [text(row.label, _LONGEST_IN_TITLE) for row in rows if row.is_on_front]
-    if len(labels) > _MOST_NAMED:
+    if len(labels) > _MAX_NAMED:
         return f"{len(labels)} of {len(rows)} methods are on {FRONT}"
     named = [", ".join(labels[:-1]), *labels[-1:]]
     return f"On {FRONT}: {' and '.join(filter(None, named)) or 'none'}"
 
 
-def _accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
-    """Whose curve ends highest, of those that are drawn: what saw the test set is not ranked (D3)."""
+def _make_accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
+    """Say whose curve ends highest; what saw the test set is not ranked (D3)."""
     ends = [(text(row["label"], _LONGEST_IN_TITLE), row["curve"]["mean"][-1:]) for row in rows if not row["leaks_test"]]
     known = [(end[0], label) for label, end in ends if end and end[0] is not None]
     accuracy, best = max(known, key=lambda one: one[0], default=(float("nan"), ""))
     return fd.best_finding(best, accuracy, len(ends))
 
 
-def _row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:
+def _make_row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:
     seeds = [{"joules": figure(run, "total_joules"), "accuracy": figure(run, "avg_accuracy")} for run in row.runs]
     return {
         "label": text(row.label, _LONGEST_LABEL),
         "figures": {name: {"mean": mean, "sd": sd} for name, (mean, sd) in row.figures.items()},
         "seeds": seeds,
-        "points": _difference(row.points),
-        "energy_percent": _difference(row.energy_percent),
+        "points": _difference_to_dict(row.points),
+        "energy_percent": _difference_to_dict(row.energy_percent),
         "is_on_front": row.is_on_front,
         "is_reference": row.is_reference,
         "leaks_test": row.leaks_test,
-        "curve": _curve([folders[run.name] for run in row.runs]),
+        "curve": _compute_curve([folders[run.name] for run in row.runs]),
     }
 
 
-def _difference(difference: PairedDifference | None) -> dict[str, float | int | None] | None:
+def _difference_to_dict(difference: PairedDifference | None) -> dict[str, float | int | None] | None:
     return None if difference is None else difference._asdict()
 
 
-def _curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
-    """Mean validation accuracy over rounds and over seeds, and its spread over seeds."""
-    lines = [line for folder in folders if len(line := _mean_accuracy(folder))]
+def _compute_curve(folders: Sequence[Path]) -> dict[str, list[float | None]]:
+    """Compute the mean validation accuracy by round, and its standard deviation over seeds."""
+    lines = [line for folder in folders if len(line := _read_mean_accuracy(folder))]
     longest = max(map(len, lines), default=0)
-    kept = kept_rounds(longest)
+    kept = select_rounds(longest)
     values = np.array([mean_and_sd(finite(np.array([line[i] for line in lines if i < len(line)]))) for i in kept])
     mean, sd = values.reshape(-1, 2).T
-    return {"played": [float(index + 1) for index in kept], "mean": plain(mean), "sd": plain(sd)}
+    return {"played": [float(index + 1) for index in kept], "mean": to_json_numbers(mean), "sd": to_json_numbers(sd)}
 
 
-def _mean_accuracy(folder: Path) -> Vector:
+def _read_mean_accuracy(folder: Path) -> Vector:
     try:
         with reading(folder / "run.sqlite") as reader:
             return column([{"accuracy": value} for value in reader.accuracies()], "accuracy")
-    except HatdfedError:  # the table has its results all the same
+    except HatdfedError:  # the table still has the run's results
         return np.array([])

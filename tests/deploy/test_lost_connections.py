@@ -29,7 +29,7 @@ class Slow(Gate):
 async def cut_for_a_while(folder):
     config = settings("full", servers=2, rounds=10**6)
     async with Deployment(folder, config, QUICK, secure=False) as deployment:
-        cut = Cut(*await deployment.start_edges(2, outfit=Slow()))
+        cut = Cut(*await deployment.start_edges(2, make_setup=Slow()))
         progress = deployment.process.progress
         await deployment.until(lambda: progress.figures["links"] > 0)
         cut.is_on = True
@@ -41,7 +41,7 @@ async def cut_for_a_while(folder):
 
 
 def test_two_edges_that_were_cut_off_from_each_other_get_links_again(play, tmp_path, one_thread, monkeypatch, caplog):
-    monkeypatch.setattr("hatdfed.deploy.coordinator.membership._AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr("hatdfed.deploy.coordinator.membership._RETRY_SECONDS", 0.3)
     caplog.set_level("INFO", "hatdfed.deploy.coordinator")
     during, after = play(cut_for_a_while(tmp_path))
     assert during["apart"] == [["edge-0", "edge-1"]]
@@ -58,10 +58,10 @@ async def cut_in_a_round(folder, first):
     """The first two edges lose their line in round 1, after it was tried out; seconds and links of that round."""
     gate = Gate(1)
     async with Deployment(folder, settings("full", rounds=2), QUICK, secure=False) as deployment:
-        edges = [deployment.start_edge("edge-0", outfit=gate, **first)]
+        edges = [deployment.start_edge("edge-0", make_setup=gate, **first)]
         for name in ("edge-1", "edge-2"):
-            await deployment.until(lambda: edges[-1]._duty is not None)
-            edges.append(deployment.start_edge(name, outfit=gate))
+            await deployment.until(lambda: edges[-1]._handler is not None)
+            edges.append(deployment.start_edge(name, make_setup=gate))
         await deployment.until(lambda: gate.is_reached(1))
         Cut(*edges[:2]).is_on = True
         began = time.monotonic()
@@ -81,7 +81,7 @@ async def slow_training(folder):
     gate = Gate(0)
     async with Deployment(folder, settings("full", rounds=1), QUICK, secure=False) as deployment:
         await deployment.start_edges(2)
-        deployment.start_edge("edge-2", outfit=gate)
+        deployment.start_edge("edge-2", make_setup=gate)
         await deployment.until(lambda: gate.is_reached(0))
         await asyncio.sleep(6 * QUICK.idle_seconds)
         gate.open()
@@ -96,14 +96,14 @@ def test_an_edge_that_trains_for_long_is_not_taken_for_one_whose_line_is_lost(pl
 
 
 @pytest.fixture
-def apart():
+def membership():
     """Two servers that could not dial each other at second 0."""
     membership = Membership(2, 10**6)
     for name in ("a", "b"):
         join(membership, name, 0.0)
-    assert asked(membership, 0.0) == {"a": ["b"], "b": ["a"]}
+    assert probes(membership, 0.0) == {"a": ["b"], "b": ["a"]}
     for index in (0, 1):
-        membership.answered(membership.at(index), [], [1 - index])
+        membership.record_probes(membership.get(index), [], [1 - index])
     return membership
 
 
@@ -112,40 +112,40 @@ def join(membership, name, now):
     member.is_ready, member.accuracy = True, 0.5
 
 
-def asked(membership, now):
-    return {member.name: [other.name for other in others] for member, others in membership.to_ask(now)}
+def probes(membership, now):
+    return {member.name: [other.name for other in others] for member, others in membership.plan_probes(now)}
 
 
-def test_who_could_not_be_dialled_is_tried_again_after_a_minute_and_no_draw_waits_for_it(apart):
-    assert asked(apart, 59.0) == {}
-    assert asked(apart, 61.0) == {"a": ["b"], "b": ["a"]}
-    assert not apart.is_answer_due(61.0)
-    assert apart.apart(61.0) == [("a", "b")], "nothing is hoped for meanwhile"
-    apart.stop_asking()
-    assert asked(apart, 62.0) == {}
-    apart.answered(apart.named("a"), [1], [])
-    assert apart.apart(62.0) == []
-    assert asked(apart, 200.0) == {}, "one that can dial is enough"
+def test_who_could_not_be_dialled_is_tried_again_after_a_minute_and_no_draw_waits_for_it(membership):
+    assert probes(membership, 59.0) == {}
+    assert probes(membership, 61.0) == {"a": ["b"], "b": ["a"]}
+    assert not membership.is_probe_pending(61.0)
+    assert membership.unreachable_pairs(61.0) == [("a", "b")], "nothing is hoped for meanwhile"
+    membership.give_up_probes()
+    assert probes(membership, 62.0) == {}
+    membership.record_probes(membership.find("a"), [1], [])
+    assert membership.unreachable_pairs(62.0) == []
+    assert probes(membership, 200.0) == {}, "one that can dial is enough"
 
 
-def test_an_edge_that_joins_again_is_tried_at_once(apart):
-    join(apart, "a", 5.0)
-    assert asked(apart, 5.0) == {"a": ["b"], "b": ["a"]}
-    assert not apart.reachable().any()
+def test_an_edge_that_joins_again_is_tried_at_once(membership):
+    join(membership, "a", 5.0)
+    assert probes(membership, 5.0) == {"a": ["b"], "b": ["a"]}
+    assert not membership.reachable_links().any()
 
 
-def test_pairs_that_do_not_reach_each_other_are_named_once(apart):
-    (sentence,) = apart.news_of_apart(1.0)
+def test_pairs_that_do_not_reach_each_other_are_named_once(membership):
+    (sentence,) = membership.describe_reachability_changes(1.0)
     assert sentence.startswith("a and b do not reach each other")
-    assert apart.news_of_apart(2.0) == []
-    apart.answered(apart.named("b"), [0], [])
-    assert apart.news_of_apart(3.0) == ["a and b reach each other again"]
+    assert membership.describe_reachability_changes(2.0) == []
+    membership.record_probes(membership.find("b"), [0], [])
+    assert membership.describe_reachability_changes(3.0) == ["a and b reach each other again"]
 
 
-def test_many_pairs_are_counted(apart):
+def test_many_pairs_are_counted(membership):
     for number in range(10):
-        apart.admit(f"n{number}", "", 0.0).is_ready = True
-        apart.named(f"n{number}").accuracy = 0.5
-    news = apart.news_of_apart(1.0)
+        membership.admit(f"n{number}", "", 0.0).is_ready = True
+        membership.find(f"n{number}").accuracy = 0.5
+    news = membership.describe_reachability_changes(1.0)
     assert len(news) == 21
     assert news[-1].startswith("26 more pairs of servers do not reach each other")
