@@ -123,8 +123,8 @@ class ShardedFleet:
         senders = _joined([report.senders for report in reports])
         measured = _all_measured([report.measured for report in reports])
         distance = estimate_consensus_distance([sketch for report in reports for sketch in report.sketches])
-        report = round_report(plan, works, self._prices, senders, measured)
-        return replace(report, consensus_distance=distance)
+        together = round_report(plan, works, self._prices, senders, measured)
+        return replace(together, consensus_distance=distance)
 
     def snapshot(self) -> Snapshot:
         """Everything the servers remember, under the names that every fleet uses."""
