@@ -14,7 +14,7 @@ import torch
 from hatdfed.core import loop
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.stacked.fleet import StackedFleet
-from hatdfed.fleets.stacked.learner import Images
+from hatdfed.fleets.stacked.model import Samples
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.runs.records.folder import environment
 from hatdfed.setup.build.placement import Placement
@@ -24,7 +24,7 @@ from hatdfed.setup.layers import resolve
 SERVERS, ROUNDS, AT_ONCE = 20, 60, 1000
 
 
-def compared(rows: Rows, images: Images) -> dict[str, float]:
+def compared(rows: Rows, images: Samples) -> dict[str, float]:
     """How far accuracies are apart, in points, and how many answers differ, in percent."""
     everyone = slice(0, rows.count)
     answers = {
@@ -64,7 +64,7 @@ def main() -> None:
         "machine": {"name": torch.cuda.get_device_name(), **environment()},
         "servers": SERVERS,
         "rounds": ROUNDS,
-        "test": compared(rows, rows.images(rows.members[0].test.data)),
+        "test": compared(rows, rows.model.samples(rows.members[0].test.data)),
         "validation": compared(rows, rows.validation[0]),
     }
     print(json.dumps({key: result[key] for key in ("test", "validation")}))

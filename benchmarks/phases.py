@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from hatdfed.fleets.kernels import model
 from hatdfed.fleets.kernels.stages import CompiledStages
-from hatdfed.fleets.stacked.fleet import StackedFleet, learner
-from hatdfed.fleets.stacked.network import StackedNetwork
+from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.runs.malloc import keep_freed_memory
 from hatdfed.runs.records.folder import environment
 from hatdfed_bench.measure import one_turn
@@ -25,14 +25,14 @@ from hatdfed_bench.workload import W
 
 WARM_UP, TURNS = 2, 9
 PHASES = {
-    "draw the data": (StackedFleet, "_plan_work"),
-    "train": (StackedFleet, "_train"),
+    "draw the data": (StackedFleet, "plan_work"),
+    "train": (StackedFleet, "train"),
     "of it: stages forward": (CompiledStages, "train"),
-    "of it: network forward": (StackedNetwork, "train_logits"),
-    "of it: Adam": (learner, "step_in_place"),
+    "of it: network forward": (model.StackedNetwork, "train_logits"),
+    "of it: Adam": (model, "step_in_place"),
     "judge on probes": (StackedFleet, "_judge"),
     "merge": (StackedFleet, "_merge"),
-    "evaluate": (StackedFleet, "_measure"),
+    "evaluate": (StackedFleet, "measure"),
 }
 
 

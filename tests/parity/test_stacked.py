@@ -16,6 +16,7 @@ from hatdfed.core.policies.base import certain
 from hatdfed.core.round import RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Images
+from hatdfed.fleets.kernels.model import KernelModel
 from hatdfed.fleets.kernels.stages import TorchStages, stage_kernels
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.stacked.fleet import StackedFleet
@@ -71,7 +72,8 @@ def stacked_alone(config, *, rows_at_once=4, kernels=None, **changes):
     member = RunServers(
         program, world.sources, coordinator.prices, [initial_seed(config, i) for i in range(config.servers)], world.test
     )
-    fleet = StackedFleet([member], Execution(CPU, rows_at_once, rows_at_once + 1, kernels=kernels))
+    model = KernelModel(program.learner, DATASET.train.pixels.shape[1:], CPU, kernels)
+    fleet = StackedFleet([member], Execution(CPU, rows_at_once, rows_at_once + 1), model)
     return coordinator, fleet.fleets[0]
 
 
@@ -117,7 +119,7 @@ def test_other_networks_and_plain_torch(method, network, monkeypatch):
     monkeypatch.setitem(NETWORKS.built_in, "tiny", tiny_cnn)
     config = settings(method, network=network, device_online_probability=0.4)
     assert_parity(config)
-    shapes = stacked_alone(config)[1].fleet.rows.learner.network.blueprint.stages
+    shapes = stacked_alone(config)[1].fleet.rows.model.network.blueprint.stages
     assert_parity(config, kernels=TorchStages(tuple(stage.shape for stage in shapes)))
 
 
@@ -326,7 +328,7 @@ def test_an_optimiser_without_a_stacked_form_says_so():
 
 
 def test_kernels_are_chosen_by_device(monkeypatch):
-    shapes = [stage.shape for stage in stacked_alone(settings())[1].fleet.rows.learner.network.blueprint.stages]
+    shapes = [stage.shape for stage in stacked_alone(settings())[1].fleet.rows.model.network.blueprint.stages]
     monkeypatch.setenv("HATDFED_NATIVE", "0")
     assert stage_kernels(shapes, CPU).name == "torch"
 

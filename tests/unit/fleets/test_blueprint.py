@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from hatdfed.fleets.kernels.blueprint import Dropout, Linear, NotStackableError, Relu, read_blueprint
+from hatdfed.fleets.kernels.blueprint import Dropout, Linear, Relu, read_blueprint
 from hatdfed.fleets.kernels.torch_stage import StageShape
+from hatdfed.fleets.stacked.model import NotStackableError
 from hatdfed.server.learner import find_cancelled_biases
 from hatdfed.server.networks import linear, paper_cnn, paper_cnn_relu, small_cnn
 

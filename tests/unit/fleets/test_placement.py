@@ -10,6 +10,7 @@ import hatdfed
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.fleets.stacked import memory
+from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.memory import Footprint, Sizes, footprint, predicted_bytes
 from hatdfed.fleets.stacked.rows import Execution
 from hatdfed.runs.malloc import keep_freed_memory
@@ -86,7 +87,8 @@ def test_runs_that_do_not_fit_together_are_played_in_parts(monkeypatch):
 
 def test_less_memory_means_less_at_once():
     program = make_program(resolve({**SMALL, "network": "small-cnn"}), DATASET)
-    need = footprint(program.learner, (1, 8, 8), Sizes(64, 100, 500), torch.device("cpu"))
+    model = choose_model(program.learner, (1, 8, 8), torch.device("cpu"))
+    need = footprint(program.learner, model.bytes_per_sample, Sizes(64, 100, 500))
     assert need.a_server == 4 * 4 * -(-program.learner.num_params // 64) * 64
     assert need.total(10, Execution(torch.device("cpu"), 10, 10)) > need.total(10, Execution(torch.device("cpu"), 1, 1))
     assert Footprint(1, 10, 100, 1000).total(3, Execution(torch.device("cpu"), 2, 2)) == 1000 + 3 + 200
@@ -96,7 +98,7 @@ def test_links_in_half_precision_take_a_copy_of_every_model():
     plain, half = (
         batch(resolve({**SMALL, "codec": codec}), device="cpu").fleets.rows for codec in ("float32", "float16")
     )
-    row = 4 * -(-plain.learner.num_params // 64) * 64
+    row = 4 * -(-plain.model.num_params // 64) * 64
     assert predicted_bytes(half.members, half.how) - predicted_bytes(plain.members, plain.how) == 3 * row
 
 

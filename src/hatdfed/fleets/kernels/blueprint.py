@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import nn
 
-from hatdfed.errors import HatdfedError
 from hatdfed.fleets.kernels.torch_stage import StageShape
+from hatdfed.fleets.stacked.model import NotStackableError
 
 ImageShape = tuple[int, int, int]  # channels, height, width
-
-
-class NotStackableError(HatdfedError):
-    """The network has a part that many servers cannot share a tensor program for."""
 
 
 class StageLayers(NamedTuple):
@@ -56,8 +52,11 @@ class Blueprint:
     features: ImageShape  # what the head is fed with, flattened
 
 
-def read_blueprint(module: nn.Module, image: ImageShape) -> Blueprint:
-    """Take a module apart; `NotStackableError` says which part does not fit."""
+def read_blueprint(module: nn.Module, sample: Sequence[int]) -> Blueprint:
+    """Take a module apart that is fed with such samples; `NotStackableError` says which part does not fit."""
+    if len(sample) != 3:
+        raise NotStackableError(f"its samples have the shape {list(sample)}, not channels, height and width")
+    image: ImageShape = (sample[0], sample[1], sample[2])
     layers = [(name, layer) for name, layer in _flattened(module) if not isinstance(layer, nn.Identity)]
     _refuse_repeated(module, layers)
     stages: list[StageLayers] = []

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from hatdfed.fleets.kernels.native.vectors import native_vectors
-from hatdfed.fleets.kernels.optimiser_step import Step
+from hatdfed.fleets.kernels.optimiser_step import Rates, Step
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
-from hatdfed.server.optimisers import Adam
+from hatdfed.server.optimisers import Adam, Optimiser, Sgd
 
 
 class Vectors(Protocol):
@@ -61,3 +61,24 @@ def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:  # [S,
         triton_vectors.restore_rows(rows, earlier, is_kept)
     elif not bool(is_kept.all()):
         rows[~is_kept] = earlier[~is_kept]
+
+
+def step_in_place(optimiser: Optimiser, step: Step) -> None:
+    """Move parameters and moments of the servers that are active; the others stay as they are."""
+    if isinstance(optimiser, Adam):
+        vectors_for(step.params).adam_in_place(optimiser, step)
+    elif isinstance(optimiser, Sgd):
+        for start, gradient in step.gradients.items():
+            place = slice(start, start + gradient[0].numel())
+            params, velocity = step.params[:, place], step.first[:, place]
+            _sgd_in_place(optimiser, params, gradient.flatten(1), velocity, step.rates, step.active)
+    else:
+        raise TypeError(f"no stacked form of {type(optimiser).__name__}")
+
+
+def _sgd_in_place(sgd: Sgd, params: Tensor, gradient: Tensor, velocity: Tensor, rates: Rates, active: Tensor) -> None:
+    direction = gradient
+    if sgd.momentum:
+        direction = velocity * sgd.momentum + gradient
+        velocity.copy_(torch.where(active[:, None] > 0, direction, velocity))
+    params.sub_(direction * (rates.step * active)[:, None])

@@ -20,8 +20,7 @@ from hatdfed.core.refusals import NOT_FINITE
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.orders import Indices, ShardOrder
 from hatdfed.fleets.stacked.fleet import StackedFleet
-from hatdfed.fleets.stacked.inboxes import InboxTable, inboxes_of
-from hatdfed.fleets.stacked.merging import StackedInbox, holdings, is_verbatim
+from hatdfed.fleets.stacked.merging import InboxTable, StackedInbox, holdings, inboxes_of, is_verbatim
 from hatdfed.fleets.stacked.reports import Measured, reported_scores
 from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
 from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits

@@ -21,10 +21,21 @@ from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import RunFolderError
 from hatdfed.fleets.kernels.vectors import restore_rows, vectors_for
-from hatdfed.fleets.stacked.inboxes import InboxTable, ProbeTable, make_inboxes, probe_table
-from hatdfed.fleets.stacked.learner import Images
-from hatdfed.fleets.stacked.merging import Merge, StackedInbox, decide, holdings, is_verbatim, keep_finite, sent_models
-from hatdfed.fleets.stacked.network import Folded
+from hatdfed.fleets.stacked.choose_model import choose_model
+from hatdfed.fleets.stacked.merging import (
+    InboxTable,
+    Merge,
+    ProbeTable,
+    StackedInbox,
+    decide,
+    holdings,
+    is_verbatim,
+    keep_finite,
+    make_inboxes,
+    probe_table,
+    sent_models,
+)
+from hatdfed.fleets.stacked.model import ReadyModels, Samples, StackedModel
 from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
@@ -47,8 +58,12 @@ class StackedFleet:
     elsewhere (`fleets.shard`).
     """
 
-    def __init__(self, members: Sequence[RunServers], execution: Execution) -> None:
-        self.rows = Rows(members, execution)
+    def __init__(self, members: Sequence[RunServers], execution: Execution, model: StackedModel | None = None) -> None:
+        """`model` is the fastest stacked form of the members' network, unless it is given."""
+        if model is None:
+            learner, pool = members[0].program.learner, members[0].sources[0].pool
+            model = choose_model(learner, pool.x.shape[1:], execution.device)
+        self.rows = Rows(members, execution, model)
         self.fleets = tuple(RunView(self, run) for run in range(len(members)))
         self._ahead: dict[tuple[int, int], WorkPlan] = {}  # of the next round, made while a GPU is busy with this one
 
@@ -122,9 +137,7 @@ class StackedFleet:
             self.rows.merged[part] = self.rows.params[part]  # nobody needs that place before the merge
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():
-                self.rows.learner.fit(
-                    self.rows.models(part), self.rows.pool, todo, scale[part], self.rows.offsets[part]
-                )
+                self.rows.model.fit(self.rows.models(part), self.rows.pool, todo, scale[part], self.rows.offsets[part])
 
         self._keep_finite(times)
 
@@ -199,25 +212,25 @@ class StackedFleet:
                 questions = probe_table(part, slots, judged, **which)
                 if len(questions.model):
                     whole = len(questions.model) == part.stop - part.start
-                    folded = rows.learner.fold(models[part if whole else rows.tensor(questions.model)])
-                    self._ask(folded, questions, probes, losses)
+                    ready = rows.model.ready(models[part if whole else rows.tensor(questions.model)])
+                    self._ask(ready, questions, probes, losses)
         valid = torch.arange(index.shape[1], device=losses.device) < rows.tensor(sizes)[:, None]
         return Probe(losses.view(*slots.sender.shape, -1), valid)
 
-    def _ask(self, folded: Folded, questions: ProbeTable, probes: Tensor, losses: Tensor) -> None:
+    def _ask(self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, losses: Tensor) -> None:
         """Put the answers where they belong; no more images at once than when accuracies are measured."""
         rows, images = self.rows, questions.receiver.shape[1] * probes.shape[1]
         step = max(1, rows.how.judged_at_once * rows.validation.most_images // images)
         for start in range(0, len(questions.asked), step):
             some = questions.rows(slice(start, start + step))
             alone = len(some.asked) == len(questions.model) == len(questions.asked)  # a row for each model, in order
-            asked = folded if alone else folded.rows(rows.tensor(some.asked))
+            asked = ready if alone else ready.rows(rows.tensor(some.asked))
             answers = self._probe_losses(asked, probes[rows.tensor(some.receiver)])
             losses[rows.tensor(some.answer)] = answers[rows.tensor(some.place)]
 
-    def _probe_losses(self, folded: Folded, probes: Tensor) -> Tensor:  # [G, T, Q] indices -> [G·T, Q]
+    def _probe_losses(self, ready: ReadyModels, probes: Tensor) -> Tensor:  # [G, T, Q] indices -> [G·T, Q]
         images, labels = self.rows.pool.x[probes.flatten(1)], self.rows.pool.y[probes]
-        logits = self.rows.learner.logits(folded, images)
+        logits = ready.logits(images)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(-1, probes.shape[2])
 
     def _merge(
@@ -254,12 +267,12 @@ class StackedFleet:
             if "similarity" not in rows.members[run].program.scores:
                 continue
             servers = rows.of_run(run)
-            table[servers, 0] = rows.learner.similarity(rows.params[servers], rows.params[servers])
+            table[servers, 0] = rows.model.similarity(rows.params[servers], rows.params[servers])
             links = np.flatnonzero((slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop))
             for some in np.split(links, range(step, len(links), step)):
                 columns = (slots.link_receiver, slots.link_sender, slots.link_slot)
                 receiver, sender, slot = (rows.tensor(column[some]) for column in columns)
-                table[receiver, slot] = rows.learner.similarity(rows.params[receiver], sent[sender])
+                table[receiver, slot] = rows.model.similarity(rows.params[receiver], sent[sender])
         return table
 
     def measure(self, runs: Runs) -> Tensor:  # -> [S]
@@ -318,13 +331,13 @@ class RunView:
     @property
     def num_params(self) -> int:
         """P."""
-        return self.fleet.rows.learner.num_params
+        return self.fleet.rows.model.num_params
 
     @property
     def computed_by(self) -> dict[str, str]:
         """The device, and whose kernels."""
         rows = self.fleet.rows
-        return {"fleet": "stacked", "device": rows.how.device.type, "kernels": rows.learner.network.kernels.name}
+        return {"fleet": "stacked", "device": rows.how.device.type, "kernels": rows.model.kernels}
 
     @property
     def models(self) -> Tensor:
@@ -347,7 +360,7 @@ class RunView:
     def correct(self) -> NDArray[np.bool_]:
         """[N, n] which of the test data each server answers rightly."""
         rows = self.fleet.rows
-        images = rows.images(rows.members[self.run].test.data)
+        images = rows.model.samples(rows.members[self.run].test.data)
         pieces = [
             torch.cat([rows.correct(part, x[None], y[None]) for x, y in _pieces(images)], dim=1)
             for part in rows.parts([self.run])
@@ -403,7 +416,7 @@ def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.in
     return index, sizes
 
 
-def _pieces(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+def _pieces(images: Samples) -> Iterator[tuple[Tensor, Tensor]]:
     yield from zip(torch.split(images.x, IMAGES_AT_ONCE), torch.split(images.y, IMAGES_AT_ONCE), strict=True)
 
 

@@ -10,15 +10,16 @@ from typing import NamedTuple
 import torch
 
 from hatdfed.errors import HatdfedError
-from hatdfed.fleets.kernels.blueprint import Blueprint, ImageShape, Linear, read_blueprint
+from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.merging import is_verbatim
+from hatdfed.fleets.stacked.model import BytesPerSample
 from hatdfed.fleets.stacked.rows import ROW_ALIGNMENT, Execution, RunServers
 from hatdfed.server.learner import Learner
 
 SMALL_NETWORK = 100_000  # parameters
 MOST_AT_ONCE = {"cpu": 64, "cuda": 1024}  # servers; more gain nothing
 USED_SHARE = 0.8  # of the memory that is free; the rest is for what nobody counted
-FLOAT, HALF, INDEX = 4, 2, 8  # bytes
+FLOAT = 4  # bytes
 
 
 class DoesNotFitError(HatdfedError):
@@ -49,17 +50,15 @@ class Footprint:
         return self.fixed + servers * self.a_server + max(trained * self.training, judged * self.judging)
 
 
-def footprint(learner: Learner, image: ImageShape, sizes: Sizes, device: torch.device) -> Footprint:
+def footprint(learner: Learner, sample: BytesPerSample, sizes: Sizes) -> Footprint:
     """Of a fleet of such networks."""
-    blueprint = read_blueprint(learner.module, image)
     row = -(-learner.num_params // ROW_ALIGNMENT) * ROW_ALIGNMENT * FLOAT
     moments = sum(len(part) > 0 for part in learner.optimiser.init(1)[1:])
-    pixels = image[0] * image[1] * image[2]
     return Footprint(
         a_server=(2 + moments + sizes.copies) * row,  # models, those that are being merged, moments
-        training=learner.num_trainable * FLOAT + sizes.batch * _bytes_a_sample(blueprint, pixels),
-        judging=sizes.judged_images * _bytes_a_question(blueprint, pixels, device),
-        fixed=sizes.pool_images * pixels * FLOAT,
+        training=learner.num_trainable * FLOAT + sizes.batch * sample.training,
+        judging=sizes.judged_images * sample.judging,
+        fixed=sizes.pool_images * sample.kept,
     )
 
 
@@ -76,17 +75,12 @@ def sizes_of(members: Sequence[RunServers]) -> Sizes:
 
 def predicted_bytes(members: Sequence[RunServers], how: Execution) -> int:
     """The peak of a fleet of these runs."""
-    pool = members[0].sources[0].pool
-    channels, height, width = pool.x.shape[1:]
-    need = footprint(members[0].program.learner, (channels, height, width), sizes_of(members), how.device)
-    return need.total(sum(len(member.sources) for member in members), how)
+    return _need(members, how.device).total(sum(len(member.sources) for member in members), how)
 
 
 def execution_for(members: Sequence[RunServers], device: torch.device) -> Execution:
     """As many servers at once as memory holds and speed wants; refuses a fleet that does not fit at all."""
-    learner, pool = members[0].program.learner, members[0].sources[0].pool
-    channels, height, width = pool.x.shape[1:]
-    need = footprint(learner, (channels, height, width), sizes_of(members), device)
+    need = _need(members, device)
     servers = sum(len(member.sources) for member in members)
     free, one = int(USED_SHARE * free_memory(device)) - need.fixed, max(need.training, need.judging)
     room = free - servers * need.a_server
@@ -98,10 +92,16 @@ def execution_for(members: Sequence[RunServers], device: torch.device) -> Execut
             f"About {fit} would fit: use fewer servers, fewer runs at once, or fewer processes (--jobs 1)."
         )
     most = MOST_AT_ONCE[device.type]
-    if device.type == "cpu" and learner.num_params > SMALL_NETWORK:
+    if device.type == "cpu" and members[0].program.learner.num_params > SMALL_NETWORK:
         most = 5  # they share the cost of a call; what they touch should not leave the cache in between
     trained, judged = (max(1, min(most, room // each)) for each in (need.training, need.judging))
     return Execution(device, trained, judged, exact=device.type == "cpu")
+
+
+def _need(members: Sequence[RunServers], device: torch.device) -> Footprint:
+    learner, pool = members[0].program.learner, members[0].sources[0].pool
+    model = choose_model(learner, pool.x.shape[1:], device)
+    return footprint(learner, model.bytes_per_sample, sizes_of(members))
 
 
 def free_memory(device: torch.device) -> int:
@@ -116,29 +116,3 @@ def free_memory(device: torch.device) -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return 8 << 30  # not told: as much as any machine that trains networks has
-
-
-def _bytes_a_sample(blueprint: Blueprint, pixels: int) -> int:
-    """What one sample leaves behind on its way forward and back."""
-    numbers = pixels + INDEX
-    for stage in blueprint.stages:
-        convolved = stage.shape.convolved[0] * stage.shape.convolved[1] * stage.shape.channels_out
-        pooled = stage.shape.pooled[0] * stage.shape.pooled[1] * stage.shape.channels_out
-        narrow = stage.shape.channels_in <= 4  # recomputed, not kept
-        numbers += (0 if narrow else 2 * convolved) + 2 * pooled + pooled // 4
-    units = [blueprint.features[0] * blueprint.features[1] * blueprint.features[2]]
-    units += [_OUTPUTS for layer in blueprint.head if isinstance(layer, Linear)]
-    return FLOAT * (numbers + 3 * sum(units))
-
-
-def _bytes_a_question(blueprint: Blueprint, pixels: int, device: torch.device) -> int:
-    """What one image takes in one model's evaluation; C on a CPU keeps nothing but the answer."""
-    if device.type == "cpu":
-        return FLOAT * (pixels + _OUTPUTS)
-    numbers = pixels
-    for stage in blueprint.stages:
-        numbers += stage.shape.pooled[0] * stage.shape.pooled[1] * stage.shape.channels_out
-    return HALF * numbers + FLOAT * _OUTPUTS
-
-
-_OUTPUTS = 128  # of a layer behind the first: a guess that is never far off against the features

@@ -14,7 +14,7 @@ from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.energy.spending import Worked, energy_spent
 from hatdfed.core.refusals import NOT_FINITE
 from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
-from hatdfed.fleets.stacked.inboxes import InboxTable
+from hatdfed.fleets.stacked.merging import InboxTable
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import WorkPlan

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
-from hatdfed.fleets.kernels.stages import StageKernels
-from hatdfed.fleets.stacked.learner import Images, Models, StackedLearner
+from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
 from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import is_finite
 from hatdfed.server.program import EdgeProgram
@@ -44,7 +43,6 @@ class Execution:
     rows_at_once: int  # servers in one tensor program while training
     judged_at_once: int = 512  # and while models are judged, which takes less memory
     exact: bool = True  # float32 everywhere; else a GPU uses TF32, and measures accuracies in half precision
-    kernels: StageKernels | None = None  # None: the fastest there are
 
 
 @contextmanager
@@ -61,17 +59,16 @@ def matrix_products(how: Execution) -> Iterator[None]:
 class Rows:
     """Models, optimisers, push-sum masses and codec memories, numbered through all runs."""
 
-    def __init__(self, members: Sequence[RunServers], execution: Execution) -> None:
+    def __init__(self, members: Sequence[RunServers], execution: Execution, model: StackedModel) -> None:
         self.members = tuple(members)
         self.how = execution
         self.first: list[int] = np.cumsum([0, *(len(member.sources) for member in members)]).tolist()
         pool, learner = members[0].sources[0].pool, members[0].program.learner
         if any(source.pool is not pool for member in members for source in member.sources):
             raise ValueError("all runs of a stacked fleet must share one pool of images")
-        channels, height, width = pool.x.shape[1:]
-        self.learner = StackedLearner(learner, (channels, height, width), execution.device, execution.kernels)
-        self.pool = self.images(pool)
-        self.validation = ValidationSets([member.sources[0].validation for member in members], self.images)
+        self.model = model
+        self.pool = model.samples(pool)
+        self.validation = ValidationSets([member.sources[0].validation for member in members], model.samples)
         blank = learner.optimiser.init(learner.num_trainable)
         self.params = self._initial_models()
         self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
@@ -107,10 +104,10 @@ class Rows:
         places = np.arange(servers.start, servers.stop)
         return [int(run) for run in np.searchsorted(self.first, places, side="right") - 1]
 
-    def models(self, servers: slice) -> Models:
+    def models(self, servers: slice) -> ModelRows:
         """Rows as they are now; views, not copies."""
         moments = (self.first_moment[servers], self.second_moment[servers])
-        return Models(self.params[servers], *moments, self.steps[servers])
+        return ModelRows(self.params[servers], *moments, self.steps[servers])
 
     def settle(self, run: int, setbacks: NDArray[np.bool_]) -> None:
         """Count the models of this run's servers that were not finite, and start optimisers anew where training did it.
@@ -157,23 +154,17 @@ class Rows:
         for start in range(self.count, count, self.how.judged_at_once):
             yield slice(start, min(start + self.how.judged_at_once, count))
 
-    def images(self, batch: Batch) -> Images:
-        """A batch on the device, channels last."""
-        x = batch.x.permute(0, 2, 3, 1).contiguous().to(self.how.device)
-        return Images(x, batch.y.to(self.how.device))
-
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """On the device, without waiting for it."""
         return torch.from_numpy(array).to(self.how.device, non_blocking=True)
 
     @torch.no_grad()
     def correct(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> Tensor:
-        """Which images each of these servers answers rightly; every server its own, or all the same.
+        """Which samples each of these servers answers rightly; every server its own, or all the same.
 
-        [n or 1, images, H, W, C], [n or 1, images] -> [n, images]
+        [n or 1, samples, …], [n or 1, samples] -> [n, samples]
         """
-        folded = self.learner.fold(self.params[servers])
-        return self.learner.logits(folded, x, exact=exact).argmax(dim=2) == y
+        return self.model.ready(self.params[servers]).logits(x, exact=exact).argmax(dim=2) == y
 
     def _initial_models(self) -> Tensor:
         """Each drawn once, however many runs start from it."""
@@ -194,15 +185,15 @@ class Rows:
 class ValidationSets:
     """Every run's validation images; runs with one seed share theirs."""
 
-    def __init__(self, batches: Sequence[Batch], make: Callable[[Batch], Images]) -> None:
-        made: dict[int, Images] = {}
+    def __init__(self, batches: Sequence[Batch], make: Callable[[Batch], Samples]) -> None:
+        made: dict[int, Samples] = {}
         for batch in batches:
             if id(batch.x) not in made:
                 made[id(batch.x)] = make(batch)
         self._of_run = [made[id(batch.x)] for batch in batches]
-        self._stacks: dict[tuple[int, ...], Images] = {}  # the same few parts come again in every round
+        self._stacks: dict[tuple[int, ...], Samples] = {}  # the same few parts come again in every round
 
-    def __getitem__(self, run: int) -> Images:
+    def __getitem__(self, run: int) -> Samples:
         return self._of_run[run]
 
     @property
@@ -217,11 +208,11 @@ class ValidationSets:
             groups.setdefault(len(self[run].y), []).append(run)
         return list(groups.values())
 
-    def stacked(self, runs: Sequence[int]) -> Images:
+    def stacked(self, runs: Sequence[int]) -> Samples:
         """[runs or 1, images, …]: one set where all of them share it."""
         key = tuple(runs)
         if key not in self._stacks:
             sets = [self[run] for run in runs]
             distinct = sets[:1] if all(images is sets[0] for images in sets) else sets
-            self._stacks[key] = Images(*(torch.stack(parts) for parts in zip(*distinct, strict=True)))
+            self._stacks[key] = Samples(*(torch.stack(parts) for parts in zip(*distinct, strict=True)))
         return self._stacks[key]

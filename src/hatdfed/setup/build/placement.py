@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
 
 from hatdfed.errors import ConfigError, require_one_of
-from hatdfed.fleets.kernels.blueprint import ImageShape, NotStackableError, read_blueprint
+from hatdfed.fleets.stacked.choose_model import require_stackable
+from hatdfed.fleets.stacked.model import NotStackableError
+from hatdfed.server.learner import Learner
 
 FLEETS = ("auto", "stacked", "mailbox", "sharded")
 DEVICES = ("auto", "cpu", "cuda")
@@ -34,7 +36,7 @@ class Placement:
             raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
 
 
-def chosen_placement(asked: Placement, network: nn.Module, image: ImageShape) -> Placement:
+def chosen_placement(asked: Placement, learner: Learner, sample: Sequence[int]) -> Placement:
     """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
     device = "cpu" if asked.fleet == "sharded" and asked.device == "auto" else device_of(asked)
     if asked.fleet == "mailbox":
@@ -42,7 +44,7 @@ def chosen_placement(asked: Placement, network: nn.Module, image: ImageShape) ->
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
         return Placement("mailbox", "cpu")
     try:
-        read_blueprint(network, image)
+        require_stackable(learner, sample)
     except NotStackableError as reason:
         if asked.fleet == "auto" and asked.device != "cuda":
             return Placement("mailbox", "cpu")

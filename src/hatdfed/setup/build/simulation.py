@@ -58,8 +58,7 @@ def settled_placement(config: Config, dataset: Dataset, placement: Placement) ->
 
 
 def _settled(placement: Placement, learner: Learner, dataset: Dataset) -> Placement:
-    channels, height, width = dataset.train.pixels.shape[1:]
-    return chosen_placement(placement, learner.module, (channels, height, width))
+    return chosen_placement(placement, learner, dataset.train.pixels.shape[1:])
 
 
 def make_batch(

@@ -1,4 +1,4 @@
-"""One architecture, S models: logits in training mode, and evaluation with everything folded that can be.
+"""Networks of convolutional stages and fully connected layers, S models at once, on kernels of our own.
 
 Exact shortcuts, none of which changes a result in real arithmetic:
 
@@ -9,24 +9,130 @@ Exact shortcuts, none of which changes a result in real arithmetic:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hatdfed.fleets.kernels.blueprint import Blueprint, Dropout, Linear, Relu
-from hatdfed.fleets.kernels.stages import StageKernels, apply_head
+from hatdfed.fleets.kernels.blueprint import Blueprint, Dropout, Linear, Relu, read_blueprint
+from hatdfed.fleets.kernels.optimiser_step import Rates, Step, step_rates
+from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
+from hatdfed.fleets.kernels.vectors import step_in_place
+from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Samples
 from hatdfed.server.dropout import make_keep_mask
+from hatdfed.server.learner import Learner
+from hatdfed.server.work import Batch, WorkPlan
 
 Tensors = Mapping[str, Tensor]  # by name, [S, *shape]
+FLOAT, HALF, INDEX = 4, 2, 8  # bytes
+
+
+class KernelModel:
+    """Trains and judges S models of such a network (`StackedModel`)."""
+
+    def __init__(
+        self, learner: Learner, image: Sequence[int], device: torch.device, kernels: StageKernels | None = None
+    ) -> None:
+        """`kernels` are the fastest that `device` can run, unless they are given."""
+        blueprint = read_blueprint(learner.module, image)
+        shapes = [stage.shape for stage in blueprint.stages]
+        self.network = StackedNetwork(blueprint, kernels or stage_kernels(shapes, device))
+        self.kernels = self.network.kernels.name
+        self.num_params = learner.num_params
+        self.bytes_per_sample = _bytes_per_sample(blueprint, math.prod(image), device)
+        self._optimiser = learner.optimiser
+        self._layout = learner.layout
+        self._sizes = [shape.numel() for _, shape in self._layout.values()]
+        self._moved = learner.moved
+        self._device = device
+
+    def samples(self, batch: Batch) -> Samples:
+        """Images, channels last."""
+        x = batch.x.permute(0, 2, 3, 1).contiguous().to(self._device)
+        return Samples(x, batch.y.to(self._device))
+
+    def fit(
+        self,
+        models: ModelRows,
+        pool: Samples,
+        plans: Sequence[WorkPlan],
+        scale: NDArray[np.float64],
+        offsets: Tensor,
+    ) -> None:
+        """All steps of a round, in place."""
+        todo = PaddedBatches.of(plans, self._device)
+        seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
+        rates = self._rates(models, todo.sizes, scale)
+        for step, index in enumerate(todo.indices):
+            counts = todo.counts[step]
+            batch = _Batch(pool.x[index], pool.y[index], counts, offsets)
+            self._step(models, batch, seeds, step, Rates(*rates[step]))
+        np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
+
+    @torch.no_grad()
+    def ready(self, params: Tensor) -> Folded:  # [S, P]
+        """The models with everything folded that can be."""
+        return self.network.fold(self._views(params))
+
+    def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
+        """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
+        mine, theirs = self._views(own), self._views(others)
+        pairs = [(mine[name].flatten(1), theirs[name].flatten(1)) for name in self._moved]
+        return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
+
+    def _step(self, models: ModelRows, batch: _Batch, seeds: Tensor, step: int, rates: Rates) -> None:
+        tensors = self._views(models.params)
+        leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved}
+        x, y, counts, offsets = batch
+        logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts, seeds, step)
+        logits = logits + offsets[:, None]
+        losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+        real = torch.arange(y.shape[1], device=y.device) < counts[:, None]
+        loss = (torch.where(real, losses, 0.0).sum(dim=1) / counts.clamp(min=1)).sum()
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        active = (counts > 0).float()
+        with torch.no_grad():
+            self.network.update_statistics(tensors, outputs, counts, active)
+            by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
+            moved = Step(models.params, by_place, models.first, models.second, rates, active)
+            step_in_place(self._optimiser, moved)
+
+    def _rates(
+        self, models: ModelRows, sizes: NDArray[np.int64], scale: NDArray[np.float64]
+    ) -> Tensor:  # [steps, 2, S]
+        earlier = models.steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)
+        rates = [step_rates(self._optimiser, steps, scale) for steps in earlier]
+        stacked = np.stack(rates) if rates else np.zeros((0, 2, len(scale)), dtype=np.float32)
+        return torch.from_numpy(stacked).to(self._device, non_blocking=True)
+
+    def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, P] -> [S, *shape] each
+        parts = torch.split_with_sizes(flat, self._sizes, dim=1)
+        return {
+            name: part.view(len(flat), *shape)
+            for (name, (_, shape)), part in zip(self._layout.items(), parts, strict=True)
+        }
+
+
+class _Batch(NamedTuple):
+    """What S servers train on in one step."""
+
+    x: Tensor  # [S, B, H, W, C]
+    y: Tensor  # [S, B]
+    counts: Tensor  # [S] how many of the B are there
+    offsets: Tensor  # [S, classes]
 
 
 class Folded(NamedTuple):
     """S models, ready to be asked many questions."""
 
+    network: StackedNetwork
     weights: tuple[Tensor, ...]  # of the stages, batch norm folded in
     biases: tuple[Tensor, ...]
     head: tuple[tuple[Tensor, Tensor], ...]  # [S, out, in] and [S, out], a ReLU between each two
@@ -34,10 +140,16 @@ class Folded(NamedTuple):
     def rows(self, servers: slice | Tensor) -> Folded:
         """Some of the models."""
         return Folded(
+            self.network,
             tuple(weight[servers] for weight in self.weights),
             tuple(bias[servers] for bias in self.biases),
             tuple((weight[servers], bias[servers]) for weight, bias in self.head),
         )
+
+    @torch.no_grad()
+    def logits(self, x: Tensor, *, exact: bool = True) -> Tensor:
+        """[S or 1, B, H, W, C] -> [S, B, classes]."""
+        return self.network.logits(self, x, exact=exact)
 
 
 class StackedNetwork:
@@ -89,7 +201,7 @@ class StackedNetwork:
             centre = mean if stage.bias is None else mean - tensors[stage.bias]
             weights.append(tensors[stage.weight] * scale[:, :, None, None, None])
             biases.append(tensors[f"{stage.norm}.bias"] - centre * scale)
-        return Folded(tuple(weights), tuple(biases), tuple(self._folded_head(tensors)))
+        return Folded(self, tuple(weights), tuple(biases), tuple(self._folded_head(tensors)))
 
     def logits(self, folded: Folded, x: Tensor, *, exact: bool) -> Tensor:  # [S or 1, B, H, W, C] -> [S, B, classes]
         """What the models answer, in evaluation mode."""
@@ -166,3 +278,33 @@ def _dropped(x: Tensor, layer: Dropout, seeds: Tensor, step: int) -> Tensor:
         seeds, step=step, layer=layer.layer, batch=x.shape[1], units=x.shape[2], probability=layer.probability
     )
     return x * (kept.to(x.dtype) / (1 - layer.probability))
+
+
+def _bytes_per_sample(blueprint: Blueprint, pixels: int, device: torch.device) -> BytesPerSample:
+    return BytesPerSample(pixels * FLOAT, _bytes_trained(blueprint, pixels), _bytes_judged(blueprint, pixels, device))
+
+
+def _bytes_trained(blueprint: Blueprint, pixels: int) -> int:
+    """What one sample leaves behind on its way forward and back."""
+    numbers = pixels + INDEX
+    for stage in blueprint.stages:
+        convolved = stage.shape.convolved[0] * stage.shape.convolved[1] * stage.shape.channels_out
+        pooled = stage.shape.pooled[0] * stage.shape.pooled[1] * stage.shape.channels_out
+        narrow = stage.shape.channels_in <= 4  # recomputed, not kept
+        numbers += (0 if narrow else 2 * convolved) + 2 * pooled + pooled // 4
+    units = [blueprint.features[0] * blueprint.features[1] * blueprint.features[2]]
+    units += [_OUTPUTS for layer in blueprint.head if isinstance(layer, Linear)]
+    return FLOAT * (numbers + 3 * sum(units))
+
+
+def _bytes_judged(blueprint: Blueprint, pixels: int, device: torch.device) -> int:
+    """What one image takes in one model's evaluation; C on a CPU keeps nothing but the answer."""
+    if device.type == "cpu":
+        return FLOAT * (pixels + _OUTPUTS)
+    numbers = pixels
+    for stage in blueprint.stages:
+        numbers += stage.shape.pooled[0] * stage.shape.pooled[1] * stage.shape.channels_out
+    return HALF * numbers + FLOAT * _OUTPUTS
+
+
+_OUTPUTS = 128  # of a layer behind the first: a guess that is never far off against the features

@@ -1,0 +1,126 @@
+"""S models of one architecture at once: what a stacked fleet asks of them, whoever computes it.
+
+`hatdfed.fleets.kernels.model` is the fast form for networks of a known kind; `choose_model` picks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.errors import HatdfedError
+from hatdfed.server.work import Batch, WorkPlan
+
+
+class NotStackableError(HatdfedError):
+    """The network has a part that many servers cannot share a tensor program for."""
+
+
+class Samples(NamedTuple):
+    """Samples and their labels on the device, laid out as the model takes them."""
+
+    x: Tensor  # [n, …]
+    y: Tensor  # [n]
+
+
+class ModelRows(NamedTuple):
+    """S servers' models and what their optimisers remember; rows of larger tensors, changed in place."""
+
+    params: Tensor  # [S, P]
+    first: Tensor  # [S, T] or [S, 0]
+    second: Tensor  # [S, T] or [S, 0]
+    steps: NDArray[np.int64]  # [S]
+
+
+class BytesPerSample(NamedTuple):
+    """Memory that one sample takes, for one model."""
+
+    kept: int  # while it lies on the device
+    training: int  # on its way forward and back
+    judging: int  # in an evaluation
+
+
+class ReadyModels(Protocol):
+    """S models in the form in which they are evaluated, to be asked many times."""
+
+    def rows(self, servers: slice | Tensor) -> ReadyModels:
+        """Some of the models."""
+
+    def logits(self, x: Tensor, *, exact: bool = True) -> Tensor:  # [S or 1, B, …] -> [S, B, classes]
+        """What the models answer, in evaluation mode; every model its own samples, or all the same.
+
+        `exact` forbids anything coarser than what training has.
+        """
+
+
+class StackedModel(Protocol):
+    """The meaning of `hatdfed.server.learner.Learner`, for S models in one tensor program."""
+
+    @property
+    def kernels(self) -> str:
+        """Who computes."""
+
+    @property
+    def num_params(self) -> int:
+        """P."""
+
+    @property
+    def bytes_per_sample(self) -> BytesPerSample:
+        """For planning what is done at once."""
+
+    def samples(self, batch: Batch) -> Samples:
+        """A batch on the device."""
+
+    def fit(
+        self,
+        models: ModelRows,
+        pool: Samples,
+        plans: Sequence[WorkPlan],
+        scale: NDArray[np.float64],
+        offsets: Tensor,
+    ) -> None:
+        """All steps of a round, in place, Eq. (2); servers may have different numbers and sizes of batches.
+
+        `scale` [S] stretches each server's steps (push-sum), `offsets` [S, C] are added to its logits (the loss).
+        """
+
+    def ready(self, params: Tensor) -> ReadyModels:  # [S, P]
+        """The models, ready to be evaluated."""
+
+    def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
+        """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
+
+
+# Batches are padded to a multiple of this many samples. On a CPU products of such lengths are summed in the same order
+# however long they are, so that a server's numbers do not depend on the company in which it is played.
+_PADDING = {"cpu": 16}
+
+
+class PaddedBatches(NamedTuple):
+    """The batches of S servers, step by step, padded to the largest and a little more."""
+
+    indices: list[Tensor]  # [S, B] into the pool, one for each step
+    counts: list[Tensor]  # [S] how many of the B are there
+    sizes: NDArray[np.int64]  # [steps, S] the same on the host
+
+    @classmethod
+    def of(cls, plans: Sequence[WorkPlan], device: torch.device) -> PaddedBatches:
+        """On the device, without waiting for it."""
+        num_steps = max((len(plan.batches) for plan in plans), default=0)
+        sizes = np.zeros((num_steps, len(plans)), dtype=np.int64)
+        for server, plan in enumerate(plans):
+            sizes[: len(plan.batches), server] = [len(batch) for batch in plan.batches]
+        unit = _PADDING.get(device.type, 1)
+        widths = [-(-int(width) // unit) * unit for width in sizes.max(axis=1, initial=0)]
+        padded = np.zeros((num_steps, len(plans), max(widths, default=0)), dtype=np.int64)
+        for server, plan in enumerate(plans):
+            for step, batch in enumerate(plan.batches):
+                padded[step, server, : len(batch)] = batch
+        on_device = torch.from_numpy(padded).to(device, non_blocking=True)
+        counts = torch.from_numpy(sizes).to(device, non_blocking=True)
+        return cls([index[:, :width] for index, width in zip(on_device, widths, strict=True)], list(counts), sizes)
