@@ -8,9 +8,10 @@ import torch
 
 from hatdfed.fleets.kernels.native.vectors import native_vectors
 from hatdfed.fleets.kernels.optimiser_step import Rates, Step, step_rates
+from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.kernels.triton.stage import triton_available
 from hatdfed.fleets.kernels.triton.vectors import TritonVectors
-from hatdfed.fleets.kernels.vectors import TorchVectors, step_in_place, vectors_for
+from hatdfed.fleets.kernels.vectors import TorchVectors, restore_rows, step_in_place, vectors_for
 from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
 SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))
@@ -100,3 +101,17 @@ def test_gradient_descent_without_momentum_needs_no_moments(world):
 def test_without_a_compiler_torch_does_it(monkeypatch):
     monkeypatch.setattr("hatdfed.fleets.kernels.vectors.native_vectors", lambda: None)
     assert isinstance(vectors_for(torch.zeros(2, 2)), TorchVectors)
+
+
+RESTORING = [restore_rows, *([triton_vectors.restore_rows] if len(forms()) > 2 else [])]
+
+
+@pytest.mark.parametrize("restore", RESTORING)
+@pytest.mark.parametrize("is_kept", [[True] * 4, [True, False, True, False], [False] * 4])
+def test_rows_that_are_not_kept_are_those_from_before(restore, is_kept):
+    generator = torch.Generator().manual_seed(8)
+    now, earlier, kept = rows(generator), rows(generator), torch.tensor(is_kept)
+    now[~kept] = torch.nan
+    expected = torch.where(kept[:, None], now, earlier)
+    restore(now, earlier, kept)
+    assert torch.equal(now, expected)

@@ -138,7 +138,6 @@ class StackedFleet:
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():
                 self.rows.model.fit(self.rows.models(part), self.rows.pool, todo, scale[part], self.rows.offsets[part])
-
         self._keep_finite(times)
 
     def _keep_finite(self, runs: Runs) -> None:
