@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hatdfed.fleets.stacked.run_view import RunView
+from hatdfed.fleets.stacked.fleet import RunView
 
 import hatdfed
 from hatdfed.core.consensus import SKETCH_SIZE
