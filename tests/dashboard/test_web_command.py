@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import hatdfed.dashboard
 from hatdfed.cli.app import app
 from hatdfed.report.style import CAUSE_COLOURS, INK, PALETTE
+from hatdfed.runs.round_row import JOULES
 
 STATIC = Path(hatdfed.dashboard.__file__).parent / "static"
 
@@ -47,8 +48,8 @@ def test_the_browser_has_the_colours_of_the_printed_figures():
     on_paper = re.search(r"ON_PAPER = \[(.*?)\]", script)[1]
     assert tuple(re.findall(r"#\w{6}", on_paper)) == PALETTE
     light = styles.split('[data-theme="dark"]')[0]
-    for name, cause in (("upload", "upload_joules"), ("training", "training_joules"), ("links", "link_joules")):
-        assert f"--cause-{name}: {CAUSE_COLOURS[cause]}" in light
+    for cause, column in JOULES.items():
+        assert f"--cause-{cause}: {CAUSE_COLOURS[column]}" in light
     assert f"--ink: {INK}" in light
 
 

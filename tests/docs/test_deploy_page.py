@@ -27,7 +27,7 @@ def test_every_setting_of_a_deployment_is_explained_with_its_default():
 def test_every_metric_is_explained():
     status = {
         "round": 1, "rounds": 2, "servers": [], "accuracy_percent": 50.0, "coordinator_seconds": 0.1, "links": 1,
-        "undelivered": 0, "joules": {"link": 1.0}, "refused": {"late": 1},
+        "undelivered": 0, "joules": {"link": 1.0}, "refused": {"late": 1}, "figures": {"consensus_distance": 0.1},
     }  # fmt: skip
     names = {sample.name for metric in StatusCollector(lambda: status).collect() for sample in metric.samples}
     assert names == set(re.findall(r"`(hatdfed_\w+?)(?:\{\w+\})?`", PAGE))

@@ -3,12 +3,15 @@
 import numpy as np
 
 
-def assert_same_rounds(mine, theirs, *, tolerance=1e-5):
+def assert_same_rounds(mine, theirs, *, tolerance=1e-5, distance_error=0.0):
+    """`distance_error` is relative, for a fleet that estimates how far the models are from their mean."""
     assert len(mine) == len(theirs)
     for one, other in zip(mine, theirs, strict=True):
         assert one.draw.topology == other.draw.topology
         np.testing.assert_array_equal(one.report.accuracy, other.report.accuracy)
         assert one.report.energy == other.report.energy
+        distances = (each.report.consensus_distance for each in (one, other))
+        np.testing.assert_allclose(*distances, atol=tolerance, rtol=distance_error)
         for server, same in zip(one.report.servers, other.report.servers, strict=True):
             assert server.num_samples == same.num_samples
             np.testing.assert_array_equal(server.senders, same.senders)

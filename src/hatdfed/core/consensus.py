@@ -21,12 +21,14 @@ Sketch = NDArray[np.float32]  # [SKETCH_SIZE]
 
 
 def estimate_consensus_distance(sketches: Sequence[Sketch | None]) -> float | None:
-    """From the sketches of all servers that took part; None where one of them is missing or the mean model is 0."""
-    known = [sketch for sketch in sketches if sketch is not None]
+    """From the sketches of all servers that took part.
+
+    None where one of them is missing or not finite, or where the mean model is 0.
+    """
+    known = [sketch for sketch in sketches if sketch is not None and np.isfinite(sketch).all()]
     if not known or len(known) < len(sketches):
         return None
     models = np.stack(known).astype(np.float64)
     mean = models.mean(axis=0)
     length = np.linalg.norm(mean)
-    distance = float(np.linalg.norm(models - mean, axis=1).mean() / length) if length > 0 else np.nan
-    return distance if np.isfinite(distance) else None
+    return float(np.linalg.norm(models - mean, axis=1).mean() / length) if length > 0 else None

@@ -54,6 +54,11 @@ class Column:
     since: int = 0  # version of the database that brought it; 0: hatdfed 0.1.0
     may_be_unknown: bool = False
 
+    @property
+    def may_be_null(self) -> bool:
+        """Whether a file may hold NULL: what is unknown, and what was played before the column was there."""
+        return self.may_be_unknown or self.since > 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundColumn(Column):

@@ -109,7 +109,7 @@ def method_row(
     for metric in (*METRICS, "links_per_round", "seconds"):
         row[metric], row[f"{metric}_sd"] = _mean_and_sd([result.summary[metric] for result in runs])
     for name, column in ROUND_COLUMNS.items():
-        if column.in_results and column.may_be_unknown:  # runs of older versions lack some
+        if column.in_results and column.may_be_null:  # runs of older versions lack some
             row[name], row[f"{name}_sd"] = _mean_and_sd(result.summary.get(name) for result in runs)
     for cause in (Cause.UPLOAD, Cause.TRAINING):  # that of links is one of the metrics
         spent = [result.summary["energy_by_cause_mj"][cause] for result in runs]

@@ -126,7 +126,7 @@ class RunDatabase:
         """All figures are numbers, and only those that may be unknown are ever missing."""
         for row in rounds:
             for name, value in row.items():
-                if not isinstance(value, int | float) and (value is not None or not ROUND_COLUMNS[name].may_be_unknown):
+                if not isinstance(value, int | float) and (value is not None or not ROUND_COLUMNS[name].may_be_null):
                     raise self._trouble(f"{name} of round {row['t']} is no number")
 
     def last_propensity(self) -> NDArray[np.float64] | None:  # [N, N]
