@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hatdfed.fleets.stacked.fleet import RunView
 
 import hatdfed
 from hatdfed.core.consensus import SKETCH_SIZE
@@ -15,6 +14,7 @@ from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.rows import Execution, RunServers
+from hatdfed.fleets.stacked.run_view import RunView
 from hatdfed.setup.build.program import initial_seed, make_actors
 from hatdfed.setup.build.ray_shards import make_shard
 from hatdfed.setup.build.simulation import make_simulation
