@@ -12,9 +12,8 @@ from hatdfed.core.links import Topology
 from hatdfed.core.round import LinkDraw, RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
-from hatdfed.fleets.stacked.fleet import StackedFleet
+from hatdfed.fleets.stacked.fleet import RunView, StackedFleet
 from hatdfed.fleets.stacked.rows import Execution, RunServers
-from hatdfed.fleets.stacked.run_view import RunView
 from hatdfed.setup.build.program import initial_seed, make_actors
 from hatdfed.setup.build.ray_shards import make_shard
 from hatdfed.setup.build.simulation import make_simulation
