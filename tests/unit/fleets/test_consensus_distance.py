@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from tests.alone import mailbox_simulation
 
 import hatdfed
 from hatdfed.core.consensus import SKETCH_SIZE
@@ -16,7 +17,6 @@ from hatdfed.fleets.stacked.fleet import RunView, StackedFleet
 from hatdfed.fleets.stacked.rows import Execution, RunServers
 from hatdfed.setup.build.program import initial_seed, make_actors
 from hatdfed.setup.build.ray_shards import make_shard
-from hatdfed.setup.build.simulation import make_simulation
 from hatdfed.setup.build.world import make_pools, make_world
 from hatdfed.setup.layers import resolve
 
@@ -50,7 +50,7 @@ def member(config):
 
 @pytest.mark.parametrize("method", ["rnd", "sgp"])  # under push-sum it is about the models that are evaluated
 def test_mailboxes_tell_it_exactly(method):
-    fleet = make_simulation(settings(method=method), DATASET).fleet
+    fleet = mailbox_simulation(settings(method=method), DATASET).fleet
     for t, links in enumerate([[(0, 1), (0, 2)], [(1, 0), (3, 2)]]):
         report = fleet.run_round(plan_for(4, links, t))
         assert report.consensus_distance == pytest.approx(by_numpy(fleet.models), rel=1e-5)
