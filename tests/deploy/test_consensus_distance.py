@@ -9,8 +9,9 @@ from tests.deploy.deployment import Deployment, settings
 
 import hatdfed.deploy.edge.round_runner as round_runner
 from hatdfed.core.consensus import SKETCH_SIZE
-from hatdfed.core.links import Topology
-from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.core.links import LinkTable
+from hatdfed.core.policies.base import certain
+from hatdfed.core.round import RoundPlan
 from hatdfed.deploy.coordinator.open_round import OpenRound
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.setup.build.coordinator import make_prices
@@ -62,8 +63,8 @@ def test_sketches_that_are_some_give_a_distance():
 
 def closed(second):
     """Two servers without links; the first tells a good sketch."""
-    hall, topology = OpenRound(), Topology.from_pairs(2, [])
-    plan = RoundPlan(0, LinkDraw(topology, topology.links.astype(float)))
+    hall, links = OpenRound(), LinkTable.all_of(2)
+    plan = RoundPlan(0, certain(links, np.zeros(len(links), dtype=bool)))
     hall.open(plan, {0, 1}, make_prices(settings(servers=2), bits_per_sample=8, num_params=10))
     for server, sketch in enumerate((GOOD, second)):
         own = [pb.Slot(server=server, importance=1.0)]

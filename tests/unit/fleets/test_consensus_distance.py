@@ -9,8 +9,9 @@ from tests.alone import mailbox_simulation
 
 import hatdfed
 from hatdfed.core.consensus import SKETCH_SIZE
-from hatdfed.core.links import Topology
-from hatdfed.core.round import LinkDraw, RoundPlan
+from hatdfed.core.links import LinkTable, Topology
+from hatdfed.core.policies.base import certain
+from hatdfed.core.round import RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
 from hatdfed.fleets.stacked.fleet import RunView, StackedFleet
@@ -31,8 +32,8 @@ def settings(servers=4, method="rnd", **more):
 
 
 def plan_for(num_servers, links, t=0):
-    topology = Topology.from_pairs(num_servers, links)
-    return RoundPlan(t, LinkDraw(topology, topology.links.astype(float)))
+    considered = LinkTable.all_of(num_servers)
+    return RoundPlan(t, certain(considered, considered.from_dense(Topology.from_pairs(num_servers, links).links)))
 
 
 def by_numpy(models):
@@ -45,7 +46,7 @@ def member(config):
     world = make_world(config, DATASET, POOLS)
     coordinator, program = make_actors(config, DATASET)
     seeds = [initial_seed(config, i) for i in range(config.servers)]
-    return RunServers(program, world.sources, coordinator.prices, seeds)
+    return RunServers(program, world.sources, coordinator.prices, seeds, world.test)
 
 
 @pytest.mark.parametrize("method", ["rnd", "sgp"])  # under push-sum it is about the models that are evaluated
@@ -63,7 +64,7 @@ def test_stacked_runs_of_any_size_tell_each_its_own_exactly():
     for playing in ([0, 1, 2, 3], [0, 1, 3], [2]):  # all of them, some of them, and one
         reports = fleet.run_rounds({run: plans[run] for run in playing})
         told = [reports[run].consensus_distance for run in playing]
-        assert told == pytest.approx([by_numpy(RunView(fleet, run).models) for run in playing], rel=1e-5)
+        assert told == pytest.approx([by_numpy(fleet.fleets[run].models) for run in playing], rel=1e-5)
 
 
 def test_shards_tell_it_nearly_and_move_no_model_for_it():
@@ -71,7 +72,7 @@ def test_shards_tell_it_nearly_and_move_no_model_for_it():
     bounds = (0, 2, 6)
     coordinator, _ = make_actors(config, DATASET)
     shards = [make_shard(config, DATASET, first, last, "cpu") for first, last in pairwise(bounds)]
-    fleet = ShardedFleet(LocalShards(shards, bounds), coordinator.prices)
+    fleet = ShardedFleet(LocalShards(shards, bounds), coordinator.prices, POOLS.test)
     report = fleet.run_round(plan_for(6, [(0, 1), (3, 4)]))  # no link between the shards
     models = torch.cat([torch.as_tensor(shard._run.models) for shard in shards])
     assert report.consensus_distance == pytest.approx(by_numpy(models), rel=3 / SKETCH_SIZE**0.5)
