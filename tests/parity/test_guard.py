@@ -12,7 +12,7 @@ from tests.small_runs import SMALL
 
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
 from hatdfed.runs.play import run
-from hatdfed.server.aggregation import Merged, Rule, Uniform
+from hatdfed.server.aggregation import AveragingRule, Merged, Rule, Uniform, weighted
 
 FLEETS = {"mailbox": mailboxes, "stacked": stacked_alone, "sharded": lambda config: sharded(config, (0, 3, 6))}
 every_fleet = pytest.mark.parametrize("fleet", FLEETS)
@@ -43,16 +43,17 @@ def test_a_server_whose_training_diverged_goes_back_and_starts_its_optimiser_ane
     assert pair[1].snapshot()["2.scalars"][0] == 0, "the optimiser has made no step"
     if method == "local":
         np.testing.assert_array_equal(pair[1].snapshot()["2.params"], before)
-    assert records[0].report.delivered.sum() == records[0].draw.topology.num_links, "what it sends is finite"
+    assert records[0].report.arrived(records[0].draw.topology).all(), "what it sends is finite"
 
 
 @every_fleet
 def test_a_server_that_begins_without_a_finite_model_takes_what_arrived(fleet):
     pair = broken(FLEETS[fleet](settings("full", rounds=2, device_online_probability=0.9)), 2, "params")
     (record,) = played(*pair, rounds=1)
-    assert not record.report.delivered[:, 2].any()
+    assert not [i for i, report in enumerate(record.report.servers) if i != 2 and 2 in report.senders]
     assert pair[1].refused == {"not-finite": 5, OWN_NOT_FINITE: 1}
-    np.testing.assert_allclose(record.report.importance[2], [0.2, 0.2, 0, 0.2, 0.2, 0.2])
+    np.testing.assert_array_equal(record.report.servers[2].senders, [2, 0, 1, 3, 4, 5])
+    np.testing.assert_allclose(record.report.servers[2].importance, [0, 0.2, 0.2, 0.2, 0.2, 0.2])
     assert finite(pair[1])
 
 
@@ -90,10 +91,27 @@ def test_a_merge_that_is_not_finite_leaves_the_servers_own_model():
     assert pairs[1][1].refused[OWN_NOT_FINITE] > 0
     assert all(finite(fleet) for _, fleet in pairs)
     for record in theirs:
-        for server, report in enumerate(record.report.servers):
-            if report.delivered.sum() == 2:
-                assert report.importance[server] == 1
+        for report in record.report.servers:
+            if len(report.senders) == 3:
+                assert report.importance.tolist() == [1, 0, 0]
     assert len(ours) == len(theirs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Overflow(AveragingRule):
+    """Finite weights that lead beyond the largest number when models are large."""
+
+    def __call__(self, probe, inbox):
+        return weighted(torch.where(inbox.present, 3e38, 0.0), inbox)
+
+
+def test_a_merge_that_overflows_leaves_the_servers_own_model():
+    config = settings("full", rounds=3, device_online_probability=0.9)
+    pairs = [make(config, aggregator=Overflow()) for make in (stacked_alone, mailboxes)]
+    assert_same_rounds(*(played(*pair, rounds=3) for pair in pairs))
+    for _, fleet in pairs:
+        assert fleet.refused == {OWN_NOT_FINITE: 18}
+        assert finite(fleet)
 
 
 @pytest.mark.parametrize("fleet", ["mailbox", "stacked"])

@@ -40,7 +40,7 @@ from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.consensus import consensus_distance
-from hatdfed.server.guard import is_finite
+from hatdfed.server.guard import fallback_weights, is_finite
 from hatdfed.server.work import WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
@@ -248,7 +248,6 @@ class StackedFleet:
             decision = decide(aggregator, judged, inboxes, rows.params, sent, servers)
             guarded = keep_finite(decision, inboxes, rows.finite[servers], rows.params, sent, servers)
             decision, failed[servers], nothing[servers] = guarded
-            rows.finite[servers] = ~nothing[servers]
             weights[servers], mass[servers] = decision.weights, decision.mass
             if decision.models is not None:
                 rows.merged[servers] = decision.models
@@ -256,7 +255,22 @@ class StackedFleet:
             for part in map(rows.of_run, alike):
                 mine = (weights[part], rows.params[part], sent, held.sender[part])
                 vectors_for(sent).weighted_rows(*mine, out=rows.merged[part])
-        return weights, mass, torch.stack([rows.diverged, recovered, failed, nothing])
+        overflowed = self._undo_overflow(runs, held, weights, nothing)
+        return weights, mass, torch.stack([rows.diverged, recovered, failed | overflowed, nothing])
+
+    def _undo_overflow(self, runs: Runs, held: StackedInbox, weights: Tensor, nothing: Tensor) -> Tensor:
+        """Merges of finite models with finite weights that are not finite all the same leave the servers' own models.
+
+        Tells which they are, [S].
+        """
+        rows, own = self.rows, slice(0, self.rows.count)
+        overflowed = ~is_finite(rows.merged) & ~nothing
+        alone = fallback_weights(held.present[own], rows.finite).to(weights.dtype)
+        weights[own] = torch.where(overflowed[:, None], alone, weights[own])
+        for part in rows.parts(runs, rows.count):
+            restore_rows(rows.merged[part], rows.params[part], ~overflowed[part])
+            rows.finite[part] = ~nothing[part] & (rows.finite[part] | ~overflowed[part])
+        return overflowed
 
     def _similarity(self, runs: Runs, slots: InboxTable, sent: Tensor) -> Tensor:  # -> [S, D]
         """Of each model in an inbox to the server's own, for the runs that want to know."""
