@@ -30,7 +30,7 @@ class Reproduction:
 
     def __init__(self) -> None:
         self.files = read_all(PAPER / "results", EXPERIMENTS, FULL.name)
-        self.results, self.claims = Results(self.files), Claims.read(PAPER)
+        self.results, self.claims = Results(self.files), Claims.read()
         self.tables = all_tables(self.results, self.claims, FULL)
         self.markdown = all_markdown(self.tables)
 
