@@ -20,7 +20,7 @@ from hatdfed_paper.plan import FULL, point, settings_of_table_1
 from hatdfed_paper.results import Results, read_all, read_sessions
 from hatdfed_paper.tables import all_markdown, all_tables, judge_claims
 from hatdfed_paper.todo import todo
-from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, with_interval
+from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, format_interval
 
 PAPER = Path(__file__).resolve().parent.parent / "paper"
 
@@ -30,7 +30,7 @@ class Reproduction:
 
     def __init__(self) -> None:
         self.files = read_all(PAPER / "results", EXPERIMENTS, FULL.name)
-        self.results, self.claims = Results(self.files), Claims.read(PAPER)
+        self.results, self.claims = Results(self.files), Claims.read()
         self.tables = all_tables(self.results, self.claims, FULL)
         self.markdown = all_markdown(self.tables)
 
@@ -47,7 +47,7 @@ class Reproduction:
             f"{sum(count.values())} claims: {count[REPRODUCED]} reproduced, {count[PARTLY]} partly, {count[NOT]} not.",
             "",
             *(
-                f"- {words}: {with_interval(ours[key], unit)}; published {theirs[key]:+.1f} {unit}."
+                f"- {words}: {format_interval(ours[key], unit)}; published {theirs[key]:+.1f} {unit}."
                 for key, words, unit in (
                     ("avg_accuracy_gain_points", "Average accuracy of `hat-dfed` against the four baselines", "points"),
                     ("total_energy_saving_percent", "Total energy saved", "%"),
@@ -155,4 +155,4 @@ def _is_above_zero(row: dict[str, Any]) -> bool:
 
 
 def _words(known: dict[str, Any]) -> str:
-    return with_interval(PairedDifference(known["mean"], known["low"], known["high"], known["pairs"]), "points")
+    return format_interval(PairedDifference(known["mean"], known["low"], known["high"], known["pairs"]), "points")

@@ -12,7 +12,7 @@ from hatdfed_paper.experiments import EXPERIMENTS
 from hatdfed_paper.experiments.plus_regimes import AS_DEAR, AS_MANY, LEARNED, link_panels, points_above_random
 from hatdfed_paper.experiments.plus_search import LINKS_AT_MOST, SWEEPS, TOLERATED, markdown_by_sweep
 from hatdfed_paper.figure_parts import span
-from hatdfed_paper.markdown import table, with_ends
+from hatdfed_paper.markdown import format_difference, table
 from hatdfed_paper.plan import BASELINES, FULL, PLUS, SETTING
 from hatdfed_paper.rows import Row
 
@@ -126,7 +126,7 @@ def lead_over_best(rows: Sequence[Row], place: Row) -> str:
     best = [max(rivals, key=lambda row: float(row["avg_accuracy"][0])) for rivals in settings.values()]
     leads = [row["plus_is_ahead_by"]["avg_accuracy_points"] for row in best]
     if len(leads) == 1:
-        return with_ends(leads[0], 1)
+        return format_difference(leads[0], 1)
     return span([lead["mean"] for lead in leads], "+.1f").replace("−", "-") if leads else "–"
 
 
@@ -248,7 +248,7 @@ def _place(row: Row) -> str:
 
 
 def _with(difference: Row) -> str:
-    return with_ends(difference, 1)
+    return format_difference(difference, 1)
 
 
 def _span(values: Sequence[float]) -> str:

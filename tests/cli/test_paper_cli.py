@@ -2,10 +2,13 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from hatdfed.cli.app import main
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -75,7 +78,10 @@ def test_a_time_limit_leaves_a_note(paper):
         (["run", "table1", "--time-limit", "-3"], ["--time-limit is -3", "above 0"]),
         (["run", "table1", "--scale", "smoke", "--dataset", "cifar-10"], ["scale smoke has digits"]),
         (["run", "table1", "--scale", "smoke", "--device", "tpu"], ["--device", "tpu"]),
-        (["tables", "--scale", "smoke"], ["no results of scale smoke", "hatdfed paper run all --scale smoke"]),
+        (
+            ["tables", "--scale", "smoke"],
+            ["no results of scale smoke", "--results FOLDER", "hatdfed paper run all --scale smoke"],
+        ),
         (["tables", "tabel_1"], ["no table called 'tabel_1'", "Did you mean table_1?"]),
         (["figures", "--results", "nowhere"], ["no results of scale full in nowhere"]),
         (
@@ -91,3 +97,29 @@ def test_what_is_wrong_is_one_sentence(paper, arguments, words, monkeypatch):
     for word in words:
         assert word in err
     assert "Traceback" not in err
+
+
+@pytest.fixture
+def outside_a_checkout(monkeypatch, tmp_path):
+    """As installed from a wheel: no repository around the package."""
+    monkeypatch.setattr("hatdfed_paper.folders.__file__", str(tmp_path / "lib" / "hatdfed_paper" / "folders.py"))
+
+
+@pytest.mark.parametrize("verb", ["tables", "figures", "list"])
+@pytest.mark.usefixtures("outside_a_checkout")
+def test_outside_a_checkout_one_sentence_says_where_results_come_from(paper, verb):
+    code, _, err = paper(verb)
+    assert code == 2
+    assert err.startswith("error: There are no results of scale full in paper/results:")
+    for cure in ("paper/results of a checkout", "--results FOLDER", "hatdfed paper run all --scale full"):
+        assert cure in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("outside_a_checkout")
+def test_outside_a_checkout_results_of_a_checkout_can_be_named(paper):
+    code, out, _ = paper("tables", "ablation", "--results", str(ROOT / "paper" / "results"))
+    assert code == 0
+    assert "(83.9)" in out  # the published figure stands beside ours
+    code, out, _ = paper("list", "--results", str(ROOT / "paper" / "results"))
+    assert code == 0

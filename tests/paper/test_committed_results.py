@@ -31,7 +31,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def claims():
-    return Claims.read(PAPER)
+    return Claims.read()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Gains and savings over rivals: by the paper's own definition, and paired over seeds."""
 
-from pathlib import Path
-
 import pytest
 from tests.paper.made_results import results_by_seed, results_of
 
@@ -10,7 +8,7 @@ from hatdfed_paper.differences import Contest, energy_saving, percent_saved, poi
 from hatdfed_paper.experiments.table1 import contests
 from hatdfed_paper.plan import BASELINES, FULL, point
 
-CLAIMS = Claims.read(Path(__file__).resolve().parents[2] / "paper")
+CLAIMS = Claims.read()
 CONTEST = [Contest(point("digits", "hat-dfed"), {name: point("digits", name) for name in ("rnd", "sgp")})]
 
 

@@ -125,7 +125,7 @@ def test_a_new_experiment_is_complete_with_its_entry_in_the_list(monkeypatch, tm
     monkeypatch.setitem(EXPERIMENTS, "new", new)
 
     played = results_of([(point(dataset, "rnd", rounds=3), {"avg_accuracy": 1.0}) for dataset in FULL.datasets])
-    claims = Claims.read(Path(__file__).parents[2] / "paper")
+    claims = Claims.read()
     tables = all_tables(played, claims, FULL)
     assert [row["rows"] for row in tables["new_table"]] == [1, 1]
     assert all_markdown(tables)["new_table"] == "2 row"

@@ -4,7 +4,15 @@ import pytest
 from tests.paper.made_results import results_by_seed
 
 from hatdfed.runs.statistics import PairedDifference
-from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, at_most, best_of_sweep, by_share, judged
+from hatdfed_paper.verdict_rules import (
+    NOT,
+    PARTLY,
+    REPRODUCED,
+    judge_at_most,
+    judge_best_of_sweep,
+    judge_difference,
+    judge_share,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +27,7 @@ from hatdfed_paper.verdict_rules import NOT, PARTLY, REPRODUCED, at_most, best_o
     ],
 )
 def test_a_claimed_difference_is_judged_by_its_interval(interval, published, verdict):
-    assert judged(PairedDifference(*interval, 10), published) == verdict
+    assert judge_difference(PairedDifference(*interval, 10), published) == verdict
 
 
 @pytest.mark.parametrize(
@@ -37,7 +45,7 @@ def test_a_value_called_best_is_judged_against_the_best(accuracy, verdict):
         for value, both in accuracy.items()
         for seed, figure in enumerate(both)
     ]
-    (found,) = best_of_sweep("RQ2", "γ", results_by_seed(figures), sweep, 0.3)
+    (found,) = judge_best_of_sweep("RQ2", "γ", results_by_seed(figures), sweep, 0.3)
     assert found.verdict == verdict
 
 
@@ -50,7 +58,7 @@ def test_any_value_that_is_distinguishably_higher_speaks_against():
         for value, each in accuracy.items()
         for seed, figure in enumerate(each)
     ]
-    (found,) = best_of_sweep("RQ2", "γ", results_by_seed(figures), sweep, 0.3)
+    (found,) = judge_best_of_sweep("RQ2", "γ", results_by_seed(figures), sweep, 0.3)
     assert found.verdict == NOT
     assert found.ours.startswith("0.5 is ahead")
 
@@ -59,13 +67,13 @@ def test_any_value_that_is_distinguishably_higher_speaks_against():
     ("interval", "verdict"), [((0.5, 0.2, 0.8), REPRODUCED), ((0.9, 0.5, 1.3), PARTLY), ((2.0, 1.5, 2.5), NOT)]
 )
 def test_only_marginally(interval, verdict):
-    (found,) = at_most("RQ2", "γ", PairedDifference(*interval, 10), 1.0, "points")
+    (found,) = judge_at_most("RQ2", "γ", PairedDifference(*interval, 10), 1.0, "points")
     assert found.verdict == verdict
 
 
 def test_a_sweep_with_gaps_is_not_judged():
-    assert list(best_of_sweep("RQ2", "γ", results_by_seed([]), {0.3: {"link_share": 0.3}}, 0.3)) == []
+    assert list(judge_best_of_sweep("RQ2", "γ", results_by_seed([]), {0.3: {"link_share": 0.3}}, 0.3)) == []
 
 
 def test_shares():
-    assert [by_share(near, 8) for near in (8, 4, 3)] == [REPRODUCED, PARTLY, NOT]
+    assert [judge_share(near, 8) for near in (8, 4, 3)] == [REPRODUCED, PARTLY, NOT]

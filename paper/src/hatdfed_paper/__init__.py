@@ -5,7 +5,7 @@ experiment       what an experiment, a table and a figure consist of
 plan             scales, settings of a point, the places that experiments share
 todo, play       which runs are missing; runs them, and keeps what `packing` leaves of each
 results          the packed files under `paper/results`; `folders` says where they lie
-claims           what the paper reports, from `paper/claims`
+claims           what the paper reports, from `published.toml`
 differences      gains and savings, paired over seeds
 rows, markdown   tables as plain data and as text; `tables` has all of them, `headline` those of the paper's abstract
 verdict_rules    when a claim is reproduced, partly or not

@@ -1,4 +1,4 @@
-"""What the paper reports, from `paper/claims/published.toml`."""
+"""What the paper reports, from `published.toml` beside this module."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from hatdfed_paper.results import ResultsError
 
 METRICS = (
     "avg_accuracy",
@@ -17,6 +15,7 @@ METRICS = (
     "total_energy_mj",
     "link_energy_mj",
 )
+_PUBLISHED = Path(__file__).with_name("published.toml")
 Pair = list[float]  # mean and standard deviation over seeds
 
 
@@ -27,15 +26,9 @@ class Claims:
         self._content = content
 
     @classmethod
-    def read(cls, folder: Path) -> Claims:
-        """From the folder `paper`."""
-        path = folder / "claims" / "published.toml"
-        try:
-            return cls(tomllib.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise ResultsError(
-                f"The published figures in {path} cannot be read ({error}). Run this in a checkout of hatdfed."
-            ) from None
+    def read(cls) -> Claims:
+        """From the file that comes with this package."""
+        return cls(tomllib.loads(_PUBLISHED.read_text(encoding="utf-8")))
 
     def row(self, table: str, point: Mapping[str, Any]) -> dict[str, Pair] | None:
         """The published metrics of a point; None where the paper has none."""

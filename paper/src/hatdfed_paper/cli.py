@@ -17,9 +17,9 @@ from hatdfed.cli.progress import counter, watch_download
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiments import EXPERIMENTS, THE_PAPER, experiment_named
-from hatdfed_paper.folders import paper_folder, results_folder
+from hatdfed_paper.folders import no_results, paper_folder, results_folder
 from hatdfed_paper.plan import FULL, Scale, scale_named
-from hatdfed_paper.results import Results, ResultsError, locked, read_all
+from hatdfed_paper.results import Results, locked, read_all
 from hatdfed_paper.tables import all_markdown, all_tables
 from hatdfed_paper.todo import Todo, todo
 
@@ -58,6 +58,8 @@ def list_command(scale: ScaleName = "full", results: ResultsDir = None) -> None:
         table.add_row(name, experiment.question, str(len(experiment.all_points(chosen))), str(total), str(what.known))
     out.print(table)
     out.print("Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5.")
+    if results is None and chosen == FULL and not any(file.records for file in files.values()):
+        raise no_results(folder, chosen)  # outside a checkout, where nobody has begun to make them
 
 
 @app.command("run")
@@ -168,11 +170,8 @@ def _read(scale: Scale, chosen: Path | None) -> tuple[Results, Claims]:
     folder = results_folder(chosen, scale)
     results = Results(read_all(folder, EXPERIMENTS, scale.name))
     if results.is_empty:
-        raise ResultsError(
-            f"There are no results of scale {scale.name} in {folder}. "
-            f"Make them with: hatdfed paper run all --scale {scale.name}"
-        )
-    return results, Claims.read(paper_folder())
+        raise no_results(folder, scale)
+    return results, Claims.read()
 
 
 def _only(names: list[str] | None, tables: Mapping[str, _Table]) -> dict[str, _Table]:

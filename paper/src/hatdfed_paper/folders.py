@@ -1,17 +1,17 @@
-"""Where the reproduction's files lie: `paper/` in the current folder, else beside the source it runs from."""
+"""Where the results lie: in `paper/` of the current folder, else in the checkout that the package runs from."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from hatdfed_paper.plan import FULL, Scale
+from hatdfed_paper.results import ResultsError
 
 
 def paper_folder() -> Path:
-    """The folder with claims and results."""
-    here = Path("paper")
-    beside_the_source = Path(__file__).resolve().parents[3] / "paper"
-    return here if (here / "claims").is_dir() or not (beside_the_source / "claims").is_dir() else beside_the_source
+    """The folder with the results and figures of the repository."""
+    here, of_the_source = Path("paper"), Path(__file__).resolve().parents[2]
+    return of_the_source if (of_the_source / "results").is_dir() and not (here / "results").is_dir() else here
 
 
 def results_folder(chosen: Path | None, scale: Scale) -> Path:
@@ -19,3 +19,12 @@ def results_folder(chosen: Path | None, scale: Scale) -> Path:
     if chosen is not None:
         return chosen
     return paper_folder() / "results" if scale == FULL else Path("runs") / f"paper-{scale.name}"
+
+
+def no_results(folder: Path, scale: Scale) -> ResultsError:
+    """What to say where a folder has no results: where they are, or how they are made."""
+    there = "name the folder paper/results of a checkout of hatdfed" if scale == FULL else "name their folder"
+    return ResultsError(
+        f"There are no results of scale {scale.name} in {folder}: {there} with --results FOLDER, "
+        f"or make them with: hatdfed paper run all --scale {scale.name}"
+    )

@@ -11,7 +11,7 @@ from typing import Any
 from hatdfed.runs.statistics import PairedDifference
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiments import EXPERIMENTS, table1
-from hatdfed_paper.markdown import NOTHING, table, with_ends
+from hatdfed_paper.markdown import NOTHING, format_difference, table
 from hatdfed_paper.plan import FULL, Scale
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row
@@ -77,6 +77,10 @@ def _cells(name: str, ours: Any, ends: Any, published: Any) -> list[list[str]]:
     else:
         parts = [(name, ours, ends, published)]
     return [
-        [words, with_ends({"mean": mean, "low": low, "high": high}, 1), NOTHING if theirs is None else f"{theirs:+.1f}"]
+        [
+            words,
+            format_difference({"mean": mean, "low": low, "high": high}, 1),
+            NOTHING if theirs is None else f"{theirs:+.1f}",
+        ]
         for words, mean, (low, high), theirs in parts
     ]

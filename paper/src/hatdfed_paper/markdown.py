@@ -43,7 +43,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in padded)
 
 
-def metrics_table(rows: Sequence[Row], metrics: Sequence[str] = tuple(METRICS)) -> str:
+def metrics_markdown(rows: Sequence[Row], metrics: Sequence[str] = tuple(METRICS)) -> str:
     """Ours, and in brackets what is published; a column of keys for each that the rows have."""
     if not rows:
         return ""
@@ -53,14 +53,14 @@ def metrics_table(rows: Sequence[Row], metrics: Sequence[str] = tuple(METRICS)) 
     for row in rows:
         published = row["published"] or {}
         figures = [
-            beside(row[metric], published.get(METRICS[metric][0]), is_energy=metric.endswith("_mj"))
+            format_figure(row[metric], published.get(METRICS[metric][0]), is_energy=metric.endswith("_mj"))
             for metric in metrics
         ]
-        cells.append([*(key_words(row[key]) for key in keys), *figures, str(len(row["seeds"]))])
+        cells.append([*(format_setting(row[key]) for key in keys), *figures, str(len(row["seeds"]))])
     return table(headings, cells)
 
 
-def beside(ours: Sequence[float], published: Sequence[float] | None, *, is_energy: bool = False) -> str:
+def format_figure(ours: Sequence[float], published: Sequence[float] | None, *, is_energy: bool = False) -> str:
     """Mean ± deviation (published); a small energy with three digits that count, a small deviation of accuracy as 0."""
     digits = 1 if ours[0] >= 20 else 2
     if is_energy and 0 < ours[0] < 0.1:
@@ -69,12 +69,12 @@ def beside(ours: Sequence[float], published: Sequence[float] | None, *, is_energ
     return text if published is None else f"{text} ({published[0]:g})"
 
 
-def key_words(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A setting's value."""
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def with_ends(difference: Mapping[str, Any], digits: int) -> str:
+def format_difference(difference: Mapping[str, Any], digits: int) -> str:
     """A difference with its interval, where it has one."""
     if difference["low"] is None:
         return f"{difference['mean']:+.{digits}f}"
@@ -82,10 +82,10 @@ def with_ends(difference: Mapping[str, Any], digits: int) -> str:
     return f"{difference['mean']:+.{digits}f} ({low} to {high})"
 
 
-def price(joules: float) -> str:
+def format_price(joules: float) -> str:
     """Three digits that count, thousands apart.
 
-    >>> price(4129.3), price(0.7031)
+    >>> format_price(4129.3), format_price(0.7031)
     ('4,130', '0.703')
     """
     return f"{float(f'{joules:.3g}'):,g}"

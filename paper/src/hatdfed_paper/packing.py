@@ -22,11 +22,11 @@ _FIGURES = (
 )  # fmt: skip
 
 
-def packed(result: RunResult) -> dict[str, Any]:
+def pack_run(result: RunResult) -> dict[str, Any]:
     """Small enough to keep thousands of them; the settings that were asked for are added by whoever asked."""
     record: dict[str, Any] = {
         "key": run_key(result.config),
-        "figures": figures(result),
+        "figures": run_figures(result),
         "curve": _curve(result),
     }
     if result.config.policy.name == "link-bandit" and result.propensity is not None and result.link_joules is not None:
@@ -40,7 +40,7 @@ def with_settings(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
     return {"key": record["key"], "settings": settings, **record}
 
 
-def figures(result: RunResult) -> dict[str, Any]:
+def run_figures(result: RunResult) -> dict[str, Any]:
     """Test figures after the last round, the validation accuracy of that round, energies and regret."""
     summary = result.summary
     causes = {f"{cause}_energy_mj": summary["energy_by_cause_mj"][cause] for cause in ("upload", "training")}

@@ -19,7 +19,7 @@ from hatdfed.sweeps.batches import PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun
 from hatdfed.sweeps.executors import LocalExecutor
 from hatdfed.sweeps.workers import multi_process_service
-from hatdfed_paper.packing import packed, with_settings
+from hatdfed_paper.packing import pack_run, with_settings
 from hatdfed_paper.plan import Settings
 from hatdfed_paper.results import Record, ResultFile, keep, read_sessions, write_sessions
 from hatdfed_paper.todo import Todo
@@ -48,7 +48,7 @@ def play_missing(what: Todo, *, processes: int, how: PlayOptions, on_run: OnRun 
             on_run(wanted.settings, record["figures"], writer.count, len(runs))
 
     try:
-        play_runs(runs, LocalExecutor(processes).play, replace(how, keep=packed, on_batch=writer.write), done)
+        play_runs(runs, LocalExecutor(processes).play, replace(how, keep=pack_run, on_batch=writer.write), done)
     finally:
         writer.write()
         seconds = time.monotonic() - start

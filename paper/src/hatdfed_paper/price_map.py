@@ -20,7 +20,7 @@ from hatdfed_paper.differences import energy_saving
 from hatdfed_paper.expected_energy import expected_link_joules
 from hatdfed_paper.experiment import Figure, Table
 from hatdfed_paper.figure_parts import COLOURS, WIDTH, Data, lines_of, span, subtitle
-from hatdfed_paper.markdown import NOTHING, price, table
+from hatdfed_paper.markdown import NOTHING, format_price, table
 from hatdfed_paper.plan import BASELINES, HARD, PLUS, Scale, Settings, point
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row
@@ -121,8 +121,8 @@ def _price_markdown(rows: Sequence[Row]) -> str:
         here = [row for row in rows if row["dataset"] == dataset]
         across, down = (sorted({row[name] for row in here}) for name in ("joules_per_model", "joules_per_sample"))
         found = {(row["joules_per_sample"], row["joules_per_model"]): row for row in here}
-        lines = [[price(sample), *(_saved(found.get((sample, model))) for model in across)] for sample in down]
-        parts.append(table([f"{dataset}: J a sample \\ J a model", *(price(model) for model in across)], lines))
+        lines = [[format_price(sample), *(_saved(found.get((sample, model))) for model in across)] for sample in down]
+        parts.append(table([f"{dataset}: J a sample \\ J a model", *(format_price(model) for model in across)], lines))
     return "\n\n".join(parts)
 
 
@@ -186,8 +186,8 @@ def _draw(data: Data, title: str) -> Picture:
     for row, line in enumerate(lines):
         for column, (percent, share) in enumerate(zip(line["saved"], line["share"], strict=True)):
             _draw_field(axes, (column, row), percent, share)
-    axes.set_xticks(range(saved.shape[1]), [price(x) for x in lines[0]["x"]])
-    axes.set_yticks(range(len(lines)), [price(line["joules_per_sample"]) for line in lines])
+    axes.set_xticks(range(saved.shape[1]), [format_price(x) for x in lines[0]["x"]])
+    axes.set_yticks(range(len(lines)), [format_price(line["joules_per_sample"]) for line in lines])
     st.name_axes(axes, "Joules per sent model (float32, mean link)", "Joules per trained sample (mean server)")
     middle = ((saved.shape[1] - 1) / 2, (len(lines) - 1) / 2)  # prices are the paper's times the same factors both ways
     axes.add_patch(

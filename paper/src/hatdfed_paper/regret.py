@@ -29,7 +29,7 @@ from hatdfed_paper.figure_parts import (
     subtitle,
     whole,
 )
-from hatdfed_paper.markdown import NOTHING, key_words, table, with_ends
+from hatdfed_paper.markdown import NOTHING, format_difference, format_setting, table
 from hatdfed_paper.plan import SETTING, Scale, Settings, point, settings_of_table_1
 from hatdfed_paper.results import Record, Results
 from hatdfed_paper.rows import Row, interval, pair
@@ -101,14 +101,14 @@ def _bandit_markdown(rows: Sequence[Row]) -> str:
     headings += ["least p", "most p", "correlation of p and price", "accuracy against random links"]
     cells = []
     for row in rows:
-        keys = [key_words(row[key]) for key in ("dataset", *SETTING)]
+        keys = [format_setting(row[key]) for key in ("dataset", *SETTING)]
         printed = row["printed_bound"]
         bounds = [NOTHING if printed is None else f"{printed:.0f}", f"{row['standard_bound']:.0f}"]
         regret = [f"{row['regret_best_fixed'][0]:.0f} ± {row['regret_best_fixed'][1]:.0f}", *bounds]
         names = ("least", "most", "correlation_with_price")
         ends = [" ± ".join(f"{value:.2f}" for value in row[f"probability_{name}"]) or NOTHING for name in names]
         against = row["against_random_links"]
-        words = with_ends(against["avg_accuracy"], 1) + " points" if against else NOTHING
+        words = format_difference(against["avg_accuracy"], 1) + " points" if against else NOTHING
         cells.append([*keys, *regret, f"{row['runs_above_printed_bound']} of {len(row['seeds'])}", *ends, words])
     return table(headings, cells)
 

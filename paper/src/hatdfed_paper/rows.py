@@ -1,6 +1,6 @@
 """Runs at a point become a row: means and deviations over seeds, differences with their interval.
 
-Keys are those of `paper/claims/published.toml`, so that ours and theirs can be laid over each other.
+Keys are those of `published.toml`, so that ours and theirs can be laid over each other.
 """
 
 from __future__ import annotations

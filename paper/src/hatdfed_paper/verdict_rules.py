@@ -1,13 +1,13 @@
 """The rules by which a claim is *reproduced*, *partly* reproduced, or *not*.
 
-* A claimed difference of a given size (`sized`): reproduced if the 95 % interval of ours lies wholly on its side of
-  zero and reaches that size; partly if it lies on that side, but stays below the size; else not.
-* A claimed difference without a size (`directed`): reproduced if the interval lies wholly on its side of zero.
-* "Only marginally more" (`at_most`): reproduced if the interval lies wholly below what we take the word to mean; not if
-  wholly above it; else partly.
-* A value that the paper calls best (`best_of_sweep`): reproduced if no other value of the sweep has a higher mean;
-  partly if none is distinguishably higher; else not.
-* So many of so many (`by_share`): all, at least half, fewer.
+* A claimed difference of a given size (`judge_size`): reproduced if the 95 % interval of ours lies wholly on its side
+  of zero and reaches that size; partly if it lies on that side, but stays below the size; else not.
+* A claimed difference without a size (`judge_direction`): reproduced if the interval lies wholly on its side of zero.
+* "Only marginally more" (`judge_at_most`): reproduced if the interval lies wholly below what we take the word to mean;
+  not if wholly above it; else partly.
+* A value that the paper calls best (`judge_best_of_sweep`): reproduced if no other value of the sweep has a higher
+  mean; partly if none is distinguishably higher; else not.
+* So many of so many (`judge_share`): all, at least half, fewer.
 
 Beside claims there are checks whether our world is the paper's: how many of our figures are near the wanted ones.
 """
@@ -37,40 +37,44 @@ class Verdict(NamedTuple):
     pairs: int  # seeds that the comparison rests on
 
 
-def sized(
+def judge_size(
     group: str, words: str, ours: PairedDifference | None, published: float, unit: str, *, theirs: str = ""
 ) -> Iterator[Verdict]:
     """A claimed difference of a given size; nothing where we have not measured it. `theirs` says it in words."""
     if ours is not None:
         theirs = theirs or f"{published:+.1f} {unit}"
-        yield Verdict(group, words, theirs, with_interval(ours, unit), judged(ours, published), ours.n)
+        yield Verdict(group, words, theirs, format_interval(ours, unit), judge_difference(ours, published), ours.n)
 
 
-def directed(group: str, words: str, ours: PairedDifference | None, published: str, unit: str) -> Iterator[Verdict]:
+def judge_direction(
+    group: str, words: str, ours: PairedDifference | None, published: str, unit: str
+) -> Iterator[Verdict]:
     """A claimed difference without a size, positive where the claim holds."""
     if ours is not None:
-        yield Verdict(group, words, published, with_interval(ours, unit), judged(ours, 0.0), ours.n)
+        yield Verdict(group, words, published, format_interval(ours, unit), judge_difference(ours, 0.0), ours.n)
 
 
-def at_most(group: str, words: str, ours: PairedDifference | None, size: float, unit: str) -> Iterator[Verdict]:
+def judge_at_most(group: str, words: str, ours: PairedDifference | None, size: float, unit: str) -> Iterator[Verdict]:
     """A claim that something grows by less than `size`."""
     if ours is not None and ours.low is not None and ours.high is not None:
         verdict = REPRODUCED if ours.high < size else NOT if ours.low > size else PARTLY
-        yield Verdict(group, words, f"marginally; we say {size:g} {unit}", with_interval(ours, unit), verdict, ours.n)
+        yield Verdict(group, words, f"marginally; we say {size:g} {unit}", format_interval(ours, unit), verdict, ours.n)
 
 
-def judged(ours: PairedDifference, published: float) -> str:
+def judge_difference(ours: PairedDifference, published: float) -> str:
     """The rule for a claimed difference; both are positive where the claim holds.
 
-    >>> judged(PairedDifference(2.0, 1.5, 2.5, 10), 1.9), judged(PairedDifference(1.0, 0.5, 1.5, 10), 1.9)
-    ('reproduced', 'partly')
+    >>> judge_difference(PairedDifference(2.0, 1.5, 2.5, 10), 1.9)
+    'reproduced'
+    >>> judge_difference(PairedDifference(1.0, 0.5, 1.5, 10), 1.9)
+    'partly'
     """
     if ours.low is None or ours.high is None or ours.low <= 0:
         return NOT
     return REPRODUCED if ours.high >= published else PARTLY
 
 
-def best_of_sweep(
+def judge_best_of_sweep(
     group: str, words: str, results: Results, sweep: Mapping[float, Settings], published: float
 ) -> Iterator[Verdict]:
     """Whether the published value is the best of a sweep; nothing where the sweep is not complete."""
@@ -84,11 +88,11 @@ def best_of_sweep(
         yield Verdict(group, words, "best", "best", REPRODUCED, known[best].n)
         return
     higher = any(each.low is not None and each.low > 0 for each in known.values())
-    ours = f"{best:g} is ahead by {with_interval(known[best], 'points')}"
+    ours = f"{best:g} is ahead by {format_interval(known[best], 'points')}"
     yield Verdict(group, words, "best", ours, NOT if higher else PARTLY, known[best].n)
 
 
-def by_share(near: int, total: int) -> str:
+def judge_share(near: int, total: int) -> str:
     """All of them, at least half, or fewer."""
     return REPRODUCED if near == total else PARTLY if 2 * near >= total else NOT
 
@@ -101,11 +105,11 @@ def is_near(ours: float, wanted: float) -> bool:
 def count_near(words: str, near: Sequence[bool], unit: str, seeds: int) -> Iterator[Verdict]:
     """A check of so many of our figures; nothing where there are none."""
     if near:
-        verdict = by_share(sum(near), len(near))
+        verdict = judge_share(sum(near), len(near))
         yield Verdict(CHECK, words, f"{len(near)} {unit}", f"{sum(near)} of {len(near)}", verdict, seeds)
 
 
-def with_interval(ours: PairedDifference, unit: str) -> str:
+def format_interval(ours: PairedDifference, unit: str) -> str:
     """As people write it."""
     if ours.low is None or ours.high is None:
         return f"{ours.mean:+.1f} {unit}"

@@ -9,11 +9,11 @@ from hatdfed.runs.statistics import paired_or_none
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.differences import Contest, percent_saved
 from hatdfed_paper.experiment import Experiment, Table
-from hatdfed_paper.markdown import metrics_table
+from hatdfed_paper.markdown import metrics_markdown
 from hatdfed_paper.plan import SETTING, Scale, Settings, point
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, metric_rows
-from hatdfed_paper.verdict_rules import Verdict, sized
+from hatdfed_paper.verdict_rules import Verdict, judge_size
 
 WHOLE, WITHOUT_UTC, WITHOUT_IMA = "hat-dfed", "hat-dfed-without-utc", "hat-dfed-without-ima"
 _SAVING = "ablation_without_utc_energy_saving_percent"
@@ -47,17 +47,17 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
             gain = paired_or_none(results.figures(whole, "avg_accuracy"), results.figures(other, "avg_accuracy"))
             if published[0] is not None and published[1] is not None:
                 theirs = published[0]["avg_accuracy"][0] - published[1]["avg_accuracy"][0]
-                yield from sized("RQ5", f"{words} ({dataset})", gain, theirs, "points")
+                yield from judge_size("RQ5", f"{words} ({dataset})", gain, theirs, "points")
     saved = _headline(results, scale)[_SAVING]
     for words, ours, theirs in zip(("total", "link"), saved, claims.headline[_SAVING], strict=True):
-        yield from sized("RQ5", f"The bandit saves {words} energy against random links", ours, theirs, "%")
+        yield from judge_size("RQ5", f"The bandit saves {words} energy against random links", ours, theirs, "%")
 
 
 EXPERIMENT = Experiment(
     "ablation",
     "RQ5: without the bandit, without importance-aware merging",
     _points,
-    tables=(Table("ablation", _rows, metrics_table),),
+    tables=(Table("ablation", _rows, metrics_markdown),),
     headline=_headline,
     verdicts=_verdicts,
 )

@@ -34,7 +34,7 @@ from hatdfed_paper.figure_parts import (
     span,
     subtitle,
 )
-from hatdfed_paper.markdown import NOTHING, table, with_ends
+from hatdfed_paper.markdown import NOTHING, format_difference, table
 from hatdfed_paper.plan import BASELINES, PLUS, Scale, Settings, point, setting_name, settings_of_table_1
 from hatdfed_paper.plus_comparison import comparison_markdown, comparison_rows
 from hatdfed_paper.results import Results
@@ -176,12 +176,12 @@ def _count(count: int, row: Row) -> str:
 
 
 def _difference(found: Row | None, unit: str) -> str:
-    return NOTHING if found is None else f"{with_ends(found, 1)} {unit}"
+    return NOTHING if found is None else f"{format_difference(found, 1)} {unit}"
 
 
 def _named_difference(found: Row | None) -> str:
     """A difference, against whom and where."""
-    return NOTHING if found is None else f"{with_ends(found, 1)} points against {found['method']}, {found['setting']}"
+    return NOTHING if found is None else f"{_difference(found, 'points')} against {found['method']}, {found['setting']}"
 
 
 _SUMMARY: Mapping[str, Any] = {

@@ -24,7 +24,7 @@ from hatdfed.runs.statistics import PairedDifference, paired_or_none
 from hatdfed.setup.layers import merge_layers
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiment import BEYOND, Experiment, Table
-from hatdfed_paper.markdown import NOTHING, table, with_ends
+from hatdfed_paper.markdown import NOTHING, format_difference, table
 from hatdfed_paper.plan import BASELINES, EASY, HARD, Scale, Settings, point
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, interval_or_none
@@ -269,7 +269,7 @@ def markdown_by_sweep(rows: Sequence[Row]) -> dict[str, str]:
             [
                 row["part"],
                 row["words"],
-                NOTHING if points is None else with_ends(points, 1),
+                NOTHING if points is None else format_difference(points, 1),
                 f"{row['link_energy_mj']:.3f}",
                 verdict,
                 str(len(row["seeds"])),

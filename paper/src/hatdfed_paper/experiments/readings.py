@@ -15,7 +15,7 @@ from hatdfed_paper.claims import Claims
 from hatdfed_paper.differences import BySeed, mean_of_places
 from hatdfed_paper.experiment import BEHIND, Experiment, Table
 from hatdfed_paper.experiments.calibration import MANY_SAMPLES, PASSES
-from hatdfed_paper.markdown import NOTHING, table, with_ends
+from hatdfed_paper.markdown import NOTHING, format_difference, table
 from hatdfed_paper.plan import Scale, Settings, point
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, interval_or_none
@@ -126,18 +126,12 @@ def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
 
 def _markdown(rows: Sequence[Row]) -> str:
     headings = ["", "reading", "data set", "validation points", "test points", "total energy", "seeds"]
-    cells = [
-        [
-            row["reading"],
-            row["words"],
-            row["dataset"],
-            with_ends(row["validation_accuracy_difference"], 1) if row["validation_accuracy_difference"] else NOTHING,
-            with_ends(row["avg_accuracy_difference"], 1),
-            with_ends(row["total_energy_mj_difference"], 2) + " MJ",
-            str(row["avg_accuracy_difference"]["pairs"]),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        validated, tested = row["validation_accuracy_difference"], row["avg_accuracy_difference"]
+        differences = [format_difference(validated, 1) if validated else NOTHING, format_difference(tested, 1)]
+        energy = format_difference(row["total_energy_mj_difference"], 2) + " MJ"
+        cells.append([row["reading"], row["words"], row["dataset"], *differences, energy, str(tested["pairs"])])
     return table(headings, cells)
 
 

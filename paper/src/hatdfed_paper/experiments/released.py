@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiment import BEHIND, Experiment, Table
-from hatdfed_paper.markdown import NOTHING, beside, key_words, table
+from hatdfed_paper.markdown import NOTHING, format_figure, format_setting, table
 from hatdfed_paper.plan import SETTING, Scale, Settings, point, settings_of_table_1
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, pair, row_of
@@ -39,11 +39,11 @@ def _markdown(rows: Sequence[Row]) -> str:
     headings = ["data set", "λ", "ρ", "method", "feedback", "last round %", "best round %", "published %", "seeds"]
     cells = []
     for row in rows:
-        keys = [key_words(row[key]) for key in _KEYS]
+        keys = [format_setting(row[key]) for key in _KEYS]
         # The best round is one of those that the bandit learns from: on the test set where that is what it sees.
-        best = beside(row["best_round_accuracy"], None) if row["feedback"] == "test" else NOTHING
+        best = format_figure(row["best_round_accuracy"], None) if row["feedback"] == "test" else NOTHING
         published = f"{row['published']['avg_accuracy'][0]:g}" if row["published"] else NOTHING
-        last = beside(row["avg_accuracy"], None)
+        last = format_figure(row["avg_accuracy"], None)
         cells.append([*keys, row["feedback"], last, best, published, str(len(row["seeds"]))])
     return table(headings, cells)
 

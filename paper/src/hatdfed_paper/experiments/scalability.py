@@ -9,11 +9,11 @@ from typing import Any
 from hatdfed.runs.statistics import paired_or_none
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiment import Experiment, Table
-from hatdfed_paper.markdown import SERVER_ACCURACIES, metrics_table
+from hatdfed_paper.markdown import SERVER_ACCURACIES, metrics_markdown
 from hatdfed_paper.plan import EASY, SETTING, Scale, Settings, point
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, metric_rows
-from hatdfed_paper.verdict_rules import Verdict, sized
+from hatdfed_paper.verdict_rules import Verdict, judge_size
 
 _DROP = "scalability_accuracy_drop_points"
 
@@ -51,7 +51,7 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
         published = claims.headline[_DROP].get(dataset)
         if published is not None:
             words = f"Accuracy falls slightly from N = {min(scale.servers)} to {max(scale.servers)} ({dataset})"
-            yield from sized("RQ3", words, lost, published, "points lost")
+            yield from judge_size("RQ3", words, lost, published, "points lost")
     for dataset in scale.datasets:
         few, many = _ends(dataset, scale)
         theirs = [claims.row("scalability", each) for each in (few, many)]
@@ -59,14 +59,14 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
         if theirs[0] is not None and theirs[1] is not None:
             published = theirs[1]["var_accuracy"][0] - theirs[0]["var_accuracy"][0]
             words = f"Servers lie further apart with N = {max(scale.servers)} ({dataset})"
-            yield from sized("RQ3", words, ours, published, "points of deviation")
+            yield from judge_size("RQ3", words, ours, published, "points of deviation")
 
 
 EXPERIMENT = Experiment(
     "scalability",
     "RQ3: more servers, up to N = 50",
     _points,
-    tables=(Table("scalability", _rows, partial(metrics_table, metrics=SERVER_ACCURACIES)),),
+    tables=(Table("scalability", _rows, partial(metrics_markdown, metrics=SERVER_ACCURACIES)),),
     headline=_headline,
     verdicts=_verdicts,
 )

@@ -24,11 +24,11 @@ from hatdfed_paper.figure_parts import (
     subtitle,
     sweep_line,
 )
-from hatdfed_paper.markdown import ACCURACY_AND_ENERGY, metrics_table
+from hatdfed_paper.markdown import ACCURACY_AND_ENERGY, metrics_markdown
 from hatdfed_paper.plan import Scale, Settings, point
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, metric_rows
-from hatdfed_paper.verdict_rules import Verdict, best_of_sweep, sized
+from hatdfed_paper.verdict_rules import Verdict, judge_best_of_sweep, judge_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -60,11 +60,15 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
     for dataset in scale.datasets:
         over_alpha = {a: point(dataset, OURS, gain_share=a, quality_share=beta) for a in GAIN_SHARES}
         over_beta = {b: point(dataset, OURS, gain_share=alpha, quality_share=b) for b in QUALITY_SHARES}
-        yield from best_of_sweep("RQ4", f"α = {alpha:g} is the most accurate ({dataset})", results, over_alpha, alpha)
-        yield from best_of_sweep("RQ4", f"β = {beta:g} is the most accurate ({dataset})", results, over_beta, beta)
+        yield from judge_best_of_sweep(
+            "RQ4", f"α = {alpha:g} is the most accurate ({dataset})", results, over_alpha, alpha
+        )
+        yield from judge_best_of_sweep(
+            "RQ4", f"β = {beta:g} is the most accurate ({dataset})", results, over_beta, beta
+        )
         rise = _rise(results, over_alpha[alpha], over_alpha[max(GAIN_SHARES)])
         words = f"Total energy rises sharply from α = {alpha:g} to {max(GAIN_SHARES):g} ({dataset})"
-        yield from sized("RQ4", words, rise, SHARP, "%", theirs=f"sharply; we say {SHARP:g} %")
+        yield from judge_size("RQ4", words, rise, SHARP, "%", theirs=f"sharply; we say {SHARP:g} %")
 
 
 def _rise(results: Results, first: Settings, last: Settings) -> PairedDifference | None:
@@ -133,7 +137,7 @@ EXPERIMENT = Experiment(
     "sensitivity",
     "RQ4: the weights α and β",
     _points,
-    tables=(Table("sensitivity", _rows, partial(metrics_table, metrics=ACCURACY_AND_ENERGY)),),
+    tables=(Table("sensitivity", _rows, partial(metrics_markdown, metrics=ACCURACY_AND_ENERGY)),),
     figures=(Figure("sensitivity", _panels, _title, _draw),),
     verdicts=_verdicts,
 )

@@ -29,11 +29,11 @@ from hatdfed_paper.figure_parts import (
     subtitle,
     sweep_line,
 )
-from hatdfed_paper.markdown import ACCURACY_AND_ENERGY, metrics_table
+from hatdfed_paper.markdown import ACCURACY_AND_ENERGY, metrics_markdown
 from hatdfed_paper.plan import SETTING, Scale, Settings, point, settings_of_table_1
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, metric_rows
-from hatdfed_paper.verdict_rules import NEAR_SHARE, Verdict, at_most, count_near, directed, is_near
+from hatdfed_paper.verdict_rules import NEAR_SHARE, Verdict, count_near, is_near, judge_at_most, judge_direction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -55,8 +55,8 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
     for dataset in scale.datasets:
         sparse, middle, dense = (_accuracy_at(results, dataset, share) for share in (0.1, 0.3, 0.5))
         growth, beyond = paired_or_none(middle, sparse), paired_or_none(dense, middle)
-        yield from directed("RQ2", f"Accuracy grows up to γ = 0.3 ({dataset})", growth, "grows", "points")
-        yield from at_most("RQ2", f"Beyond γ = 0.3 only marginally ({dataset})", beyond, MARGINAL, "points")
+        yield from judge_direction("RQ2", f"Accuracy grows up to γ = 0.3 ({dataset})", growth, "grows", "points")
+        yield from judge_at_most("RQ2", f"Beyond γ = 0.3 only marginally ({dataset})", beyond, MARGINAL, "points")
 
 
 def _accuracy_at(results: Results, dataset: str, link_share: float) -> dict[int, float]:
@@ -132,7 +132,7 @@ EXPERIMENT = Experiment(
     "sparsity",
     "RQ2: how many links, γ = 0.1 … 0.5",
     _points,
-    tables=(Table("sparsity", _rows, partial(metrics_table, metrics=ACCURACY_AND_ENERGY)),),
+    tables=(Table("sparsity", _rows, partial(metrics_markdown, metrics=ACCURACY_AND_ENERGY)),),
     figures=(Figure("sparsity", _panels, _title, _draw),),
     checks=_checks,
     verdicts=_verdicts,

@@ -31,11 +31,11 @@ from hatdfed_paper.figure_parts import (
     span,
     subtitle,
 )
-from hatdfed_paper.markdown import metrics_table
+from hatdfed_paper.markdown import metrics_markdown
 from hatdfed_paper.plan import BASELINES, HARD, SETTING, Scale, Settings, point, settings_of_table_1
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, metric_rows
-from hatdfed_paper.verdict_rules import NEAR_SHARE, Verdict, count_near, directed, is_near, sized
+from hatdfed_paper.verdict_rules import NEAR_SHARE, Verdict, count_near, is_near, judge_direction, judge_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,17 +101,17 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
         ("total_energy_saving_percent", "Less total energy than the baselines, on average", "%"),
         ("link_energy_saving_percent", "Less link energy than the baselines, on average", "%"),
     ):
-        yield from sized("RQ1", words, ours[key], theirs[key], unit)
+        yield from judge_size("RQ1", words, ours[key], theirs[key], unit)
     for key, words, unit in (
         ("accuracy_gain_over", "More accurate than", "points"),
         ("total_energy_saving_over_percent", "Less total energy than", "%"),
     ):
         for method in BASELINES:
-            yield from sized("RQ1", f"{words} {method}", ours[key][method], theirs[key][method], unit)
+            yield from judge_size("RQ1", f"{words} {method}", ours[key][method], theirs[key][method], unit)
     spread = points_gained(results, contests(scale), "std_accuracy")
     closer = None if spread is None else _negative(spread)
     words = "Accuracies of its servers lie closer together than those of the baselines"
-    yield from directed("RQ1", words, closer, _published_spread(claims, scale), "points of deviation")
+    yield from judge_direction("RQ1", words, closer, _published_spread(claims, scale), "points of deviation")
 
 
 def _negative(ours: PairedDifference) -> PairedDifference:
@@ -285,7 +285,7 @@ EXPERIMENT = Experiment(
     "RQ1: accuracy and energy against the baselines in four settings",
     _points,
     tables=(
-        Table("table_1", _rows, metrics_table),
+        Table("table_1", _rows, metrics_markdown),
         regret.BANDIT_TABLE,
         Table("energy", _energy_rows, expected_energy_markdown),
     ),
