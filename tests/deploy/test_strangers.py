@@ -176,7 +176,7 @@ async def asked(port, line=b"GET /metrics HTTP/1.1"):
         writer.transport.abort()
 
 
-def test_dawdlers_at_the_metrics_keep_nobody_from_reading_them(play):
+def test_idle_callers_at_the_metrics_keep_nobody_from_reading_them(play):
     async def scene():
         async with serve_metrics(lambda: STATUS, HOST, 0) as port, Drip(port, 60, bytes_of=b"GET /") as drip:
             found = await asked(port)
