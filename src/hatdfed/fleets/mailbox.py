@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.energy.spending import energy_spent
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.server_report import make_server_report
 from hatdfed.errors import WireError
 from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.consensus import consensus_distance
-from hatdfed.server.exchange import MessageContext, Received, accept, make_inbox, make_server_report, pack_offer
+from hatdfed.server.exchange import MessageContext, Received, accept, make_inbox, pack_offer
 from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
 from hatdfed.server.work import DataSource, HeldOut, Work
 
@@ -104,11 +104,15 @@ class MailboxFleet:
         return RoundReport(
             tuple(
                 make_server_report(
-                    verdict,
+                    plan,
+                    self._prices,
+                    i,
                     works[i],
-                    mailboxes[i],
-                    energy_spent(self._prices, plan, works[i], server=i, compression=self._share(offers[i])),
-                    server=i,
+                    accuracy=verdict.accuracy,
+                    senders=np.array([i, *sorted(mailboxes[i])]),
+                    importance=verdict.importance.double().numpy(),
+                    scores={name: score.double().numpy() for name, score in verdict.scores.items()},
+                    compression=self._share(offers[i]),
                 )
                 for i, (_, verdict) in enumerate(merged)
             ),

@@ -1,4 +1,4 @@
-"""Exchange of models: packs offers into bytes, unpacks bytes into an inbox, and makes the report of a round.
+"""Exchange of models: packs offers into bytes and unpacks bytes into an inbox.
 
 Shared by every fleet that sends messages, in one process or between machines.
 """
@@ -13,14 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hatdfed.core.energy.ledger import EnergyRow
-from hatdfed.core.round import ServerReport
 from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Inbox
 from hatdfed.server.codecs.base import Codec
 from hatdfed.server.message import Buffer, Message, compute_overhead, pack_parts, unpack
-from hatdfed.server.program import Offer, ServerState, Verdict
-from hatdfed.server.work import Work
+from hatdfed.server.program import Offer, ServerState
 
 
 class Received(NamedTuple):
@@ -86,23 +83,4 @@ def make_inbox(
         mixing=torch.tensor(planned, dtype=torch.float64),
         mass=torch.tensor([server.mass, *(mail.mass for mail in received)], dtype=torch.float64),
         present=torch.ones(1 + len(senders), dtype=torch.bool),
-    )
-
-
-def make_server_report(
-    verdict: Verdict,
-    work: Work,
-    mailbox: Mailbox,
-    energy: tuple[EnergyRow, ...],
-    *,
-    server: int,
-) -> ServerReport:
-    """Make the server's report to the coordinator, about itself and the models that it merged."""
-    return ServerReport(
-        accuracy=verdict.accuracy,
-        num_samples=work.num_samples,
-        senders=np.array([server, *sorted(mailbox)]),
-        importance=verdict.importance.double().numpy(),
-        energy=energy,
-        scores={name: score.double().numpy() for name, score in verdict.scores.items()},
     )

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from hatdfed.fleets.kernels.native.vectors import native_vectors
-from hatdfed.fleets.kernels.optimiser_step import Rates, Step, step_rates
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.kernels.triton.stage import triton_available
 from hatdfed.fleets.kernels.triton.vectors import TritonVectors
 from hatdfed.fleets.kernels.vectors import TorchVectors, restore_rows, step_in_place, vectors_for
+from hatdfed.fleets.stacked.model import Rates, Step, step_rates
 from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
 SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))

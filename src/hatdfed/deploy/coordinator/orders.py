@@ -10,14 +10,13 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from hatdfed.core.consensus import SKETCH_SIZE, Sketch
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.energy.spending import energy_spent
 from hatdfed.core.round import RoundPlan, ServerReport
+from hatdfed.core.server_report import WorkDone, make_server_report
 from hatdfed.deploy.coordinator.membership import EdgeMember, Membership
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import WireError
@@ -100,29 +99,23 @@ def describe_neighbour(member: EdgeMember, *, dial: bool, mixing: float = math.n
     return pb.Neighbour(index=member.index, name=member.name, address=member.address, dial=dial, mixing=mixing)
 
 
-class ReportedWork(NamedTuple):
-    """What a server reports to have done with its devices' data."""
-
-    num_samples: int
-    devices_online: int
-
-
 def read_report(outcome: pb.Outcome, plan: RoundPlan, prices: EnergyPrices, server: int) -> ServerReport:
     """Check an outcome and turn it into a report; raises `WireError` if it is refused."""
     _check(outcome, plan, server)
     names = sorted({name for slot in outcome.slots for name in slot.scores})
     scores = {name: np.array([slot.scores.get(name, math.nan) for slot in outcome.slots]) for name in names}
-    worked = ReportedWork(outcome.num_samples, outcome.devices_online)
     reported = {sent.receiver: sent.share for sent in outcome.sent}
     shares = {receiver: reported.get(receiver, 0.0) for receiver in plan.draw.topology.receivers(server)}
-    energy = energy_spent(prices, plan, worked, server=server, compression=shares)
-    return ServerReport(
+    return make_server_report(
+        plan,
+        prices,
+        server,
+        WorkDone(outcome.num_samples, outcome.devices_online),
         accuracy=outcome.accuracy,
-        num_samples=outcome.num_samples,
         senders=np.array([slot.server for slot in outcome.slots]),
         importance=np.array([slot.importance for slot in outcome.slots]),
-        energy=energy,
         scores={name: np.where(np.isfinite(score), score, np.nan) for name, score in scores.items()},
+        compression=shares,
         sketch=_read_sketch(outcome),
     )
 

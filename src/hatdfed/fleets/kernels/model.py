@@ -21,11 +21,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hatdfed.fleets.kernels.blueprint import Blueprint, Dropout, Linear, Relu, read_blueprint
-from hatdfed.fleets.kernels.optimiser_step import Rates, Step, step_rates
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
 from hatdfed.fleets.kernels.vectors import step_in_place
-from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Samples
+from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Rates, Samples, Step, step_rates
 from hatdfed.server.dropout import make_keep_mask
 from hatdfed.server.learner import Learner
 from hatdfed.server.work import Batch, WorkPlan

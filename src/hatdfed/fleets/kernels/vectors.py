@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hatdfed.fleets.kernels.native.vectors import native_vectors
-from hatdfed.fleets.kernels.optimiser_step import Rates, Step
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
+from hatdfed.fleets.stacked.model import Rates, Step
 from hatdfed.server.optimisers import Adam, Optimiser, Sgd
 
 

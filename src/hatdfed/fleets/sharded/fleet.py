@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from hatdfed.core.consensus import estimate_consensus_distance
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.server_report import WorkDone
 from hatdfed.fleets.sharded.orders import ShardOrder, cut
 from hatdfed.fleets.sharded.shard import Shard, ShardReport
 from hatdfed.fleets.stacked.reports import Measured, round_report
@@ -61,13 +62,6 @@ class LocalShards:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-class _Done(NamedTuple):
-    """What the ledger wants to know of a server's work."""
-
-    num_samples: int
-    devices_online: int
 
 
 class ShardedFleet:
@@ -116,7 +110,7 @@ class ShardedFleet:
             self.refused.update(report.refused)
         self.posted_bytes = sum(report.posted_bytes for report in reports)
         works = [
-            _Done(int(samples), int(devices))
+            WorkDone(int(samples), int(devices))
             for report in reports
             for samples, devices in zip(report.num_samples, report.devices_online, strict=True)
         ]

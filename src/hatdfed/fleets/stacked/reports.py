@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.energy.spending import Worked, energy_spent
 from hatdfed.core.refusals import NOT_FINITE
-from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
+from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.server_report import Worked, make_server_report
 from hatdfed.fleets.stacked.merging import InboxTable
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.server.program import EdgeProgram
@@ -92,13 +92,16 @@ def round_report(
     """The reports of one run; `senders` [N, D] are numbered from 0 in this run."""
     return RoundReport(
         tuple(
-            ServerReport(
+            make_server_report(
+                plan,
+                prices,
+                i,
+                work,
                 accuracy=float(measured.accuracy[i]),
-                num_samples=work.num_samples,
                 senders=senders[i, merged],
                 importance=measured.weights[i, merged],
-                energy=energy_spent(prices, plan, work, server=i, compression=float(measured.compression[i])),
                 scores={name: table[i, merged] for name, table in measured.scores.items()},
+                compression=float(measured.compression[i]),
             )
             for i, (work, merged) in enumerate(zip(works, measured.present, strict=True))
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hatdfed.fleets.kernels.native.build import vector_library
 from hatdfed.fleets.kernels.native.jobs import Job, Work, share
-from hatdfed.fleets.kernels.optimiser_step import Step
+from hatdfed.fleets.stacked.model import Step
 from hatdfed.server.optimisers import Adam
 
 _BLOCK = 1 << 14  # vectors.c

@@ -7,9 +7,9 @@
 import torch
 from torch import Tensor
 
-from hatdfed.fleets.kernels.optimiser_step import Step
 from hatdfed.fleets.kernels.triton.parts import jit, tl
 from hatdfed.fleets.kernels.triton.stage import triton_available
+from hatdfed.fleets.stacked.model import Step
 from hatdfed.server.optimisers import Adam
 
 BLOCK = 1024
