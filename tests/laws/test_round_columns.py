@@ -100,11 +100,11 @@ def test_it_is_in_a_report(played, tmp_path):
 @pytest.mark.skipif(find_spec("fastapi") is None, reason="the extra `dashboard` is not installed")
 def test_it_has_a_chart_in_the_dashboard(played, tmp_path):
     from fastapi.testclient import TestClient
+    from hatdfed.dashboard.live import Streams
 
     from hatdfed.dashboard.app import make_app
     from hatdfed.dashboard.catalogue import Catalogue
     from hatdfed.dashboard.deployment import Deployment
-    from hatdfed.dashboard.live import Streams
     from hatdfed.dashboard.site import Site
 
     async def ask():
