@@ -42,7 +42,7 @@ from plus_blocks import plus_blocks
 from pydantic import BaseModel
 from scale_blocks import scale_blocks, scale_lines
 
-from hatdfed.cli.tables import COLUMNS, cell
+from hatdfed.cli.tables import COLUMNS, format_cell
 from hatdfed.runs.records.schema import TABLES
 from hatdfed.runs.round_row import ROUND_COLUMNS
 from hatdfed.setup.config import Component, Config
@@ -55,7 +55,7 @@ H200_FILES = ("bench-h200.json", "bench-h200-70-runs-of-5.json", "bench-h200-10-
 def make_run_table() -> str:
     """What `make run` printed, as Markdown."""
     rows = json.loads((ROOT / "docs/make_run/comparison.json").read_text(encoding="utf-8"))
-    cells = [[f"`{row['method']}`", *(cell(row, key) for key, _ in COLUMNS)] for row in rows]
+    cells = [[f"`{row['method']}`", *(format_cell(row, key) for key, _ in COLUMNS)] for row in rows]
     return table(("method", *(heading for _, heading in COLUMNS)), cells)
 
 

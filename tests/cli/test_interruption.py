@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from hatdfed.cli.console import how_to_resume, interruptible
+from hatdfed.cli.console import format_resume_hint, interruptible
 
 
 def _interrupted(how_to_go_on, capsys):
@@ -15,11 +15,11 @@ def _interrupted(how_to_go_on, capsys):
 
 def test_a_run_with_a_checkpoint_can_be_resumed(tmp_path, capsys):
     (tmp_path / "checkpoint.safetensors").touch()
-    assert f"hatdfed run --resume {tmp_path}" in _interrupted(lambda: how_to_resume(tmp_path), capsys)
+    assert f"hatdfed run --resume {tmp_path}" in _interrupted(lambda: format_resume_hint(tmp_path), capsys)
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path, capsys):
-    said = _interrupted(lambda: how_to_resume(tmp_path), capsys)
+    said = _interrupted(lambda: format_resume_hint(tmp_path), capsys)
     assert "nothing can be resumed" in said
     assert "--resume" not in said
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from hatdfed.cli.app import main
-from hatdfed.cli.edge import _reached_at
+from hatdfed.cli.edge import _resolve_listen
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
@@ -187,12 +187,12 @@ def test_a_finished_run_shows_its_results_and_waits_for_nobody(hatdfed, tmp_path
     ],
 )
 def test_others_are_told_an_address_that_can_be_dialled(listen, advertise, expected):
-    assert _reached_at(listen, advertise, "127.0.0.1", 7444) == expected
+    assert _resolve_listen(listen, advertise, "127.0.0.1", 7444) == expected
 
 
 def test_an_edge_at_any_address_and_any_port_is_refused():
     with pytest.raises(ConfigError, match="Name a port"):
-        _reached_at("0.0.0.0:0", "", "127.0.0.1", 7444)
+        _resolve_listen("0.0.0.0:0", "", "127.0.0.1", 7444)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from hatdfed.cli.app import app
-from hatdfed.cli.options import user_layer
+from hatdfed.cli.options import read_user_layer
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.orders import even_bounds
@@ -62,7 +62,7 @@ def wanted(words):
         return [configs(plan, settings)[0] for settings in varied]
     flags = {name: given.get(name) for name in ("method", "dataset", "servers", "rounds", "seed")}
     file = ROOT / given["config"] if given["config"] else None
-    layer = user_layer(file, given["assignments"], **flags)
+    layer = read_user_layer(file, given["assignments"], **flags)
     if words[0] == "run":
         return [resolve(layer)]
     names = list(METHODS) if given["methods"] == "all" else given["methods"].split(",")

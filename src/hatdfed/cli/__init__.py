@@ -1,1 +1,1 @@
-"""What a person types: one module for each verb."""
+"""The command line: one module for each command."""

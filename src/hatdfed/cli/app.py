@@ -12,7 +12,7 @@ import typer
 
 from hatdfed import __version__
 from hatdfed.cli.compare import compare_command
-from hatdfed.cli.console import complain, drop_output, prepare_streams
+from hatdfed.cli.console import discard_output, prepare_streams, print_error
 from hatdfed.cli.coordinator import coordinator_command
 from hatdfed.cli.dashboard import dashboard_command
 from hatdfed.cli.doctor import doctor_command
@@ -67,32 +67,32 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def main() -> None:
     """The command `hatdfed`."""
     prepare_streams()
-    with _one_sentence():
+    with _report_errors():
         app()
 
 
 def run_verb(verb: typer.Typer, name: str) -> None:
     """One verb by itself, for `python -m` of the package that has it."""
     prepare_streams()
-    with _one_sentence():
+    with _report_errors():
         verb(prog_name=name)
 
 
 @contextmanager
-def _one_sentence() -> Iterator[None]:
-    """What goes wrong ends in one sentence and exit code 2, or 3 where starting again helps."""
+def _report_errors() -> Iterator[None]:
+    """Print an error in one sentence and exit with code 2, or 3 where starting again may help."""
     try:
         yield
     except HatdfedError as error:
-        _leave(str(error), error.exit_code)
+        _exit_with(str(error), error.exit_code)
     except OSError as error:
         if error.errno not in _NOT_WRITTEN or error.filename is not None:
             raise
-        _leave(f"The output cannot be written ({error.strerror}). Make room, or send it elsewhere.", 3)
+        _exit_with(f"The output cannot be written ({error.strerror}). Make room, or send it elsewhere.", 3)
 
 
-def _leave(sentence: str, exit_code: int) -> NoReturn:
+def _exit_with(sentence: str, exit_code: int) -> NoReturn:
     with suppress(OSError):  # nobody can be told where this cannot be written either
-        complain(sentence)
-    drop_output()
+        print_error(sentence)
+    discard_output()
     sys.exit(exit_code)

@@ -24,12 +24,12 @@ from hatdfed.cli.options import (
     Rounds,
     Servers,
     TensorBoardFlag,
-    fresh_folder,
-    user_layer,
+    new_run_folder,
+    read_user_layer,
 )
 from hatdfed.cli.progress import watch_download, watch_runs
-from hatdfed.cli.shown import Asked, shown_at_end
-from hatdfed.cli.tables import difference_table, summary_table
+from hatdfed.cli.sinks import SinkOptions, publish_runs
+from hatdfed.cli.tables import make_difference_table, make_summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.config import Config
@@ -88,20 +88,20 @@ def compare_command(
 
     if folder is not None:
         refuse_other_folder(folder)  # before data are fetched
-    layer = user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
+    layer = read_user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
     _refuse_set_by_itself(layer)
     placement = Placement(fleet, device)
     planned = plan_comparison(_names(methods), seeds, layer)
     check_question(planned, reference, target_accuracy)
-    folder = folder or fresh_folder("compare", planned[0].config.dataset)
+    folder = folder or new_run_folder("compare", planned[0].config.dataset)
     runs = [run.within(folder) for run in planned]
     _tell_notes([run.config for run in runs])
     how = PlayOptions(placement, data_dir, on_note=note)
     with watch_download() as progress:
         check_runs((run.config for run in unfinished(runs)), how.datasets, data_dir, progress)
-    publishers = Asked(tensorboard, mlflow, mlflow_uri).publishers(folder)
+    publishers = SinkOptions(tensorboard, mlflow, mlflow_uri).publishers(folder)
     with interruptible(f"The same command with --out {folder} goes on with what is missing."), watch_runs() as watch:
-        on_run, on_rounds = shown_at_end(publishers, watch[0]), watch[1]
+        on_run, on_rounds = publish_runs(publishers, watch[0]), watch[1]
         results = play_comparison(runs, jobs, replace(how, on_rounds=on_rounds), folder, on_run)
     comparison = summarise_comparison(results, reference, target_accuracy)
     _report(comparison, runs[0].config, folder, as_json=as_json)
@@ -117,9 +117,9 @@ def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bo
     seeds = len(comparison.summary[0]["seeds"])
     over = f"mean ± sd over {seeds} seeds" if seeds > 1 else "one seed"
     heading = f"{config.dataset}, {config.servers} servers, {config.rounds} rounds, {over}"
-    out.print(summary_table(comparison.summary, title=heading))
+    out.print(make_summary_table(comparison.summary, title=heading))
     against, target = comparison.reference, comparison.target_accuracy
-    out.print(difference_table(comparison.summary, reference=against, target_accuracy=target))
+    out.print(make_difference_table(comparison.summary, reference=against, target_accuracy=target))
     if seeds == 1:
         note("One seed says nothing about spread: there are no intervals. Use --seeds 3 or more.")
     out.print(f"Plots, tables and all runs: {folder}", soft_wrap=True)

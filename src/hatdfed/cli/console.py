@@ -1,4 +1,4 @@
-"""How the command line speaks: results on standard output, everything else on standard error."""
+"""Output of the command line: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rich.markup import escape
 
 from hatdfed.errors import MissingDependencyError
 
-# A pipe or a file has no width of its own; tables should not be cut for it.
+# A pipe or a file has no width of its own; tables should not be truncated for it.
 _WIDTH_WITHOUT_TERMINAL = 120
 
-_is_terminal = sys.stdout is not None and sys.stdout.isatty()  # there is none where it was closed before the start
+_is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it was closed before the start
 out = Console(highlight=False, width=None if _is_terminal else _WIDTH_WITHOUT_TERMINAL)
 err = Console(stderr=True, highlight=False)
 
 
 def prepare_streams() -> None:
-    """Streams that were closed lead nowhere, and characters that a terminal lacks become question marks."""
+    """Redirect closed streams to nowhere, and replace characters that a terminal lacks by question marks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -34,8 +34,8 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def drop_output() -> None:
-    """What could not be written would be tried again at the end, and fail again with a traceback."""
+def discard_output() -> None:
+    """Discard output that cannot be written: Python would try again at exit and fail with a traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -46,44 +46,44 @@ def drop_output() -> None:
     os.close(nowhere)
 
 
-def complain(sentence: str) -> None:
-    """One line about what is wrong."""
+def print_error(sentence: str) -> None:
+    """Print an error in one line."""
     err.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)
 
 
 def note(sentence: str) -> None:
-    """One line that is good to know."""
+    """Print a note in one line."""
     err.print(f"[yellow]note:[/] {escape(sentence)}", soft_wrap=True)
 
 
 @contextmanager
 def interruptible(how_to_go_on: str | Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C ends in one sentence that says how to go on, as it is then, and in exit code 130."""
+    """On Ctrl-C, print how to go on and exit with code 130; a function is called at that time for the sentence."""
     try:
         yield
     except KeyboardInterrupt:
         sentence = how_to_go_on if isinstance(how_to_go_on, str) else how_to_go_on()
-        complain(f"Interrupted. {sentence}")
+        print_error(f"Interrupted. {sentence}")
         raise typer.Exit(130) from None
 
 
-def how_to_resume(folder: Path) -> str:
-    """How a run that was stopped goes on, which it cannot without a checkpoint."""
+def format_resume_hint(folder: Path) -> str:
+    """Format how to resume a run that was stopped, which needs a checkpoint."""
     if (folder / "checkpoint.safetensors").is_file():
         return f"Go on from the last checkpoint with: hatdfed run --resume {folder}"
     return f"There is no checkpoint in {folder}, so nothing can be resumed; start it again."
 
 
 def require_torch() -> None:
-    """Say what to install where models cannot be trained."""
+    """Raise an error that says what to install if PyTorch is missing."""
     if find_spec("torch") is None:
         raise MissingDependencyError("This command trains models and needs PyTorch: pip install 'hatdfed[sim]'.")
 
 
-def joules_text(joules: float) -> str:
-    """An amount of energy in the unit that suits it.
+def format_energy(joules: float) -> str:
+    """Format an amount of energy in a suitable unit.
 
-    >>> joules_text(8419.2), joules_text(2.3e6)
+    >>> format_energy(8419.2), format_energy(2.3e6)
     ('8.42 kJ', '2.30 MJ')
     """
     for size, unit in ((1e6, "MJ"), (1e3, "kJ")):

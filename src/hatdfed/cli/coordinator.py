@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from hatdfed.cli.console import out
-from hatdfed.cli.identity import needs_deploy
-from hatdfed.cli.options import Assignments, Json, user_layer
-from hatdfed.cli.tables import run_title, summary_table
+from hatdfed.cli.identity import require_deploy
+from hatdfed.cli.options import Assignments, Json, read_user_layer
+from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.config import Config
@@ -30,7 +30,7 @@ InsecureAnywhere = Annotated[
     bool, typer.Option("--insecure-anywhere", help="With --insecure: plain text through any network.")
 ]
 COORDINATOR_PORT = 7444
-PLAIN_TEXT = "INSECURE: everything is sent in plain text, and every name is believed. Use certificates for real work."
+PLAIN_TEXT = "INSECURE: everything is sent in plain text, and no name is verified. Use certificates for real work."
 _log = logging.getLogger("hatdfed.cli")
 
 
@@ -43,7 +43,7 @@ def coordinator_command(
         Path | None, typer.Option("--ca", envvar="HATDFED_CA", help="Folder made by `hatdfed ca init`.")
     ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where edges dial in; 0.0.0.0:7444 for all networks.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where edges connect; 0.0.0.0:7444 for all networks.")
     ] = f"127.0.0.1:{COORDINATOR_PORT}",
     desk: Annotated[
         str | None,
@@ -59,15 +59,15 @@ def coordinator_command(
     as_json: Json = False,
 ) -> None:
     """Wait for edges, play the run with them, and keep it in a folder that survives a restart."""
-    quiet_grpc()
-    with needs_deploy():
+    silence_grpc()
+    with require_deploy():
         from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess, mark_transient_errors
         from hatdfed.deploy.coordinator.settings import split_layer
         from hatdfed.deploy.identity.identity_store import open_identity_store
         from hatdfed.deploy.logs import log_to_stderr
         from hatdfed.deploy.transport.endpoints import Endpoints, raise_file_limit, refuse_open_plain_text
     raise_file_limit()
-    layer, settings = split_layer(user_layer(config, assignments))
+    layer, settings = split_layer(read_user_layer(config, assignments))
     resolved = resolve(layer)
     if resolved.candidates is not None:
         raise ConfigError(
@@ -111,7 +111,7 @@ async def _serve(process: Any) -> dict[str, Any] | None:
 
 
 def _results(state: Path, config: Config) -> dict[str, Any] | None:
-    """The results of a run of these settings that is complete; its edges are not asked again."""
+    """Read the results of a complete run with these settings, which needs no edges any more."""
     results = RunFolder(state).read_results()
     is_same = results is not None and results.get("config") == config.model_dump(mode="json")
     return results if is_same else None
@@ -123,17 +123,17 @@ def _show(summary: dict[str, Any] | None, config: Config, *, as_json: bool) -> N
     elif as_json:
         typer.echo(json.dumps(summary))
     else:
-        out.print(summary_table([summary], title=run_title(config)))
+        out.print(make_summary_table([summary], title=format_run_title(config)))
         out.print(f"Run folder: {summary['run_folder']}", soft_wrap=True)
 
 
-def quiet_grpc() -> None:
-    """What goes wrong is said in a sentence of ours; gRPC's own lines before it say the same in its own words."""
+def silence_grpc() -> None:
+    """Silence gRPC's own log lines: the same errors are reported in one sentence."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def split_listen(text: str, option: str) -> tuple[str, int]:
-    """Host and port to listen at; port 0 is any."""
+    """Split HOST:PORT to listen at; port 0 is any free port."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{option} is {text!r}, but must be HOST:PORT, as in 0.0.0.0:{COORDINATOR_PORT}.")

@@ -11,7 +11,7 @@ import typer
 
 from hatdfed.cli.console import note, out
 from hatdfed.cli.coordinator import Insecure, InsecureAnywhere
-from hatdfed.cli.identity import needs_deploy
+from hatdfed.cli.identity import require_deploy
 from hatdfed.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def dashboard_command(
     host: Annotated[
         str, typer.Option("--host", help="Where to listen; anything else opens it to others.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8050,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 chooses a free one.")] = 8050,
 ) -> None:
     """Show runs and a deployment in a browser, read-only."""
-    with needs_dashboard():
+    with require_dashboard():
         from hatdfed.dashboard.app import listen, make_app, serve
         from hatdfed.dashboard.catalogue import Catalogue
         from hatdfed.dashboard.safety import is_local
@@ -59,8 +59,8 @@ def dashboard_command(
 
 
 @contextmanager
-def needs_dashboard() -> Iterator[None]:
-    """Say what to install where the packages of the dashboard are missing."""
+def require_dashboard() -> Iterator[None]:
+    """Turn a missing package of the dashboard into an error that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -72,14 +72,14 @@ def needs_dashboard() -> Iterator[None]:
 
 
 def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced: bool) -> DeploymentMonitor | None:
-    """How to ask the coordinator, if one was named."""
+    """Prepare the connection to the coordinator, if one was named."""
     from hatdfed.dashboard.deployment import DeploymentMonitor, make_status_reader
 
     if coordinator is None:
         if insecure:
             raise ConfigError("--insecure says how to reach a coordinator, but none is named: --coordinator HOST:PORT.")
         return None
-    with needs_deploy():
+    with require_deploy():
         from hatdfed.deploy.transport.endpoints import refuse_open_plain_text
 
         if insecure:

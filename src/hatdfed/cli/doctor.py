@@ -1,4 +1,4 @@
-"""hatdfed doctor: is everything here that a run needs?"""
+"""hatdfed doctor: check that this machine has everything that a run needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hatdfed.runs.records.folder import environment
 
 
 class Finding(NamedTuple):
-    """One thing looked at."""
+    """The result of one check."""
 
     what: str
     good: bool
@@ -28,7 +28,7 @@ class Finding(NamedTuple):
 
 
 def doctor_command(as_json: Json = False) -> None:
-    """Look at this machine; exits with 1 when a run could not work here."""
+    """Check this machine; exits with 1 if runs cannot work here."""
     findings = [check() for check in (_python, _torch, _kernels, _gpu, _plots, _digits, _data, _disk)]
     if as_json:
         typer.echo(json.dumps([finding._asdict() for finding in findings]))
@@ -62,7 +62,7 @@ def _torch() -> Finding:
 
 
 def _kernels() -> Finding:
-    """Whether the fast inner loops can be had on this processor; without them a run is slower, no more."""
+    """Check for the compiled kernels; without them runs are slower but work."""
     if find_spec("torch") is None:
         return Finding("inner loops", True, "unknown without PyTorch")
     from hatdfed.fleets.kernels.native.vectors import native_vectors

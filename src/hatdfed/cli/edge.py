@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from hatdfed.cli.console import require_torch
-from hatdfed.cli.coordinator import PLAIN_TEXT, Insecure, InsecureAnywhere, LogJson, quiet_grpc, split_listen
-from hatdfed.cli.identity import edge_join, needs_deploy, split_address
+from hatdfed.cli.coordinator import PLAIN_TEXT, Insecure, InsecureAnywhere, LogJson, silence_grpc, split_listen
+from hatdfed.cli.identity import edge_join, require_deploy, split_address
 from hatdfed.cli.options import DataDir
 from hatdfed.errors import ConfigError
 from hatdfed.runs.malloc import return_freed_memory
@@ -41,31 +41,31 @@ def edge_command(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where other edges reach it; '' for nowhere. By default the address that faces the coordinator, "
-            "any port.",
+            help="Where other edges reach it; '' for nowhere. By default this machine's address towards the "
+            "coordinator, any port.",
         ),
     ] = None,
     advertise: Annotated[
-        str, typer.Option("--advertise", metavar="HOST:PORT", help="What others dial, if not what is listened at.")
+        str, typer.Option("--advertise", metavar="HOST:PORT", help="Address for other edges, if not that of --listen.")
     ] = "",
     data: Annotated[
         str | None,
         typer.Option("--data", help="Own images: a folder by class, an .npz file, or package.module:function."),
     ] = None,
     work_share: Annotated[
-        float, typer.Option("--work-share", help="Share of the passes that a slow machine does.")
+        float, typer.Option("--work-share", help="Share of the local passes that a slow machine trains.")
     ] = 1.0,
     keep_models: Annotated[int, typer.Option("--keep-models", min=1, help="States kept on disk.")] = 2,
     keep_mb: Annotated[int, typer.Option("--keep-mb", min=1, help="Megabytes of states kept on disk.")] = 8192,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="For training; all cores by default.")] = None,
     patience: Annotated[
-        float, typer.Option("--patience", min=0.0, help="Seconds that a coordinator may be away.")
+        float, typer.Option("--patience", min=0.0, help="Seconds to wait for an unreachable coordinator.")
     ] = 600.0,
     desk: Annotated[
         str | None,
         typer.Option("--desk", metavar="HOST:PORT", help="The join server; by default one port below --coordinator."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="With --insecure: who this is.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="With --insecure: name of this edge.")] = None,
     data_dir: DataDir = None,
     insecure: Insecure = False,
     insecure_anywhere: InsecureAnywhere = False,
@@ -75,12 +75,12 @@ def edge_command(
     if context.invoked_subcommand is not None:
         return
     if coordinator is None:
-        raise ConfigError("An edge needs to know whom to serve: --coordinator HOST:PORT.")
+        raise ConfigError("An edge needs the address of its coordinator: --coordinator HOST:PORT.")
     if not 0 < work_share <= 1:
-        raise ConfigError(f"--work-share is {work_share}, but must lie above 0 and not above 1; 1 is all of the work.")
+        raise ConfigError(f"--work-share is {work_share}, but must be above 0 and at most 1; 1 is all of the work.")
     require_torch()
-    quiet_grpc()
-    with needs_deploy():
+    silence_grpc()
+    with require_deploy():
         from hatdfed.deploy.edge.edge import Edge, EdgeOptions
         from hatdfed.deploy.edge.setup import make_edge_setup
         from hatdfed.deploy.edge.store import EdgeStore
@@ -93,7 +93,7 @@ def edge_command(
     torch.set_num_threads(threads or torch.get_num_threads())
     log_to_stderr(as_json=log_json)
     host, port = split_address(coordinator)
-    listen, advertise = _reached_at(listen, advertise, host, port)
+    listen, advertise = _resolve_listen(listen, advertise, host, port)
     endpoints = _make_endpoints(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
     join_address = split_address(desk) if desk else (host, port - 1)
     options = EdgeOptions(coordinator, listen, advertise, patience, join_address)
@@ -103,10 +103,10 @@ def edge_command(
     _log.info("This edge is done: %s.", why)
 
 
-def _reached_at(listen: str | None, advertise: str, host: str, port: int) -> tuple[str, str]:
-    """Where this edge listens, and what the others are told; 0.0.0.0 is no address that anybody can dial."""
+def _resolve_listen(listen: str | None, advertise: str, host: str, port: int) -> tuple[str, str]:
+    """Decide where this edge listens and which address it advertises; nobody can connect to 0.0.0.0."""
     if listen is None:
-        return f"{_bracketed(_facing(host, port))}:0", advertise
+        return f"{_bracket(_find_own_address(host, port))}:0", advertise
     if not listen or advertise:
         return listen, advertise
     own, own_port = split_listen(listen, "--listen")
@@ -118,30 +118,30 @@ def _reached_at(listen: str | None, advertise: str, host: str, port: int) -> tup
         return listen, advertise
     if own_port == 0:
         raise ConfigError(f"--listen is {listen}, but others must know what to dial. Name a port or an address.")
-    return listen, f"{_bracketed(_facing(host, port))}:{own_port}"
+    return listen, f"{_bracket(_find_own_address(host, port))}:{own_port}"
 
 
-def _facing(host: str, port: int) -> str:
-    """The address of this machine on the way to the coordinator; nothing is sent to find it."""
+def _find_own_address(host: str, port: int) -> str:
+    """Find this machine's address towards the coordinator, without sending anything."""
     why = ""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
             with socket.socket(family, kind, protocol) as probe:
                 try:
                     probe.connect(address)
-                except OSError as error:  # a name may have addresses of a kind that this machine does not speak
+                except OSError as error:  # a name may have addresses of a family that this machine does not support
                     why = str(error.strerror)
                     continue
                 return str(probe.getsockname()[0])
     except OSError as error:
         why = str(error.strerror)
     raise ConfigError(
-        f"There is no way to {host} from here ({why}). Check the name and the network, or say with --listen HOST:PORT "
+        f"{host} cannot be reached from here ({why}). Check the name and the network, or say with --listen HOST:PORT "
         "where other edges reach this one."
     )
 
 
-def _bracketed(address: str) -> str:
+def _bracket(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
@@ -154,7 +154,7 @@ def _make_endpoints(
 
     if insecure:
         if name is None:
-            raise ConfigError("Without certificates an edge has to say who it is: --insecure --name edge-1.")
+            raise ConfigError("Without certificates an edge needs a name: --insecure --name edge-1.")
         for address in filter(None, (coordinator, listen)):
             refuse_open_plain_text(address, forced=forced)
         _log.warning(PLAIN_TEXT)
@@ -176,7 +176,7 @@ async def _serve(make_edge: Any) -> str:
     serving, asked = asyncio.ensure_future(edge.serve()), asyncio.ensure_future(edge.leave_requested.wait())
     await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
     if asked.done():
-        # An edge that takes part says goodbye by itself; one that waits for its coordinator would wait on.
+        # An edge that takes part in a run leaves by itself; one that waits for its coordinator would keep waiting.
         await asyncio.wait({serving}, timeout=_GOODBYE_SECONDS)
         if not serving.done():
             serving.cancel()

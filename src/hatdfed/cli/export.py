@@ -1,4 +1,4 @@
-"""hatdfed export: a model as a file that other programs read."""
+"""hatdfed export: write a model to a file for other programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def export_command(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model to a file, and see that the file gives the same answers."""
+    """Write a model to a file, and check that the file gives the same outputs."""
     require_torch()
     refuse_file_of_run(to)
     from hatdfed.deploy.edge.export import Exporter, read_run_settings, read_stored_model
@@ -49,7 +49,7 @@ def export_command(
     _refuse_run_without_models(RunFolder(source))
     settings = read_run_settings(source, config)
     exporter = Exporter.from_config(settings, data_dir=data_dir)
-    model = _with_its_round(read_stored_model(source, server), RunFolder(source))
+    model = _add_round(read_stored_model(source, server), RunFolder(source))
     difference = exporter.write(model, to)
     if (played := int(model.source.get("rounds", settings.rounds))) < settings.rounds:
         note(f"The run is not over: this is the model of round {played} of {settings.rounds}.")
@@ -71,7 +71,7 @@ def export_command(
 
 
 def _refuse_run_without_models(run: RunFolder) -> None:
-    """A comparison keeps no checkpoints unless it is told to, so many simulations have none."""
+    """Refuse a run without a checkpoint; comparisons keep none by default."""
     is_run = run.database.is_file() and (run.path / "config.yaml").is_file()
     if is_run and not run.checkpoint.is_file() and run.config().checkpoint_every == 0:
         raise RunFolderError(
@@ -80,8 +80,8 @@ def _refuse_run_without_models(run: RunFolder) -> None:
         )
 
 
-def _with_its_round(model: StoredModel, run: RunFolder) -> StoredModel:
-    """A simulation's checkpoint knows how many rounds it has behind it; a store has said so already."""
+def _add_round(model: StoredModel, run: RunFolder) -> StoredModel:
+    """Add the number of rounds from a simulation's checkpoint; a model from a store has it already."""
     if "rounds" in model.source:
         return model
     with safe_open(run.checkpoint, framework="numpy") as file:

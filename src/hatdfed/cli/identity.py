@@ -1,4 +1,4 @@
-"""hatdfed ca, hatdfed token, hatdfed edge join: who may take part in a deployment."""
+"""hatdfed ca, hatdfed token, hatdfed edge join: manage who may take part in a deployment."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @contextmanager
-def needs_deploy() -> Iterator[None]:
-    """Say what to install where the packages of a deployment are missing."""
+def require_deploy() -> Iterator[None]:
+    """Turn a missing package of deployments into an error that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -49,7 +49,7 @@ def ca_init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to keep it; it must be new.")],
 ) -> None:
     """Make the authority and the coordinator's own identity."""
-    with needs_deploy():
+    with require_deploy():
         from hatdfed.deploy.identity.identity_store import create_identity_store
 
     store = create_identity_store(folder)
@@ -135,7 +135,7 @@ def edge_join(
     ] = None,
 ) -> None:
     """Become an edge of a deployment: make a key here and have it signed."""
-    with needs_deploy():
+    with require_deploy():
         from hatdfed.deploy.identity.certificates import format_time
         from hatdfed.deploy.identity.files import IdentityFolder
         from hatdfed.deploy.identity.join import join
@@ -149,7 +149,7 @@ def edge_join(
 
 
 def parse_ttl(text: str) -> timedelta:
-    """A time like 90s, 30m, 1h or 2d.
+    """Parse a duration such as 90s, 30m, 1h or 2d.
 
     >>> parse_ttl("90m")
     datetime.timedelta(seconds=5400)
@@ -161,7 +161,7 @@ def parse_ttl(text: str) -> timedelta:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port; an IPv6 address stands in brackets.
+    """Split HOST:PORT; an IPv6 address is in brackets.
 
     >>> split_address("[::1]:7443")
     ('::1', 7443)
@@ -182,7 +182,7 @@ def _token(given: str | None) -> str:
 
 
 def _open(folder: Path) -> IdentityStore:
-    with needs_deploy():
+    with require_deploy():
         from hatdfed.deploy.identity.identity_store import open_identity_store
     return open_identity_store(folder)
 

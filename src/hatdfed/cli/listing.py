@@ -1,4 +1,4 @@
-"""hatdfed methods, hatdfed datasets: what there is."""
+"""hatdfed methods, hatdfed datasets: list what is available."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 def methods_command(as_json: Json = False) -> None:
     """List the methods."""
-    found = _loadable(METHODS)
+    found = _load_all(METHODS)
     if as_json:
         rows = [
             {"name": name, "error": method}
@@ -38,7 +38,7 @@ def methods_command(as_json: Json = False) -> None:
 
 def datasets_command(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the data sets and where they would be read from."""
-    found = _loadable(DATASETS)
+    found = _load_all(DATASETS)
     if as_json:
         rows = [
             {"name": name, "error": kind}
@@ -57,8 +57,8 @@ def datasets_command(data_dir: DataDir = None, as_json: Json = False) -> None:
     out.print(table)
 
 
-def _loadable(registry: Registry[T]) -> dict[str, T | str]:
-    """Everything in the registry; a sentence in place of a plug-in that cannot be loaded."""
+def _load_all(registry: Registry[T]) -> dict[str, T | str]:
+    """Load everything in the registry; an error message takes the place of a plug-in that cannot be loaded."""
     found: dict[str, T | str] = {}
     for name in registry:
         try:

@@ -1,4 +1,4 @@
-"""hatdfed status, drain, stop: look after a deployment that runs."""
+"""hatdfed status, drain, stop: operate a running deployment."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hatdfed.cli.console import joules_text, out
-from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere, quiet_grpc
-from hatdfed.cli.identity import needs_deploy, split_address
+from hatdfed.cli.console import format_energy, out
+from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere, silence_grpc
+from hatdfed.cli.identity import require_deploy, split_address
 from hatdfed.cli.options import Json
 from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.runs.round_row import columns_in
@@ -35,8 +35,8 @@ def status_command(
     insecure_anywhere: InsecureAnywhere = False,
     as_json: Json = False,
 ) -> None:
-    """Show where a deployment stands."""
-    status = _asked(coordinator, ca, insecure, insecure_anywhere, _status)
+    """Show the state of a deployment."""
+    status = _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, _status)
     if as_json:
         typer.echo(json.dumps(status))
     else:
@@ -50,24 +50,24 @@ def drain_command(
     insecure: Insecure = False,
     insecure_anywhere: InsecureAnywhere = False,
 ) -> None:
-    """Let one edge go; the run goes on without it."""
+    """Remove one edge; the run goes on without it."""
 
     async def drain(stub: Any, pb: Any) -> Any:
         return await stub.Drain(pb.NodeName(name=node), timeout=_SECONDS)
 
-    _asked(coordinator, ca, insecure, insecure_anywhere, drain)
+    _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, drain)
     out.print(f"{node} takes part no more.")
 
 
 def stop_command(
     coordinator: Where = _HERE, ca: Ca = None, insecure: Insecure = False, insecure_anywhere: InsecureAnywhere = False
 ) -> None:
-    """End coordinator and edges; starting the coordinator again goes on with the run."""
+    """Stop coordinator and edges; starting the coordinator again continues the run."""
 
     async def stop(stub: Any, pb: Any) -> Any:
         return await stub.Stop(pb.Nothing(), timeout=_SECONDS)
 
-    _asked(coordinator, ca, insecure, insecure_anywhere, stop)
+    _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, stop)
     out.print("The coordinator ends now, and with it the edges.")
 
 
@@ -77,11 +77,11 @@ async def _status(stub: Any, pb: Any) -> dict[str, Any]:
     return status
 
 
-def _asked(
+def _ask_coordinator(
     coordinator: str, ca: Path | None, insecure: bool, forced: bool, ask: Callable[[Any, Any], Awaitable[Any]]
 ) -> Any:
-    quiet_grpc()
-    with needs_deploy():
+    silence_grpc()
+    with require_deploy():
         from hatdfed.deploy.identity.identity_store import open_identity_store
         from hatdfed.deploy.transport.endpoints import Endpoints, refuse_open_plain_text
     split_address(coordinator)
@@ -90,7 +90,7 @@ def _asked(
         return asyncio.run(_call(Endpoints(None), coordinator, ask))
     folder = _DEFAULT_CA if ca is None and _DEFAULT_CA.is_dir() else ca
     if folder is None:
-        raise ConfigError("Whoever runs the coordinator proves it by its certificates: --ca FOLDER, or --insecure.")
+        raise ConfigError("This command needs the coordinator's certificates: --ca FOLDER, or --insecure.")
     return asyncio.run(_call(Endpoints(open_identity_store(folder).refresh()), coordinator, ask))
 
 
@@ -114,7 +114,7 @@ async def _call(endpoints: Any, coordinator: str, ask: Callable[[Any, Any], Awai
 
 
 def _cause(details: str | None) -> str:
-    """What gRPC says, without the names that it has for everything on the way there.
+    """Shorten gRPC's error message to its cause.
 
     >>> _cause("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused")
     'Connection refused'
@@ -129,7 +129,7 @@ def _show(status: dict[str, Any]) -> None:
     accuracy = "–" if status["accuracy_percent"] is None else f"{status['accuracy_percent']:.1f} %"
     out.print(
         f"run {status['run']}  {status['state']}  round {status['round']} of {status['rounds']}  "
-        f"accuracy {accuracy} (validation)  {status['links']} links  {joules_text(total)}"
+        f"accuracy {accuracy} (validation)  {status['links']} links  {format_energy(total)}"
     )
     figures = status.get("figures", {})  # a coordinator of an older version has none
     out.print(

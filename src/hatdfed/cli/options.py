@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how they become one layer of settings."""
+"""Options that several commands share, and how they become one layer of settings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. --set policy.learning_rate=0.02."),
 ]
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie; HATDFED_DATA says the same.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of data sets; also set by HATDFED_DATA.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; one a core by default, a few on a GPU.")]
 FleetName = Annotated[
     str,
-    typer.Option("--fleet", help="How servers are simulated: auto, stacked (fast), mailbox (the referee) or sharded."),
+    typer.Option("--fleet", help="How servers are simulated: auto, stacked (fast), mailbox (reference) or sharded."),
 ]
 DeviceName = Annotated[str, typer.Option("--device", help="Where: auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
@@ -33,20 +33,20 @@ MlflowFlag = Annotated[
     bool, typer.Option("--mlflow", help="Also keep runs for MLflow, in mlflow.sqlite beside the results.")
 ]
 MlflowUri = Annotated[
-    str | None, typer.Option("--mlflow-uri", help="The same, in another store: sqlite:///FILE or a server's address.")
+    str | None, typer.Option("--mlflow-uri", help="MLflow in another store: sqlite:///FILE or a server's address.")
 ]
 
 
-def user_layer(config: Path | None, assignments: list[str] | None, **flags: Any) -> dict[str, Any]:
-    """The file, then --set, then the flags that were given: later ones win."""
+def read_user_layer(config: Path | None, assignments: list[str] | None, **flags: Any) -> dict[str, Any]:
+    """Merge the settings of the file, of --set and of the flags; later ones win."""
     given = {name: value for name, value in flags.items() if value is not None}
     return merge_layers(
         read_yaml(config) if config else {}, *(parse_assignment(text) for text in assignments or ()), given
     )
 
 
-def fresh_folder(*parts: str) -> Path:
-    """A folder under runs/ that no other run has."""
+def new_run_folder(*parts: str) -> Path:
+    """Return a path under runs/ that does not exist yet."""
     stem = "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *parts])
     path, number = Path("runs") / stem, 2
     while path.exists():

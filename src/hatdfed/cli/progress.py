@@ -1,4 +1,4 @@
-"""How far things have come: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of runs and downloads: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hatdfed.cli.console import err, joules_text
+from hatdfed.cli.console import err, format_energy
 from hatdfed.core.round import RoundRecord
 from hatdfed.data.datasets.base import Progress as DownloadProgress
 from hatdfed.runs.records.folder import RunFolder
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class Show(Protocol):
-    """What a counter is told."""
+    """Updates a counter."""
 
     def __call__(self, done: int, total: int, text: str) -> None:
-        """`done` of `total`, and what there is to say about it."""
+        """Show `done` of `total` and a text."""
 
 
 @contextmanager
 def watch_rounds(folder: Path) -> Iterator[OnRound]:
-    """Round, accuracy and joules of the run in this folder, which may go on from an earlier start."""
+    """Show round, accuracy and joules of the run in this folder, which may be resumed."""
     spent: float | None = None
     with counter("round", lines=10) as show:
 
@@ -44,20 +44,20 @@ def watch_rounds(folder: Path) -> Iterator[OnRound]:
             row, column = round_row(record, seconds=None), ROUND_COLUMNS["avg_accuracy"]
             spent = (_spent_before(record.t, folder) if spent is None else spent) + joules_of(row)
             accuracy = f"{column.label} {column.text(row[column.name])}"
-            show(record.t + 1, config.rounds, f"{accuracy}  spent {joules_text(spent)}")
+            show(record.t + 1, config.rounds, f"{accuracy}  spent {format_energy(spent)}")
 
         yield on_round
 
 
 def _spent_before(t: int, folder: Path) -> float:
-    """Joules of the rounds before round t, as the folder has them."""
+    """Sum the joules of the rounds before round t from the folder's records."""
     rounds = RunFolder(folder).read_rounds() if t else []
     return math.fsum(joules_of(row) for row in rounds if row["t"] < t)
 
 
 @contextmanager
 def watch_runs() -> Iterator[tuple[OnRun, OnRounds]]:
-    """The runs of a comparison: how many rounds all of them have played together, and what each came to."""
+    """Show the rounds that all runs of a comparison have played, and the result of each run."""
     last = "runs begin"
     with counter("round", lines=20) as show:
 
@@ -76,7 +76,7 @@ def watch_runs() -> Iterator[tuple[OnRun, OnRounds]]:
 
 @contextmanager
 def watch_sweep() -> Iterator[tuple[OnSweepRun, OnRounds]]:
-    """The runs of a sweep: how many rounds all of them have played, what the last one came to, and the time left."""
+    """Show the rounds that all runs of a sweep have played, the result of the last run, and the time left."""
     last = "runs begin"
     with counter("round", lines=20) as show:
 
@@ -91,7 +91,7 @@ def watch_sweep() -> Iterator[tuple[OnSweepRun, OnRounds]]:
 
 @contextmanager
 def watch_download() -> Iterator[DownloadProgress]:
-    """A data set on its way; nothing is shown when none is downloaded."""
+    """Show the download of a data set; nothing if none is downloaded."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         tasks = {}
@@ -106,7 +106,7 @@ def watch_download() -> Iterator[DownloadProgress]:
 
 @contextmanager
 def counter(what: str, *, lines: int) -> Iterator[Show]:
-    """`lines` is how many plain lines a whole job may take where there is no terminal."""
+    """Count on a bar, or print at most about `lines` plain lines where there is no terminal."""
     if not err.is_terminal:
         left, printed, before = _TimeLeft(), -1, ""
 
@@ -133,13 +133,13 @@ def counter(what: str, *, lines: int) -> Iterator[Show]:
 
 
 class _TimeLeft:
-    """What is left takes as long for each round as what was played while we looked."""
+    """Estimates the time left from the time that a round has taken so far."""
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
 
     def after(self, done: int, total: int) -> str:
-        """In words; nothing before two looks, and at the end."""
+        """Format the time left; empty at the first call and at the end."""
         now = time.monotonic()
         if self._first is None:
             self._first = (done, now)

@@ -1,4 +1,4 @@
-"""hatdfed report: runs as one document to keep, print or send."""
+"""hatdfed report: write runs as one document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hatdfed.runs.records.folder import named_path, refuse_file_of_run
 
 
 class Format(StrEnum):
-    """What a report is written as."""
+    """File format of a report."""
 
     HTML = "html"
     MD = "md"

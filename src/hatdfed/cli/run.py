@@ -1,4 +1,4 @@
-"""hatdfed run: one run, watched."""
+"""hatdfed run: play one run and show its progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import how_to_resume, interruptible, note, out, require_torch
+from hatdfed.cli.console import format_resume_hint, interruptible, note, out, require_torch
 from hatdfed.cli.options import (
     Assignments,
     ConfigFile,
@@ -24,12 +24,12 @@ from hatdfed.cli.options import (
     Rounds,
     Servers,
     TensorBoardFlag,
-    fresh_folder,
-    user_layer,
+    new_run_folder,
+    read_user_layer,
 )
 from hatdfed.cli.progress import watch_download, watch_rounds
-from hatdfed.cli.shown import Asked, shown_live
-from hatdfed.cli.tables import run_title, summary_table
+from hatdfed.cli.sinks import SinkOptions, publish_rounds
+from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.layers import collect_notes, resolve
@@ -74,53 +74,53 @@ def run_command(
     if folder is not None and resume_from is not None:
         raise ConfigError(f"--resume goes on in {resume_from}, so there is nothing for --out. Leave one of them out.")
     flags = {"method": method, "dataset": dataset, "servers": servers, "rounds": rounds, "seed": seed}
-    layer = user_layer(config, assignments, **flags)
+    layer = read_user_layer(config, assignments, **flags)
     how = {"data_dir": data_dir, "fleet": fleet, "device": device, "shards": shards, "address": address}
-    asked = Asked(tensorboard, mlflow, mlflow_uri)
-    result = _start(layer, folder, how, asked) if resume_from is None else _go_on(resume_from, layer, how, asked)
+    options = SinkOptions(tensorboard, mlflow, mlflow_uri)
+    result = _start(layer, folder, how, options) if resume_from is None else _resume(resume_from, layer, how, options)
     _draw(result)
     if as_json:
         typer.echo(json.dumps({**result.summary, "config": result.config.model_dump(mode="json")}))
     else:
-        out.print(summary_table([result.summary], title=run_title(result.config)))
+        out.print(make_summary_table([result.summary], title=format_run_title(result.config)))
         out.print(f"Run folder: {result.folder}", soft_wrap=True)
-    _tell_what_happened(result)
+    _print_closing_notes(result)
 
 
-def _tell_what_happened(result: RunResult) -> None:
-    """Notes that could not be told at the start, as of models that were refused because they held no numbers."""
+def _print_closing_notes(result: RunResult) -> None:
+    """Print notes that were not known at the start, such as models that were refused because they held NaN."""
     for sentence in result.summary["notes"]:
         if sentence not in collect_notes(result.config):
             note(sentence)
 
 
-def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], asked: Asked) -> RunResult:
+def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], options: SinkOptions) -> RunResult:
     from hatdfed.runs.play import run
 
     config = resolve(layer)
     for sentence in collect_notes(config):
         note(sentence)
-    folder = folder or fresh_folder(config.method, config.dataset, f"seed{config.seed}")
-    with _watched(folder, asked) as (progress, on_round):
+    folder = folder or new_run_folder(config.method, config.dataset, f"seed{config.seed}")
+    with _watch(folder, options) as (progress, on_round):
         return run(config, out=folder, on_round=on_round, progress=progress, **how)
 
 
-def _go_on(folder: Path, layer: dict[str, Any], how: dict[str, Any], asked: Asked) -> RunResult:
+def _resume(folder: Path, layer: dict[str, Any], how: dict[str, Any], options: SinkOptions) -> RunResult:
     from hatdfed.runs.play import resume
 
-    with _watched(folder, asked) as (progress, on_round):
+    with _watch(folder, options) as (progress, on_round):
         return resume(folder, layer, on_round=on_round, progress=progress, **how)
 
 
 @contextmanager
-def _watched(folder: Path, asked: Asked) -> Iterator[tuple[Progress, OnRound]]:
-    """Downloads and rounds on the terminal, and wherever else was asked for."""
-    publishers = asked.publishers(folder, live=True)  # what is missing is said before the first round
-    with interruptible(lambda: how_to_resume(folder)):
+def _watch(folder: Path, options: SinkOptions) -> Iterator[tuple[Progress, OnRound]]:
+    """Show downloads and rounds on the terminal and publish them to the tools that the user chose."""
+    publishers = options.publishers(folder, live=True)  # a missing package is reported before the first round
+    with interruptible(lambda: format_resume_hint(folder)):
         with (
             watch_download() as progress,
             watch_rounds(folder) as on_round,
-            shown_live(asked, folder, on_round) as shown,
+            publish_rounds(options, folder, on_round) as shown,
         ):
             yield progress, shown
         for publish in publishers:

@@ -1,4 +1,4 @@
-"""hatdfed show: what a run folder holds."""
+"""hatdfed show: print the results or the progress of a run folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import joules_text, out
+from hatdfed.cli.console import format_energy, out
 from hatdfed.cli.options import Json
-from hatdfed.cli.tables import run_title, summary_table
+from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.runs.records.folder import RunFolder, named_path
 from hatdfed.runs.round_row import ROUND_COLUMNS, joules_of, results_over
 
@@ -32,14 +32,14 @@ def show_command(
         typer.echo(json.dumps({**results_over(rounds), **content, "last_round": rounds[-1] if rounds else None}))
         return
     if results is not None:
-        out.print(summary_table([results], title=run_title(config)))
+        out.print(make_summary_table([results], title=format_run_title(config)))
         _print_last_round(rounds)
         for sentence in results.get("notes", ()):
             out.print(f"note: {sentence}", soft_wrap=True)
         return
-    out.print(f"{run_title(config)}: {len(rounds)} of {config.rounds} rounds played.", soft_wrap=True)
+    out.print(f"{format_run_title(config)}: {len(rounds)} of {config.rounds} rounds played.", soft_wrap=True)
     if rounds:
-        out.print(f"Spent {joules_text(math.fsum(map(joules_of, rounds)))}.", soft_wrap=True)
+        out.print(f"Spent {format_energy(math.fsum(map(joules_of, rounds)))}.", soft_wrap=True)
     _print_last_round(rounds)
     if (run / "journal.sqlite").exists():
         out.print(f"It is played on real machines: start its coordinator again with --state {run}", soft_wrap=True)
@@ -48,7 +48,7 @@ def show_command(
 
 
 def _print_last_round(rounds: Sequence[Mapping[str, Any]]) -> None:
-    """Every figure that is of a round and not a sum over rounds."""
+    """Print the columns of the last round that are not sums over rounds."""
     if rounds:
         last = {name: column for name, column in ROUND_COLUMNS.items() if column.over_rounds == "last"}
         figures = [f"{column.label} {column.text(rounds[-1][name])}" for name, column in last.items()]

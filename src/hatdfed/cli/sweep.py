@@ -1,4 +1,4 @@
-"""hatdfed sweep: many runs from one file."""
+"""hatdfed sweep: play many runs from one file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import typer
 from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import DataDir, DeviceName, FleetName, Jobs, Json, MlflowFlag, MlflowUri, TensorBoardFlag
 from hatdfed.cli.progress import watch_download, watch_sweep
-from hatdfed.cli.shown import Asked
-from hatdfed.cli.sweep_tables import sweep_table, tell_failures
+from hatdfed.cli.sinks import SinkOptions
+from hatdfed.cli.tables import make_sweep_table, print_failures
 from hatdfed.runs.records.folder import named_path
 from hatdfed.sweeps.retries import RETRIES
 
@@ -35,7 +35,7 @@ def sweep_command(
     file: Annotated[
         Path, typer.Argument(metavar="SWEEP.yaml", help="What to run; docs/sweeps.md says how to write it.")
     ],
-    executor: Annotated[str, typer.Option("--executor", help="Who plays: local or ray.")] = "local",
+    executor: Annotated[str, typer.Option("--executor", help="Where runs are played: local or ray.")] = "local",
     folder: Annotated[
         Path | None,
         typer.Option("--out", parser=named_path, help="Folder for all runs; by default one that belongs to this file."),
@@ -69,11 +69,11 @@ def sweep_command(
     how = PlayOptions(Placement(fleet, device), data_dir, on_note=note)
     with watch_download() as progress:
         plan.check(how.datasets, data_dir, progress)
-    _tell_plan(file, plan, dry_run=dry_run)
+    _print_plan(file, plan, dry_run=dry_run)
     if dry_run:
         return
     place = plan.folder.path
-    publishers = Asked(tensorboard, mlflow, mlflow_uri).publishers(place)
+    publishers = SinkOptions(tensorboard, mlflow, mlflow_uri).publishers(place)
     with interruptible(f"What is done is in {place}; the same command goes on."), watch_sweep() as watch:
         on_run, on_rounds = watch
         try:
@@ -82,13 +82,13 @@ def sweep_command(
             result = error.result
     _report(file, plan.file, result, as_json=as_json)
     if result.failed:
-        tell_failures(result.failed, "The same command tries them again.")
+        print_failures(result.failed, "The same command tries them again.")
         raise typer.Exit(RUNS_FAILED)
 
 
-def _tell_plan(file: Path, plan: SweepPlan, *, dry_run: bool) -> None:
-    """How many runs there are and how they stand; on standard error, unless that is all that was asked for."""
-    say = out.print if dry_run else _aside
+def _print_plan(file: Path, plan: SweepPlan, *, dry_run: bool) -> None:
+    """Print how many runs there are and their states; on standard error, unless this is a dry run."""
+    say = out.print if dry_run else _print_to_stderr
     if plan.file.search is not None:
         say(_search_plan(file, plan, plan.file.search), soft_wrap=True, markup=False)
         return
@@ -128,7 +128,7 @@ def _count(things: Sized, what: str) -> str:
     return f"{len(things)} {what}" if len(things) == 1 else f"{len(things)} {what}s"
 
 
-def _aside(text: str, **how: Any) -> None:
+def _print_to_stderr(text: str, **how: Any) -> None:
     from hatdfed.cli.console import err
 
     err.print(text, **how)
@@ -144,5 +144,5 @@ def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) 
     seeds = len(plan.worlds)
     over = f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
     sought = {} if plan.search is None else {"objectives": plan.search.objectives}
-    out.print(sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
+    out.print(make_sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
     out.print(f"Runs, summary.json, summary.csv and pareto.png: {result.folder}", soft_wrap=True)

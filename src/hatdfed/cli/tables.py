@@ -1,19 +1,22 @@
-"""Results as tables on a terminal."""
+"""Tables on a terminal: results of runs, comparisons and sweeps."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
-from hatdfed.cli.console import joules_text, out
+from hatdfed.cli.console import format_energy, note, out, print_error
 from hatdfed.core.energy.ledger import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.config import Config
+from hatdfed.sweeps.file import short_keys, value_text
 
 COLUMNS = (
     ("avg_accuracy", "accuracy %"),
@@ -32,66 +35,76 @@ _LARGEST = 1e300
 Row = Mapping[str, Any]
 
 
-def summary_table(rows: Sequence[Row], *, title: str) -> Table:
-    """One row for each run or method: the paper's six metrics, and the links they took."""
-    return _fitting(rows, title, [heading for _, heading in COLUMNS], [_figures(row) for row in rows])
+def make_summary_table(rows: Sequence[Row], *, title: str) -> Table:
+    """Make a table with one row for each run or method: the paper's six metrics and the number of links."""
+    return _fit_table(rows, title, [heading for _, heading in COLUMNS], [_format_figures(row) for row in rows])
 
 
-def difference_table(rows: Sequence[Row], *, reference: str, target_accuracy: float | None) -> Table:
-    """One row for each method: how it stands to the reference, and what its accuracy costs."""
+def make_difference_table(rows: Sequence[Row], *, reference: str, target_accuracy: float | None) -> Table:
+    """Make a table with one row for each method: its difference to the reference, and what its accuracy costs."""
     target = "target" if target_accuracy is None else f"{target_accuracy:.1f} %"
     headings = ["accuracy, points", "energy", "personal %", "upload + training + links", f"until {target} (seeds)"]
     cells = []
     for row in rows:
         is_reference = row["method"] == reference
-        accuracy = "reference" if is_reference else _points(row)
-        energy = "–" if is_reference else _signed(row["total_energy_percent_difference"], 0, " %")
-        cells.append([accuracy, energy, _breakable(cell(row, "personal_accuracy")), _causes(row), _price(row)])
+        accuracy = "reference" if is_reference else _format_points(row)
+        energy = "–" if is_reference else _format_signed(row["total_energy_percent_difference"], 0, " %")
+        cells.append(
+            [
+                accuracy,
+                energy,
+                _allow_break(format_cell(row, "personal_accuracy")),
+                _format_causes(row),
+                _format_price(row),
+            ]
+        )
     title = f"Difference to {reference} in the same worlds, mean [95 % interval], and costs"
-    return _fitting(rows, title, headings, cells)
+    return _fit_table(rows, title, headings, cells)
 
 
-def cell(row: Row, key: str) -> str:
-    """One figure of a row, with its deviation over seeds where there is one."""
-    value, deviation = _number(row, key), row.get(f"{key}_sd")
+def format_cell(row: Row, key: str) -> str:
+    """Format one number of a row, with its standard deviation over seeds if there is one."""
+    value, deviation = _read_number(row, key), row.get(f"{key}_sd")
     if key.endswith("_mj"):
-        text = joules_text(value * JOULES_PER_MJ)
-        return text if deviation is None else f"{text} ± {_percent(deviation, value)}"
+        text = format_energy(value * JOULES_PER_MJ)
+        return text if deviation is None else f"{text} ± {_format_percent(deviation, value)}"
     if key == "links_per_round":
         return f"{value:.1f}"
     return f"{value:.1f}" if deviation is None else f"{value:.1f} ± {deviation:.1f}"
 
 
-def _number(row: Row, key: str) -> float:
-    """A figure; what was read from a file may be anything."""
+def _read_number(row: Row, key: str) -> float:
+    """Read a number of a row; a row that was read from a file may hold anything."""
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LARGEST:
-        found = "missing" if key not in row else "no number that can be shown"
+        found = "missing" if key not in row else "not a number that can be shown"
         raise RunFolderError(f"The results are incomplete: {key} is {found}. Finish the run again by --resume.")
     return float(value)
 
 
-def run_title(config: Config) -> str:
-    """What a run is, in one line."""
+def format_run_title(config: Config) -> str:
+    """Describe a run in one line."""
     return f"{config.method} on {config.dataset}, {config.servers} servers, {config.rounds} rounds, seed {config.seed}"
 
 
-def _fitting(rows: Sequence[Row], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    """A table with one line a row where the terminal is wide enough, with several where it is not."""
-    wide = _table(rows, title, headings, [[text.replace("\n", " ") for text in line] for line in cells])
-    folded = [_folded(heading, column) for heading, column in zip(headings, zip(*cells, strict=True), strict=True)]
-    tries = (wide, *(_table(rows, title, folded, cells, space=space) for space in (1, 0)))
+def _fit_table(rows: Sequence[Row], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    """Make a table with one line a row if the terminal is wide enough, otherwise with several."""
+    wide = _make_table(rows, title, headings, [[text.replace("\n", " ") for text in line] for line in cells])
+    folded = [
+        _fold_heading(heading, column) for heading, column in zip(headings, zip(*cells, strict=True), strict=True)
+    ]
+    tries = (wide, *(_make_table(rows, title, folded, cells, space=space) for space in (1, 0)))
     at_will = out.options.update(width=1000)
     return next((table for table in tries if out.measure(table, options=at_will).maximum <= out.width), tries[-1])
 
 
-def _folded(heading: str, column: Sequence[str]) -> str:
-    """The heading on several lines, no wider than its column."""
+def _fold_heading(heading: str, column: Sequence[str]) -> str:
+    """Fold the heading onto several lines, no wider than its column."""
     words = [*heading.split(), *(line for text in column for line in text.splitlines())]
     return textwrap.fill(heading, max(map(len, words)))
 
 
-def _table(
+def _make_table(
     rows: Sequence[Row], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], *, space: int = 1
 ) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -107,41 +120,129 @@ def _table(
     return table
 
 
-def _figures(row: Row) -> list[str]:
-    return [_breakable(cell(row, key)) for key, _ in COLUMNS]
+def _format_figures(row: Row) -> list[str]:
+    return [_allow_break(format_cell(row, key)) for key, _ in COLUMNS]
 
 
-def _breakable(text: str) -> str:
+def _allow_break(text: str) -> str:
     return text.replace(" ±", "\n±")
 
 
-def _percent(deviation: float, value: float) -> str:
+def _format_percent(deviation: float, value: float) -> str:
     return f"{100 * deviation / value:.0f} %" if value else "0 %"
 
 
-def _points(row: Row) -> str:
-    """The difference in accuracy and its interval; a single seed has none."""
+def _format_points(row: Row) -> str:
+    """Format the difference in accuracy and its interval; a single seed has none."""
     if not row["same_world"]:
         return "another world:\nnot paired"
     mean, low, high = (row[f"avg_accuracy_difference{end}"] for end in ("", "_low", "_high"))
-    return f"{_signed(mean, 1)}\n{'(one seed)' if low is None else f'[{_signed(low, 1)}, {_signed(high, 1)}]'}"
+    interval = "(one seed)" if low is None else f"[{_format_signed(low, 1)}, {_format_signed(high, 1)}]"
+    return f"{_format_signed(mean, 1)}\n{interval}"
 
 
-def _signed(value: float | None, decimals: int, unit: str = "") -> str:
+def _format_signed(value: float | None, decimals: int, unit: str = "") -> str:
     return "–" if value is None else f"{value:+.{decimals}f}{unit}".replace("-", "−")
 
 
-def _causes(row: Row) -> str:
-    """Joules by cause in one unit, that of their sum."""
+def _format_causes(row: Row) -> str:
+    """Format the energy by cause in one unit, that of the sum."""
     joules = [JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in Cause]
-    unit = joules_text(sum(joules)).split()[1]
+    unit = format_energy(sum(joules)).split()[1]
     *others, link = (f"{spent / _JOULES[unit]:.2f}" for spent in joules)
     return f"{' + '.join(others)}\n+ {link} {unit}"
 
 
-def _price(row: Row) -> str:
-    """Joules to the target and how many seeds reached it."""
+def _format_price(row: Row) -> str:
+    """Format the joules to the target accuracy and how many seeds reached it."""
     if row["seeds_reached"] is None:
         return "–"
-    price = "never" if row["joules_to_target"] is None else joules_text(row["joules_to_target"])
+    price = "never" if row["joules_to_target"] is None else format_energy(row["joules_to_target"])
     return f"{price}\n({row['seeds_reached']} of {len(row['seeds'])})"
+
+
+ON_FRONT = "★"
+_HEADINGS = {
+    "validation_accuracy": "validation %",
+    "avg_accuracy": "test %",
+    "worst_accuracy": "worst test %",
+    "total_joules": "energy",
+    "link_joules": "link energy",
+    "links_per_round": "links",
+}
+_SOUGHT = {
+    "accuracy": "validation accuracy",
+    "worst_accuracy": "validation accuracy of the worst server",
+    "joules": "energy",
+    "link_joules": "link energy",
+}
+_LEAST = ("worst_accuracy", "links_per_round", "link_joules", "avg_accuracy")  # left out first on a narrow terminal
+_MOST_REASONS = 20
+_MOST_VARIED = 5  # settings that get a column each
+
+
+def make_sweep_table(rows: Sequence[Row], *, title: str, objectives: Sequence[str] = ("accuracy", "joules")) -> Table:
+    """Make a table with one row for each point: means and half widths of 95 % intervals; fewer columns if narrow."""
+    columns = [name for name in _HEADINGS if name in rows[0]]
+    kept = [[name for name in columns if name not in _LEAST[:count]] for count in range(len(_LEAST) + 1)]
+    tries = [_make_sweep_table(rows, title, _format_sweep_caption(rows, objectives), some) for some in kept]
+    at_will = out.options.update(width=1000)
+    return next((table for table in tries if out.measure(table, options=at_will).maximum <= out.width), tries[-1])
+
+
+def _make_sweep_table(rows: Sequence[Row], title: str, caption: str, columns: Sequence[str]) -> Table:
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.collapse_padding, table.caption, table.caption_justify = True, caption, "left"
+    varied = short_keys(dict.fromkeys(key for row in rows for key in row["settings"]))
+    in_one = not 0 < len(varied) <= _MOST_VARIED
+    table.add_column("")
+    for heading in ["point"] if in_one else varied.values():
+        table.add_column(escape(heading), overflow="fold")
+    for name in columns:
+        table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
+    table.add_column("seeds", justify="right", no_wrap=True)
+    for row in rows:
+        mark = ON_FRONT if row["is_on_front"] else _LEAK if row["leaks_test"] else ""
+        seeds, missing = len(row["seeds"]), len(row["missing_seeds"])
+        count = f"{seeds} of {seeds + missing}" if missing else str(seeds)
+        point = [row["point"]] if in_one else [_format_sweep_value(row["settings"].get(key)) for key in varied]
+        table.add_row(
+            mark, *(escape(str(part)) for part in point), *(_format_sweep_cell(row, name) for name in columns), count
+        )
+    return table
+
+
+def _format_sweep_value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else value_text(value)
+
+
+def _format_sweep_caption(rows: Sequence[Row], objectives: Sequence[str]) -> str:
+    sought = " and ".join(_SOUGHT[name] for name in objectives)
+    said = [f"{ON_FRONT} no other point is as good at {sought}"]
+    if any(row["leaks_test"] for row in rows):
+        said.append(f"{_LEAK} sees the test set: not comparable, never ranked")
+    return "\n".join(said)
+
+
+def _format_sweep_cell(row: Row, name: str) -> str:
+    mean, high = row[name], row[f"{name}_high"]
+    if mean is None:
+        return "–"
+    if name == "links_per_round":
+        return f"{mean:.1f}"
+    if name.endswith("_joules"):
+        spread = "" if high is None else f" ± {100 * (high - mean) / mean if mean else 0:.0f} %"
+        return format_energy(mean) + spread
+    return f"{mean:.1f}" if high is None else f"{mean:.1f} ± {high - mean:.1f}"
+
+
+def print_failures(failed: Mapping[str, str], go_on: str) -> None:
+    """Print one line for each reason, with the runs that failed for it, and how to go on."""
+    reasons = Counter(failed.values())
+    for reason, count in reasons.most_common(_MOST_REASONS):
+        names = [name for name, why in failed.items() if why == reason]
+        more = f" and {count - 3} more" if count > 3 else ""
+        print_error(f"{', '.join(names[:3])}{more}: {reason}")
+    if len(reasons) > _MOST_REASONS:
+        note(f"{len(reasons) - _MOST_REASONS} other reasons are in summary.json.")
+    print_error(f"{len(failed)} {'run' if len(failed) == 1 else 'runs'} failed; all others are kept. {go_on}")

@@ -260,8 +260,8 @@ def test_tables_fit_the_terminal(finished, width, monkeypatch):
         {**finished[1].summary[1], "method": "elsewhere", "same_world": False},
         {**finished[1].summary[1], "method": "alone", "avg_accuracy_difference_low": None, "seeds_reached": None},
     ]
-    console.print(tables.summary_table(rows, title="made up"))
-    console.print(tables.difference_table(rows, reference="hat-dfed-without-utc", target_accuracy=61.0))
+    console.print(tables.make_summary_table(rows, title="made up"))
+    console.print(tables.make_difference_table(rows, reference="hat-dfed-without-utc", target_accuracy=61.0))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text

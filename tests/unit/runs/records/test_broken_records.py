@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.small_runs import SMALL
 
-from hatdfed.cli.tables import COLUMNS, summary_table
+from hatdfed.cli.tables import COLUMNS, make_summary_table
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.play import resume, run
 from hatdfed.runs.records.database import RunDatabase
@@ -79,9 +79,9 @@ def test_a_round_with_nobody_there_has_no_accuracy(played):
 @pytest.mark.parametrize("key", [key for key, _ in COLUMNS])
 def test_a_figure_that_is_no_number_is_named(played, key, value):
     with pytest.raises(RunFolderError, match=f"{key} is no number"):
-        summary_table([{**played.summary, key: value}], title="")
+        make_summary_table([{**played.summary, key: value}], title="")
 
 
 def test_a_figure_that_is_missing_is_named():
     with pytest.raises(RunFolderError, match="std_accuracy is missing"):
-        summary_table([{"avg_accuracy": 3}], title="")
+        make_summary_table([{"avg_accuracy": 3}], title="")

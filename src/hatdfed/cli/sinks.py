@@ -1,4 +1,4 @@
-"""--tensorboard and --mlflow: runs in other people's tools, while they are played or when they end."""
+"""The options --tensorboard and --mlflow: publish runs to other tools while they are played or when they end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from hatdfed.sweeps.compare import OnRun
 
 
-class Asked(NamedTuple):
-    """What the user asked for."""
+class SinkOptions(NamedTuple):
+    """Which tools the user wants runs published to."""
 
     tensorboard: bool = False
     mlflow: bool = False
     mlflow_uri: str | None = None
 
     def publishers(self, folder: Path, *, live: bool = False) -> list[Publisher]:
-        """For finished runs in `folder`; events that are written live need no publisher."""
+        """Make the publishers for finished runs in `folder`; events that are written live need none."""
         from hatdfed.report.sinks import publishers
 
         store = self.mlflow_uri or ("" if self.mlflow else None)
@@ -31,9 +31,9 @@ class Asked(NamedTuple):
 
 
 @contextmanager
-def shown_live(asked: Asked, folder: Path, on_round: OnRound) -> Iterator[OnRound]:
-    """Rounds of a run, for TensorBoard too if that was asked for; what was played before is shown from its records."""
-    if not asked.tensorboard:
+def publish_rounds(options: SinkOptions, folder: Path, on_round: OnRound) -> Iterator[OnRound]:
+    """Also publish rounds to TensorBoard if the user wants that; earlier rounds are read from the run's records."""
+    if not options.tensorboard:
         yield on_round
         return
     from hatdfed.report.sinks.figures import final_figures, steps
@@ -54,8 +54,8 @@ def shown_live(asked: Asked, folder: Path, on_round: OnRound) -> Iterator[OnRoun
         events.close()
 
 
-def shown_at_end(publishers: list[Publisher], on_run: OnRun) -> OnRun:
-    """Runs of a comparison, published as they end."""
+def publish_runs(publishers: list[Publisher], on_run: OnRun) -> OnRun:
+    """Also publish each run of a comparison when it ends."""
 
     def both(result: RunResult, done: int, total: int) -> None:
         on_run(result, done, total)
