@@ -9,9 +9,8 @@ from tests.dashboard.site_on_disk import serving, unfinish
 from hatdfed.dashboard.catalogue import Catalogue
 from hatdfed.dashboard.event_streams import EventStreams
 from hatdfed.dashboard.site import Site
-from hatdfed.report.document import gather
-from hatdfed.report.document_text import html_text
-from hatdfed.report.words import joules
+from hatdfed.report.document import make_document, render_html
+from hatdfed.report.formatting import joules
 
 pytestmark = pytest.mark.browser
 
@@ -73,7 +72,7 @@ def test_paper_is_light(browser, address):
 
 def test_no_table_of_a_report_is_cut_on_paper(browser, runs, tmp_path):
     report = tmp_path / "report.html"
-    report.write_text(html_text(gather([runs / "both"], tmp_path / "pictures")))
+    report.write_text(render_html(make_document([runs / "both"], tmp_path / "pictures")))
     shape(browser, (690, 1000))  # an A4 page between its margins
     browser.get(report.as_uri())
     wide = "Math.max(...[...document.querySelectorAll('.scroll')].map((box) => box.scrollWidth - box.clientWidth))"

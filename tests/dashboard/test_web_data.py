@@ -11,8 +11,8 @@ from tests.dashboard.site_on_disk import change, id_of, look_again, unfinish
 
 from hatdfed.dashboard.comparison import _make_accuracy_title
 from hatdfed.dashboard.run_views import MAX_POINTS, select_rounds
-from hatdfed.report.groups import Run, comparison_rows
-from hatdfed.report.words import difference
+from hatdfed.report.formatting import difference
+from hatdfed.report.groups import FinishedRun, make_comparison_rows
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.reading import reading
 
@@ -108,7 +108,7 @@ def test_runs_of_other_worlds_are_not_paired():
     results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
     here, there = ({"method": "rnd", "dataset": "digits", "seed": 0, "servers": n} for n in (4, 5))
-    first, second = comparison_rows([Run("a", here, results), Run("b", there, results)])
+    first, second = make_comparison_rows([FinishedRun("a", here, results), FinishedRun("b", there, results)])
     assert (first.label, second.label) == ("rnd (servers 4)", "rnd (servers 5)")
     assert second.points is None
     assert first.is_reference
@@ -120,7 +120,9 @@ def test_runs_at_other_prices_are_neither_paired_nor_ranked_with_the_rest():
     results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
     dear, cheap = ({"method": "rnd", "seed": 0, "energy": {"model_bits": bits}} for bits in (1e6, 1e3))
-    first, second = comparison_rows([Run("a", dear, results), Run("b", cheap, {**results, "total_energy_mj": 0.1})])
+    first, second = make_comparison_rows(
+        [FinishedRun("a", dear, results), FinishedRun("b", cheap, {**results, "total_energy_mj": 0.1})]
+    )
     assert (first.is_on_front, second.is_on_front) == (True, False)
     assert (second.same_world, second.points, second.energy_percent) == (False, None, None)
 
@@ -129,16 +131,16 @@ def test_runs_of_one_world_without_a_seed_in_common_say_so():
     results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
     one, other = ({"method": method, "seed": seed} for method, seed in (("rnd", 0), ("full", 1)))
-    _, row = comparison_rows([Run("a", one, results), Run("b", other, results)])
+    _, row = make_comparison_rows([FinishedRun("a", one, results), FinishedRun("b", other, results)])
     assert difference(row.points, "points", same_world=row.same_world) == ["no shared seed"]
 
 
 def test_a_method_that_saw_the_test_data_is_neither_reference_nor_on_the_front():
     results = {"avg_accuracy": 99.0, "std_accuracy": 1.0, "best_accuracy": 99.0, "worst_accuracy": 99.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
-    leak = Run("a", {"method": "hat-dfed-released", "seed": 0}, {**results, "leaks_test": True})
-    fair = Run("b", {"method": "rnd", "seed": 0}, {**results, "avg_accuracy": 50.0})
-    first, second = comparison_rows([leak, fair])
+    leak = FinishedRun("a", {"method": "hat-dfed-released", "seed": 0}, {**results, "leaks_test": True})
+    fair = FinishedRun("b", {"method": "rnd", "seed": 0}, {**results, "avg_accuracy": 50.0})
+    first, second = make_comparison_rows([leak, fair])
     assert not first.is_reference
     assert not first.is_on_front
     assert second.is_reference

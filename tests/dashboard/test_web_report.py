@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from hatdfed.cli.app import app
 from hatdfed.errors import HatdfedError, RunFolderError
-from hatdfed.report.document import gather
-from hatdfed.report.document_text import html_text, markdown_text
+from hatdfed.report.document import make_document, render_html, render_markdown
 from hatdfed.report.pdf import print_pdf
 
 
@@ -32,7 +31,7 @@ class Elements(HTMLParser):
 def page(played, tmp_path_factory):
     """A report of two runs."""
     runs = [played / "hat-dfed-seed0", played / "rnd-seed0"]
-    return html_text(gather(runs, tmp_path_factory.mktemp("pictures")))
+    return render_html(make_document(runs, tmp_path_factory.mktemp("pictures")))
 
 
 def test_a_report_needs_nothing_but_itself(page):
@@ -67,28 +66,28 @@ def test_a_report_has_settings_machine_and_version(page):
 def test_a_report_says_that_the_front_is_of_test_accuracy(page, played, tmp_path):
     assert 'title="On the front of test accuracy and energy' in page
     assert "◆: on the Pareto front of test accuracy and energy" in page
-    words = markdown_text(gather([played], tmp_path / "p"), tmp_path / "p")
+    words = render_markdown(make_document([played], tmp_path / "p"), tmp_path / "p")
     assert "On the Pareto front of test accuracy and energy: " in words
 
 
 def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
     elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
-    document = gather([runs / "both"], tmp_path / "p")
-    for words in (html_text(document), markdown_text(document, tmp_path / "p")):
+    document = make_document([runs / "both"], tmp_path / "p")
+    for words in (render_html(document), render_markdown(document, tmp_path / "p")):
         assert words.count("another world: not paired") == 2  # accuracy and energy
         assert "no shared seed" not in words
 
 
 def test_a_run_that_is_not_finished_says_so(runs, tmp_path):
     unfinish(runs / "both" / "rnd-seed0", 3)
-    page = html_text(gather([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
+    page = render_html(make_document([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
     assert "Not finished: 3 of 5 rounds." in page
     assert "Validation accuracy so far" in page
 
 
 def test_a_run_without_rounds_has_no_pictures(runs, tmp_path):
     unfinish(runs / "both" / "rnd-seed0", 0)
-    page = html_text(gather([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
+    page = render_html(make_document([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
     assert "No round was played yet." in page
 
 
@@ -98,8 +97,8 @@ def test_names_are_text_in_both_forms(runs, tmp_path):
     config = yaml.safe_load((runs / name / "config.yaml").read_text())
     (runs / name / "config.yaml").write_text(yaml.safe_dump({**config, "method": "<img src=x>"}))
     (runs / name / "environment.json").write_text(json.dumps({"processor": "<script>x</script>"}))
-    document = gather([runs / name], tmp_path / "pictures")
-    page, words = html_text(document), markdown_text(document, tmp_path / "pictures")
+    document = make_document([runs / name], tmp_path / "pictures")
+    page, words = render_html(document), render_markdown(document, tmp_path / "pictures")
     assert "<script>" not in page
     assert "<img src=x>" not in page
     assert not re.search(r"(?<!\\)<", words)
@@ -126,20 +125,20 @@ def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):
 def test_a_run_that_cannot_be_read_is_named_and_the_others_are_reported(runs, tmp_path):
     (runs / "both" / "rnd-seed0" / "run.sqlite").write_bytes(b"not a database at all")
     folders = [runs / "both" / name for name in ("rnd-seed0", "rnd-seed1")]
-    document = gather(folders, tmp_path / "pictures")
+    document = make_document(folders, tmp_path / "pictures")
     assert len(document.runs) == 1
     assert document.left_out[0].startswith("rnd-seed0 is left out: The records in")
-    assert "rnd-seed0 is left out" in html_text(document)
-    assert "rnd-seed0 is left out" in markdown_text(document, tmp_path / "pictures").replace("\\", "")
+    assert "rnd-seed0 is left out" in render_html(document)
+    assert "rnd-seed0 is left out" in render_markdown(document, tmp_path / "pictures").replace("\\", "")
     with pytest.raises(RunFolderError, match="rnd-seed0 is left out"):
-        gather(folders[:1], tmp_path / "pictures")
+        make_document(folders[:1], tmp_path / "pictures")
 
 
 def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
     file = runs / "both" / "rnd-seed0" / "config.yaml"
     config = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump({**config, "method": "mine", "policy": {"name": "mine"}}))
-    document = gather([runs / "both"], tmp_path / "pictures")
+    document = make_document([runs / "both"], tmp_path / "pictures")
     assert (len(document.runs), document.left_out) == (4, [])
     mine = next(run for run in document.runs if run.title.startswith("mine on"))
     assert {picture.path.stem for picture in mine.pictures} == {"accuracy", "energy", "accuracy_vs_energy", "topology"}
@@ -147,7 +146,7 @@ def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
 
 def test_rows_that_differ_inside_a_section_are_all_named_and_drawn(runs, tmp_path):
     change(runs / "both" / "rnd-seed1", "learner", "cool_down", 0.5)
-    document = gather([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
+    document = make_document([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
     labels = ["rnd (cool_down 0.0)", "rnd (cool_down 0.5)"]
     assert [row.label for row in document.rows] == labels
     assert all(", ".join(labels) in picture.words for picture in document.comparison_pictures)
@@ -155,7 +154,7 @@ def test_rows_that_differ_inside_a_section_are_all_named_and_drawn(runs, tmp_pat
 
 def test_more_runs_than_a_report_holds_are_cut_with_a_word(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("hatdfed.report.document.MOST_RUNS", 1)
-    document = gather([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
+    document = make_document([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
     assert len(document.runs) == 1
     assert document.left_out == ["Only the first 1 runs are in this report."]
 
@@ -164,9 +163,9 @@ def test_results_of_other_kinds_break_no_report(runs, tmp_path):
     file = runs / "both" / "rnd-seed0" / "results.json"
     odd = {"notes": 5, "accuracy_by_server": None, "energy_by_cause_mj": [1], "rounds": 5}
     file.write_text(json.dumps({**json.loads(file.read_text()), **odd}))
-    assert "Finished after 5 rounds" in html_text(gather([file.parent], tmp_path / "pictures"))
+    assert "Finished after 5 rounds" in render_html(make_document([file.parent], tmp_path / "pictures"))
     file.write_text(json.dumps({**json.loads(file.read_text()), "rounds": "many"}))
-    assert "Not finished" in html_text(gather([file.parent], tmp_path / "pictures"))
+    assert "Not finished" in render_html(make_document([file.parent], tmp_path / "pictures"))
 
 
 def test_a_report_without_chromium_says_what_to_install(runs, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import hatdfed
 from hatdfed.cli.app import app
-from hatdfed.report.sinks.figures import figures_of_record, read_shown
+from hatdfed.report.sinks.figures import figures_of_record, read_published_run
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.schema import current_version
 from hatdfed.runs.round_row import ROUND_COLUMNS, RoundColumn, round_row
@@ -72,7 +72,7 @@ def test_it_is_shown_on_the_command_line(played, tmp_path):
 def test_it_is_a_curve_in_tensorboard_and_mlflow(played, tmp_path):
     result, records = played
     values = expected(result)
-    assert [figures[NAME] for _, figures in read_shown(tmp_path / "run").rounds] == values
+    assert [figures[NAME] for _, figures in read_published_run(tmp_path / "run").rounds] == values
     assert [figures_of_record(record)[NAME] for record in records] == values
 
 

@@ -53,8 +53,7 @@ def report_command(
 
 def _write(runs: list[Path], path: Path, form: Format) -> None:
     try:
-        from hatdfed.report.document import gather
-        from hatdfed.report.document_text import html_text, markdown_text
+        from hatdfed.report.document import make_document, render_html, render_markdown
         from hatdfed.report.pdf import find_browser, print_pdf
         from hatdfed.runs.records.checkpoint import write_atomically
     except ModuleNotFoundError as error:
@@ -71,10 +70,10 @@ def _write(runs: list[Path], path: Path, form: Format) -> None:
 
         if form is Format.MD:
             pictures = path.with_name(f"{path.stem}_pictures")
-            content = markdown_text(gather(runs, pictures, tell), pictures)
+            content = render_markdown(make_document(runs, pictures, tell), pictures)
         else:
             with tempfile.TemporaryDirectory() as folder:
-                content = html_text(gather(runs, Path(folder), tell))
+                content = render_html(make_document(runs, Path(folder), tell))
         if browser is not None:
             status.update("Printing …")
         write_atomically(path, content.encode() if browser is None else print_pdf(content, browser))

@@ -24,10 +24,10 @@ class SinkOptions(NamedTuple):
 
     def publishers(self, folder: Path, *, live: bool = False) -> list[Publisher]:
         """Make the publishers for finished runs in `folder`; events that are written live need none."""
-        from hatdfed.report.sinks import publishers
+        from hatdfed.report.sinks import make_publishers
 
         store = self.mlflow_uri or ("" if self.mlflow else None)
-        return publishers(folder, tensorboard=self.tensorboard and not live, mlflow=store)
+        return make_publishers(folder, tensorboard=self.tensorboard and not live, mlflow=store)
 
 
 @contextmanager

@@ -32,15 +32,15 @@ _LEAK = "†"
 _LARGEST = 1e300
 
 # Cells have a line break where a narrow table may break them; a table that fits writes a space there.
-Row = Mapping[str, Any]
+SummaryRow = Mapping[str, Any]
 
 
-def make_summary_table(rows: Sequence[Row], *, title: str) -> Table:
+def make_summary_table(rows: Sequence[SummaryRow], *, title: str) -> Table:
     """Make a table with one row for each run or method: the paper's six metrics and the number of links."""
     return _fit_table(rows, title, [heading for _, heading in COLUMNS], [_format_figures(row) for row in rows])
 
 
-def make_difference_table(rows: Sequence[Row], *, reference: str, target_accuracy: float | None) -> Table:
+def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_accuracy: float | None) -> Table:
     """Make a table with one row for each method: its difference to the reference, and what its accuracy costs."""
     target = "target" if target_accuracy is None else f"{target_accuracy:.1f} %"
     headings = ["accuracy, points", "energy", "personal %", "upload + training + links", f"until {target} (seeds)"]
@@ -62,7 +62,7 @@ def make_difference_table(rows: Sequence[Row], *, reference: str, target_accurac
     return _fit_table(rows, title, headings, cells)
 
 
-def format_cell(row: Row, key: str) -> str:
+def format_cell(row: SummaryRow, key: str) -> str:
     """Format one number of a row, with its standard deviation over seeds if there is one."""
     value, deviation = _read_number(row, key), row.get(f"{key}_sd")
     if key.endswith("_mj"):
@@ -73,7 +73,7 @@ def format_cell(row: Row, key: str) -> str:
     return f"{value:.1f}" if deviation is None else f"{value:.1f} ± {deviation:.1f}"
 
 
-def _read_number(row: Row, key: str) -> float:
+def _read_number(row: SummaryRow, key: str) -> float:
     """Read a number of a row; a row that was read from a file may hold anything."""
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LARGEST:
@@ -87,7 +87,9 @@ def format_run_title(config: Config) -> str:
     return f"{config.method} on {config.dataset}, {config.servers} servers, {config.rounds} rounds, seed {config.seed}"
 
 
-def _fit_table(rows: Sequence[Row], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+def _fit_table(
+    rows: Sequence[SummaryRow], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]
+) -> Table:
     """Make a table with one line a row if the terminal is wide enough, otherwise with several."""
     wide = _make_table(rows, title, headings, [[text.replace("\n", " ") for text in line] for line in cells])
     folded = [
@@ -105,7 +107,7 @@ def _fold_heading(heading: str, column: Sequence[str]) -> str:
 
 
 def _make_table(
-    rows: Sequence[Row], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], *, space: int = 1
+    rows: Sequence[SummaryRow], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], *, space: int = 1
 ) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.padding, table.collapse_padding, table.caption_justify = (0, space), True, "left"
@@ -120,7 +122,7 @@ def _make_table(
     return table
 
 
-def _format_figures(row: Row) -> list[str]:
+def _format_figures(row: SummaryRow) -> list[str]:
     return [_allow_break(format_cell(row, key)) for key, _ in COLUMNS]
 
 
@@ -132,7 +134,7 @@ def _format_percent(deviation: float, value: float) -> str:
     return f"{100 * deviation / value:.0f} %" if value else "0 %"
 
 
-def _format_points(row: Row) -> str:
+def _format_points(row: SummaryRow) -> str:
     """Format the difference in accuracy and its interval; a single seed has none."""
     if not row["same_world"]:
         return "another world:\nnot paired"
@@ -145,7 +147,7 @@ def _format_signed(value: float | None, decimals: int, unit: str = "") -> str:
     return "–" if value is None else f"{value:+.{decimals}f}{unit}".replace("-", "−")
 
 
-def _format_causes(row: Row) -> str:
+def _format_causes(row: SummaryRow) -> str:
     """Format the energy by cause in one unit, that of the sum."""
     joules = [JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in Cause]
     unit = format_energy(sum(joules)).split()[1]
@@ -153,7 +155,7 @@ def _format_causes(row: Row) -> str:
     return f"{' + '.join(others)}\n+ {link} {unit}"
 
 
-def _format_price(row: Row) -> str:
+def _format_price(row: SummaryRow) -> str:
     """Format the joules to the target accuracy and how many seeds reached it."""
     if row["seeds_reached"] is None:
         return "–"
@@ -181,7 +183,9 @@ _MOST_REASONS = 20
 _MOST_VARIED = 5  # settings that get a column each
 
 
-def make_sweep_table(rows: Sequence[Row], *, title: str, objectives: Sequence[str] = ("accuracy", "joules")) -> Table:
+def make_sweep_table(
+    rows: Sequence[SummaryRow], *, title: str, objectives: Sequence[str] = ("accuracy", "joules")
+) -> Table:
     """Make a table with one row for each point: means and half widths of 95 % intervals; fewer columns if narrow."""
     columns = [name for name in _HEADINGS if name in rows[0]]
     kept = [[name for name in columns if name not in _LEAST[:count]] for count in range(len(_LEAST) + 1)]
@@ -190,7 +194,7 @@ def make_sweep_table(rows: Sequence[Row], *, title: str, objectives: Sequence[st
     return next((table for table in tries if out.measure(table, options=at_will).maximum <= out.width), tries[-1])
 
 
-def _make_sweep_table(rows: Sequence[Row], title: str, caption: str, columns: Sequence[str]) -> Table:
+def _make_sweep_table(rows: Sequence[SummaryRow], title: str, caption: str, columns: Sequence[str]) -> Table:
     table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.collapse_padding, table.caption, table.caption_justify = True, caption, "left"
     varied = short_keys(dict.fromkeys(key for row in rows for key in row["settings"]))
@@ -216,7 +220,7 @@ def _format_sweep_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value_text(value)
 
 
-def _format_sweep_caption(rows: Sequence[Row], objectives: Sequence[str]) -> str:
+def _format_sweep_caption(rows: Sequence[SummaryRow], objectives: Sequence[str]) -> str:
     sought = " and ".join(_SOUGHT[name] for name in objectives)
     said = [f"{ON_FRONT} no other point is as good at {sought}"]
     if any(row["leaks_test"] for row in rows):
@@ -224,7 +228,7 @@ def _format_sweep_caption(rows: Sequence[Row], objectives: Sequence[str]) -> str
     return "\n".join(said)
 
 
-def _format_sweep_cell(row: Row, name: str) -> str:
+def _format_sweep_cell(row: SummaryRow, name: str) -> str:
     mean, high = row[name], row[f"{name}_high"]
     if mean is None:
         return "–"

@@ -21,7 +21,7 @@ from hatdfed.dashboard.comparison import make_comparison_view, select_comparable
 from hatdfed.dashboard.pages import RunIds, find_runs
 from hatdfed.dashboard.run_views import read_round, read_run_series
 from hatdfed.dashboard.site import Site
-from hatdfed.report.words import count, joules, percent
+from hatdfed.report.formatting import count, joules, percent
 from hatdfed.runs.records.cleaning import text
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.schema import LEDGER

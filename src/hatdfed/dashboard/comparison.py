@@ -12,7 +12,7 @@ import hatdfed.report.findings as fd
 from hatdfed.dashboard.catalogue import Card
 from hatdfed.dashboard.run_views import select_rounds, to_json_numbers
 from hatdfed.errors import HatdfedError
-from hatdfed.report.groups import FRONT, Row, Run, comparison_rows, figure, is_complete
+from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows, read_figure
 from hatdfed.report.run_data import Vector, column, finite, mean_and_sd
 from hatdfed.runs.records.cleaning import text, whole
 from hatdfed.runs.records.reading import reading
@@ -28,7 +28,7 @@ _MAX_NAMED = 4  # rows in a title
 class ComparedRuns(NamedTuple):
     """The runs that can be compared, and why the others cannot."""
 
-    rows: list[Row]
+    rows: list[ComparisonRow]
     folders: dict[str, Path]  # by a run's name
     left_out: list[str]  # sentences
 
@@ -49,11 +49,11 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
         if not isinstance(settings, dict) or whole(settings.get("seed")) is None or not is_complete(results):
             left_out.append(f"{card.name} has incomplete results.")
             continue
-        runs.append(Run(card.id, settings, results))
+        runs.append(FinishedRun(card.id, settings, results))
         folders[card.id] = folder
     if len(found) > MAX_COMPARED:
         left_out.append(f"Only the first {MAX_COMPARED} of {len(found)} chosen runs are compared.")
-    return ComparedRuns(comparison_rows(runs), folders, left_out)
+    return ComparedRuns(make_comparison_rows(runs), folders, left_out)
 
 
 def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:
     return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(rows)}}
 
 
-def make_front_title(rows: Sequence[Row]) -> str:
+def make_front_title(rows: Sequence[ComparisonRow]) -> str:
     """Say which rows are on the front of accuracy and energy."""
     labels = [text(row.label, _LONGEST_IN_TITLE) for row in rows if row.is_on_front]
     if len(labels) > _MAX_NAMED:
@@ -79,8 +79,10 @@ def _make_accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
     return fd.best_finding(best, accuracy, len(ends))
 
 
-def _make_row(row: Row, folders: dict[str, Path]) -> dict[str, Any]:
-    seeds = [{"joules": figure(run, "total_joules"), "accuracy": figure(run, "avg_accuracy")} for run in row.runs]
+def _make_row(row: ComparisonRow, folders: dict[str, Path]) -> dict[str, Any]:
+    seeds = [
+        {"joules": read_figure(run, "total_joules"), "accuracy": read_figure(run, "avg_accuracy")} for run in row.runs
+    ]
     return {
         "label": text(row.label, _LONGEST_LABEL),
         "figures": {name: {"mean": mean, "sd": sd} for name, (mean, sd) in row.figures.items()},

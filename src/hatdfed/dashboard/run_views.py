@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 import hatdfed.report.findings as fd
+import hatdfed.report.formatting as fm
+from hatdfed.report.formatting import keep_units_together
 from hatdfed.report.run_data import CAUSES, LastLinks, Record, Vector, column
-from hatdfed.report.words import unparted
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import RunReader, reading
 from hatdfed.runs.round_row import JOULES, RoundColumn, columns_in
@@ -67,7 +68,7 @@ def _make_own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, 
         "name": metric.name,
         "label": f"{label} ({metric.unit})" if metric.unit else label,
         "values": to_json_numbers(values),
-        "title": unparted(title),
+        "title": keep_units_together(title),
     }
 
 
@@ -84,14 +85,14 @@ def _collect_server_lines(
 
 def _make_titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
     known = regret[np.isfinite(regret)]
-    missed = f"{fd.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
+    missed = f"{fm.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
     titles = {
         "accuracy": fd.accuracy_finding(mean, rounds),
         "energy": fd.energy_finding(spent),
         "both": fd.half_way_finding(total, mean),
         "regret": missed,
     }
-    return {name: unparted(title) for name, title in titles.items()}
+    return {name: keep_units_together(title) for name, title in titles.items()}
 
 
 def read_round(folder: Path, t: int, num_servers: int) -> dict[str, Any] | None:

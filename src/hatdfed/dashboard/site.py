@@ -20,7 +20,7 @@ from hatdfed.dashboard.catalogue import Card, Catalogue
 from hatdfed.dashboard.deployment import DeploymentMonitor
 from hatdfed.dashboard.event_streams import EventStreams
 from hatdfed.errors import MissingDependencyError
-from hatdfed.report.words import FILTERS
+from hatdfed.report.formatting import FILTERS
 from hatdfed.version import __version__
 
 HERE = Path(__file__).parent

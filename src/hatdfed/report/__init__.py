@@ -1,1 +1,1 @@
-"""Tables, figures and documents about runs."""
+"""Figures, tables and reports of runs."""

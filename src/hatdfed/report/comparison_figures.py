@@ -1,4 +1,4 @@
-"""Pictures that hold methods against each other, each method played with one or more seeds."""
+"""Figures that compare methods, each played with one or more seeds."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 import hatdfed.report.findings as fd
+import hatdfed.report.formatting as fm
 import hatdfed.report.labels as lb
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
-from hatdfed.report.drawn_methods import Method, drawn_methods, seeds_note
-from hatdfed.report.findings import format_joules, format_percent
+from hatdfed.report.formatting import format_joules, format_percent
 from hatdfed.report.link_use_figure import MOST_SERVERS, link_use_figure
 from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, Vector
+from hatdfed.report.style import DrawnMethod, format_method_seeds, style_methods
 
-_LOG_RATIO = 30  # of the dearest method to the cheapest, beyond which a linear axis would squeeze the cheap ones
+_LOG_RATIO = 30  # of the most expensive method to the cheapest, beyond which the axis is logarithmic
 
 
 def write_comparison_figures(runs: Mapping[str, Sequence[RunData]], folder: Path) -> list[Path]:
     """Draw accuracy, energy, both, the use of links (if not too many) and regret (of a budget); return the files."""
-    methods = drawn_methods(runs)
+    methods = style_methods(runs)
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "accuracy": _accuracy(methods),
@@ -40,13 +41,13 @@ def write_comparison_figures(runs: Mapping[str, Sequence[RunData]], folder: Path
     return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
-def _accuracy(methods: Sequence[Method]) -> Figure:
+def _accuracy(methods: Sequence[DrawnMethod]) -> Figure:
     """Mean validation accuracy over rounds, a line for each method and ± 1 sd over its seeds around it."""
     curves = {method.name: rp.curve(method.runs, "avg_accuracy") for method in methods}  # name -> rounds, mean, sd
     final = {name: (mean[-1], sd[-1]) for name, (_, mean, sd) in curves.items()}
     ranked = sorted(methods, key=lambda method: -np.nan_to_num(final[method.name][0], nan=-1.0))
     title = fd.best_finding(ranked[0].name, final[ranked[0].name][0], len(ranked))
-    figure, axes = st.chart(9.2, 5.2, title, f"Mean over servers. {seeds_note(methods, 'bands show')}")
+    figure, axes = st.chart(9.2, 5.2, title, f"Mean over servers. {format_method_seeds(methods, 'bands show')}")
     lines = {}
     for method in reversed(ranked):  # the best in front
         rounds, mean, sd = curves[method.name]
@@ -63,7 +64,7 @@ def _accuracy(methods: Sequence[Method]) -> Figure:
     return figure
 
 
-def _accuracy_vs_energy(methods: Sequence[Method]) -> Figure:
+def _accuracy_vs_energy(methods: Sequence[DrawnMethod]) -> Figure:
     """Test accuracy against total energy: a point with error bars for each method, a faint one for each seed."""
     shown = [method for method in methods if len(rp.finite(method.test_accuracy))]
     absent = ", ".join(method.name for method in methods if not len(rp.finite(method.test_accuracy)))
@@ -71,7 +72,7 @@ def _accuracy_vs_energy(methods: Sequence[Method]) -> Figure:
     spots = np.array([(rp.mean_and_sd(m.joules), rp.mean_and_sd(m.test_accuracy)) for m in shown]).reshape(-1, 2, 2)
     front = rp.pareto_front(spots[:, :, 0])
     title = fd.front_finding([shown[index].name for index in front], len(shown))
-    note = f"Test accuracy after the last round. {seeds_note(methods, 'bars show')}"
+    note = f"Test accuracy after the last round. {format_method_seeds(methods, 'bars show')}"
     figure, axes = st.chart(9.2, 5.8, title, f"{note} Not measured: {absent}." if absent else note)
     seeds = np.concatenate([(method.joules, method.test_accuracy) for method in methods], axis=1).T  # [S, 2]
     unit = _energy_axis(axes, np.append(seeds[:, 0], _spokes(spots)[:, 0]))
@@ -88,7 +89,7 @@ def _accuracy_vs_energy(methods: Sequence[Method]) -> Figure:
     return figure
 
 
-def _points(axes: Axes, methods: Sequence[Method], spots: Vector, unit: float) -> None:
+def _points(axes: Axes, methods: Sequence[DrawnMethod], spots: Vector, unit: float) -> None:
     for method, ((x, x_sd), (y, y_sd)) in zip(methods, spots, strict=True):
         look: dict[str, Any] = {"color": method.colour, "marker": method.marker, "linestyle": ""}
         if len(method.runs) > 1:
@@ -97,10 +98,10 @@ def _points(axes: Axes, methods: Sequence[Method], spots: Vector, unit: float) -
 
 
 def _energy_axis(axes: Axes, joules: Vector) -> float:
-    """An x axis for these energies, logarithmic where they differ by far; how many joules its unit is."""
+    """Set an x axis for these energies, logarithmic if they differ widely; return its unit in joules."""
     low, high = float(joules.min()), float(joules.max())
     is_log = low > 0 and high / low > _LOG_RATIO
-    unit = fd.EnergyUnit("logarithmic", 1.0) if is_log else fd.energy_unit(high)
+    unit = fm.EnergyUnit("logarithmic", 1.0) if is_log else fm.energy_unit(high)
     st.name_axes(axes, f"Total energy ({unit.symbol})", "Average test accuracy (%)")
     if is_log:
         axes.set(xscale="log", xlim=(low / 1.3, high * 1.5))
@@ -114,25 +115,25 @@ def _energy_axis(axes: Axes, joules: Vector) -> float:
 
 
 def _stairs(front: Vector, axes: Axes) -> Vector:  # [F, 2] -> [2F + 1, 2]
-    """The corners of the front, from the lower edge of the axes up and to the right edge."""
+    """Compute the corners of the front, from the lower edge of the axes to the right edge."""
     x = np.append(np.repeat(front[:, 0], 2), axes.get_xlim()[1])
     y = np.append(axes.get_ylim()[0], np.repeat(front[:, 1], 2))
     return np.stack([x, y], axis=1)
 
 
 def _spokes(spots: Vector) -> Vector:  # [M, 2, 2] -> [many, 2]
-    """Points along all error bars."""
+    """Compute points along all error bars."""
     share = np.linspace(-1, 1, 9)[:, None]
     mean, sd = spots[:, :, 0], spots[:, :, 1]
     arms = [mean + share[..., None] * sd * axis for axis in ((1, 0), (0, 1))]
     return np.concatenate(arms).reshape(-1, 2)
 
 
-def _energy(methods: Sequence[Method]) -> Figure:
+def _energy(methods: Sequence[DrawnMethod]) -> Figure:
     """Energy of each method as a bar stacked by cause, mean over its seeds, the cheapest method on top."""
     ranked = sorted(methods, key=lambda method: float(method.joules.mean()))
     means = {method.name: float(method.joules.mean()) for method in ranked}
-    unit, note = fd.energy_unit(max(means.values())), f"Energy by cause. {seeds_note(methods, 'numbers show')}"
+    unit, note = fm.energy_unit(max(means.values())), f"Energy by cause. {format_method_seeds(methods, 'numbers show')}"
     figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note)
     left, bars = np.zeros(len(ranked)), []
     for cause, colour in st.CAUSE_COLOURS.items():

@@ -1,4 +1,4 @@
-"""A comparison as files that other programs read.
+"""Writes a comparison as files for other programs.
 
 results.json      everything: methods, runs with their settings, reference, target, machine and versions
 comparison.json   the table, one object a method
@@ -21,7 +21,7 @@ from hatdfed.runs.statistics import CONFIDENCE, Comparison, price_of
 
 
 def results_document(comparison: Comparison) -> dict[str, Any]:
-    """Everything there is to say about a comparison, in terms that JSON knows."""
+    """Make the content of results.json: everything about a comparison."""
     return {
         "reference": comparison.reference,
         "target_accuracy": comparison.target_accuracy,
@@ -46,7 +46,7 @@ def write_comparison_files(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table with a heading: sections become columns, lists a text of their parts, what is not known stays empty."""
+    """Format rows as CSV: sections become columns, lists become text, and unknown values stay empty."""
     flat = [_flat(row) for row in rows]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO()
@@ -69,7 +69,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _runs(comparison: Comparison, *, with_config: bool = False) -> list[dict[str, Any]]:
-    """The summary of every run, and what it paid for the target where that can be told."""
+    """Make the summary of every run, with its joules to the target accuracy where known."""
     rows = []
     for result in (result for runs in comparison.runs.values() for result in runs):
         row = {**result.summary, "joules_to_target": price_of(result, comparison.target_accuracy)}

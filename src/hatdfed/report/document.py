@@ -1,21 +1,30 @@
-"""What a report holds: every run with its figures, settings and machine, and a comparison where there are several."""
+"""Reports: every run with its numbers, settings and machine, and a comparison where there are several runs.
+
+`make_document` reads the runs and draws their pictures; the document is rendered as one self-contained HTML page or as
+Markdown with pictures beside it.
+"""
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.comparison_figures import write_comparison_figures
-from hatdfed.report.drawn_methods import drawn_methods
-from hatdfed.report.groups import Row, Run, comparison_rows, is_complete
+from hatdfed.report.formatting import FILTERS, count, difference, joules, percent
+from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows
 from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, run_data
 from hatdfed.report.run_figures import write_run_figures
-from hatdfed.report.style import save
-from hatdfed.report.words import count, joules, percent
+from hatdfed.report.style import save, style_methods
 from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.cleaning import flat_settings, number, text, texts
 from hatdfed.runs.records.folder import RunFolder
@@ -24,10 +33,11 @@ from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.records.tables import read_tables
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS, joules_of, results_over
 from hatdfed.runs.summary import JOULES_PER_MJ
+from hatdfed.version import __version__
 
 MOST_RUNS = 300
 _MOST_SERVERS = 60  # that are listed one by one
-_MEANING = {
+_CAPTIONS = {
     "accuracy": "Accuracy over rounds",
     "energy": "Energy by cause",
     "accuracy_vs_energy": "Accuracy against energy",
@@ -38,14 +48,14 @@ _MEANING = {
 
 
 class Picture(NamedTuple):
-    """A drawn file, and what it shows in words."""
+    """The file of a figure, and its description."""
 
     path: Path
     words: str
 
 
-class Figure(NamedTuple):
-    """One number of a run: its name, its value as in results.json, and how it is written."""
+class ReportNumber(NamedTuple):
+    """One number of a run: its name, its value as in results.json, and how it is formatted."""
 
     name: str
     value: float | None
@@ -60,7 +70,7 @@ class RunPart(NamedTuple):
     title: str
     is_finished: bool
     state: str
-    figures: list[Figure]
+    figures: list[ReportNumber]
     by_server: list[float]  # test accuracy, percent; none where servers are many
     notes: list[str]
     pictures: list[Picture]
@@ -72,39 +82,39 @@ class Document(NamedTuple):
     """A whole report."""
 
     title: str
-    rows: list[Row]
+    rows: list[ComparisonRow]
     comparison_pictures: list[Picture]
     runs: list[RunPart]
-    left_out: list[str]  # sentences: which runs are not in it, and why
+    left_out: list[str]  # sentences about runs that are left out
 
 
-def gather(paths: Sequence[Path], pictures: Path, on_run: Callable[[str], None] | None = None) -> Document:
-    """Read all runs under these folders and draw their pictures into `pictures`; a run that cannot be read is named."""
-    folders, left_out = _folders(paths)
+def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str], None] | None = None) -> Document:
+    """Read all runs under these folders and draw their figures into `pictures`; unreadable runs are listed."""
+    folders, left_out = _find_runs(paths)
     parts, compared, drawn = [], [], {}
     for index, folder in enumerate(folders):
         if on_run is not None:
             on_run(folder.name)
-        result = _read(folder)
+        result = _read_or_explain(folder)
         if isinstance(result, str):
             left_out.append(result)
             continue
         run = run_data(result) if result.rounds else None
         drawings = _draw(run, pictures / f"run-{index + 1}") if run is not None else []
-        parts.append(_part(folder, result, index, drawings))
+        parts.append(_make_part(folder, result, index, drawings))
         if run is not None and is_complete(result.summary):
-            compared.append(Run(str(folder), result.config.model_dump(mode="json"), result.summary))
+            compared.append(FinishedRun(str(folder), result.config.model_dump(mode="json"), result.summary))
             drawn[str(folder)] = run
     if not parts:
         raise RunFolderError(left_out[0] if len(folders) == 1 else f"No run can be read. The first: {left_out[0]}")
-    rows = comparison_rows(compared) if len(compared) > 1 else []
+    rows = make_comparison_rows(compared) if len(compared) > 1 else []
     many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
     return Document(title, rows, many, parts, left_out)
 
 
-def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Run folders once each, and a sentence if there are more than a report can hold."""
+def _find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Find the run folders, each once, and explain if there are more than a report can hold."""
     found: dict[Path, None] = {}
     for path in paths:
         inside = run_folders(path, most=MOST_RUNS + 1)
@@ -115,16 +125,16 @@ def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return list(found)[:MOST_RUNS], [f"Only the first {MOST_RUNS} runs are in this report."] if is_cut else []
 
 
-def _read(path: Path) -> RunResult | str:
-    """A run, or a sentence why it cannot be read."""
+def _read_or_explain(path: Path) -> RunResult | str:
+    """Read a run, or explain in a sentence why it cannot be read."""
     try:
-        return _result(RunFolder.open(path))
+        return _read_result(RunFolder.open(path))
     except HatdfedError as error:
         return text(f"{path.name} is left out: {error}", 500)
 
 
-def _result(folder: RunFolder) -> RunResult:
-    """A run as far as it is; its summary is empty until it is finished."""
+def _read_result(folder: RunFolder) -> RunResult:
+    """Read a run, which may be unfinished; its summary is then empty."""
     config = folder.config()
     results = folder.read_final(config.rounds) or {}
     results.pop("config", None)
@@ -133,24 +143,24 @@ def _result(folder: RunFolder) -> RunResult:
 
 def _draw(run: RunData, folder: Path) -> list[Picture]:
     files = write_run_figures(run, folder)
-    (method,) = drawn_methods({run.label: [run]})
+    (method,) = style_methods({run.label: [run]})
     if has_regret(method):
         files.append(save(regret_figure([method]), folder / "regret.png"))
-    return [Picture(file, f"{_MEANING[file.stem]}: {run.title}") for file in files]
+    return [Picture(file, f"{_CAPTIONS[file.stem]}: {run.title}") for file in files]
 
 
-def _draw_comparison(rows: Sequence[Row], drawn: Mapping[str, RunData], folder: Path) -> list[Picture]:
-    """What saw the test set is listed, but not drawn (D3)."""
+def _draw_comparison(rows: Sequence[ComparisonRow], drawn: Mapping[str, RunData], folder: Path) -> list[Picture]:
+    """Draw the comparison without runs that saw the test set, which are only listed (D3)."""
     fair = {row.label: [drawn[run.name] for run in sorted(row.runs, key=_seed)] for row in rows if not row.leaks_test}
     files = write_comparison_figures(fair, folder) if fair else []
-    return [Picture(file, f"{_MEANING[file.stem]}: {', '.join(fair)}") for file in files]
+    return [Picture(file, f"{_CAPTIONS[file.stem]}: {', '.join(fair)}") for file in files]
 
 
-def _seed(run: Run) -> int:
+def _seed(run: FinishedRun) -> int:
     return int(run.settings["seed"])
 
 
-def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) -> RunPart:
+def _make_part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) -> RunPart:
     config, summary = result.config, result.summary
     played = len(result.rounds)
     state = f"Finished after {played} rounds." if summary else f"Not finished: {played} of {config.rounds} rounds."
@@ -163,7 +173,7 @@ def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) 
         title=f"{config.method} on {config.dataset}, {config.servers} servers, seed {config.seed}",
         is_finished=bool(summary),
         state=state,
-        figures=_figures(summary) if summary else _progress(result.rounds),
+        figures=_make_numbers(summary) if summary else _make_progress_numbers(result.rounds),
         by_server=[value for value in known if value is not None],
         notes=texts(summary.get("notes"), 500),
         pictures=pictures,
@@ -172,7 +182,7 @@ def _part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) 
     )
 
 
-def _figures(summary: Mapping[str, Any]) -> list[Figure]:
+def _make_numbers(summary: Mapping[str, Any]) -> list[ReportNumber]:
     by_cause = summary.get("energy_by_cause_mj")
     causes = by_cause if isinstance(by_cause, Mapping) else {}
     accuracies = {
@@ -182,33 +192,141 @@ def _figures(summary: Mapping[str, Any]) -> list[Figure]:
         "worst server": "worst_accuracy",
         "Accuracy on own labels": "personal_accuracy",
     }
-    found = [Figure(name, number(summary.get(key)), percent) for name, key in accuracies.items()]
-    found.append(Figure("Energy", _joules(summary.get("total_energy_mj")), joules))
+    found = [ReportNumber(name, number(summary.get(key)), percent) for name, key in accuracies.items()]
+    found.append(ReportNumber("Energy", _convert_to_joules(summary.get("total_energy_mj")), joules))
     for cause, name in JOULES.items():
-        found.append(Figure(f"of it on {ROUND_COLUMNS[name].label}", _joules(causes.get(cause)), joules))
-    found.append(Figure("Links in a round", number(summary.get("links_per_round")), count))
-    return [*found, *_round_figures({name: summary.get(name) for name in ROUND_COLUMNS})]
+        found.append(
+            ReportNumber(f"of it on {ROUND_COLUMNS[name].label}", _convert_to_joules(causes.get(cause)), joules)
+        )
+    found.append(ReportNumber("Links in a round", number(summary.get("links_per_round")), count))
+    return [*found, *_make_round_numbers({name: summary.get(name) for name in ROUND_COLUMNS})]
 
 
-def _round_figures(values: Mapping[str, Any]) -> list[Figure]:
-    """What a run comes to in its rounds, of the figures that results.json has under the name of a column."""
+def _make_round_numbers(values: Mapping[str, Any]) -> list[ReportNumber]:
+    """Make the numbers that results.json has under the name of a round's column."""
     shown = {name: column for name, column in ROUND_COLUMNS.items() if column.in_results}
-    return [Figure(_capital(column.label), number(values.get(name)), column.text) for name, column in shown.items()]
+    return [
+        ReportNumber(_capitalise(column.label), number(values.get(name)), column.text) for name, column in shown.items()
+    ]
 
 
-def _capital(label: str) -> str:
+def _capitalise(label: str) -> str:
     return label[:1].upper() + label[1:]
 
 
-def _progress(rounds: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """What can be said before the test data are read."""
+def _make_progress_numbers(rounds: Sequence[Mapping[str, Any]]) -> list[ReportNumber]:
+    """Make the numbers of an unfinished run, which has no test accuracy yet."""
     if not rounds:
         return []
     spent = math.fsum(map(joules_of, rounds))
-    accuracy = Figure("Validation accuracy so far, mean over servers", number(rounds[-1]["avg_accuracy"]), percent)
-    return [accuracy, Figure("Energy so far", number(spent), joules), *_round_figures(results_over(rounds))]
+    accuracy = ReportNumber(
+        "Validation accuracy so far, mean over servers", number(rounds[-1]["avg_accuracy"]), percent
+    )
+    return [accuracy, ReportNumber("Energy so far", number(spent), joules), *_make_round_numbers(results_over(rounds))]
 
 
-def _joules(megajoules: Any) -> float | None:
+def _convert_to_joules(megajoules: Any) -> float | None:
     value = number(megajoules)
     return None if value is None else value * JOULES_PER_MJ
+
+
+def render_html(document: Document) -> str:
+    """Render one self-contained HTML page with styles and pictures, without scripts."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS, format_value=format_value, data_address=_encode_picture)
+    return environment.get_template("report.html").render(document=document, version=__version__, made=_now())
+
+
+def render_markdown(document: Document, pictures: Path) -> str:
+    """Render Markdown; paths of pictures are relative to the parent folder of `pictures`."""
+    lines = [f"# {_escape_markdown(document.title)}", f"hatdfed {__version__}, written {_now()}."]
+    lines += [f"> {_escape_markdown(sentence)}" for sentence in document.left_out]
+    if document.rows:
+        lines += [
+            "## Comparison",
+            _render_comparison(document.rows),
+            *_render_pictures(document.comparison_pictures, pictures),
+        ]
+    for run in document.runs:
+        lines += _render_run(run, pictures)
+    return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def format_value(figure: ReportNumber) -> str:
+    """Format a number with its unit."""
+    return figure.write(figure.value)
+
+
+def _now() -> str:
+    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def _encode_picture(picture: Picture) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture.path.read_bytes()).decode()
+
+
+def _render_run(run: RunPart, pictures: Path) -> list[str]:
+    figures = [(figure.name, format_value(figure)) for figure in run.figures]
+    servers = [(f"server {index}", percent(value)) for index, value in enumerate(run.by_server)]
+    return [
+        f"## {_escape_markdown(run.title)}",
+        f"{_escape_markdown(run.name)}. {run.state}",
+        *(f"> {_escape_markdown(note)}" for note in run.notes),
+        _render_table(("figure", "value"), figures) if figures else "",
+        *_render_pictures(run.pictures, pictures),
+        _render_table(("server", "test accuracy"), servers) if servers else "",
+        "### Settings",
+        _render_table(("setting", "value"), run.settings),
+        "### Machine and versions",
+        _render_table(("what", "value"), run.environment) if run.environment else "This run did not note its machine.",
+    ]
+
+
+def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
+    reference = next(row.label for row in rows if row.is_reference)
+    heading = ("method", "seeds", "test accuracy", "difference", "worst server", "energy", "difference", "on links")
+    cells: list[tuple[Any, ...]] = []
+    for row in rows:
+        figures, is_one = row.figures, len(row.seeds) == 1
+        spread = {name: None if is_one else sd for name, (_, sd) in figures.items()}
+        both = ((row.points, "points"), (row.energy_percent, "%"))
+        apart = [" ".join(difference(value, unit, same_world=row.same_world)) for value, unit in both]
+        points, energy = ("reference", "reference") if row.is_reference else apart
+        cells.append(
+            (
+                f"{row.label}{' (saw the test data, not ranked)' if row.leaks_test else ''}",
+                ", ".join(map(str, row.seeds)),
+                percent(figures["avg_accuracy"][0], spread["avg_accuracy"]),
+                points,
+                percent(figures["worst_accuracy"][0], spread["worst_accuracy"]),
+                joules(*figures["total_joules"]),
+                energy,
+                joules(*figures["link_joules"]),
+            )
+        )
+    front = ", ".join(_escape_markdown(row.label) for row in rows if row.is_on_front)
+    words = f"Differences are to {_escape_markdown(reference)} in the same worlds, with their 95 % interval."
+    return f"{_render_table(heading, cells)}\n\n{words} On {FRONT}: {front or 'none'}."
+
+
+def _render_pictures(drawn: Iterable[Picture], pictures: Path) -> list[str]:
+    return [f"![{_escape_markdown(p.words)}]({quote(p.path.relative_to(pictures.parent).as_posix())})" for p in drawn]
+
+
+def _render_table(heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(
+        f"| {' | '.join(_escape_markdown(str(cell)) if row is not lines[1] else cell for cell in row)} |"
+        for row in lines
+    )
+
+
+def _escape_markdown(words: str) -> str:
+    """Escape the characters that have a meaning in Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|#&!])", r"\\\1", words)

@@ -1,4 +1,4 @@
-"""Chosen runs as rows of a comparison: runs that differ only by seed are one row, paired with a reference by seed."""
+"""Rows of a comparison: runs that differ only by seed are one row, paired with a reference row by seed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hatdfed.runs.statistics import PairedDifference, paired_or_none
 from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
 from hatdfed.setup.run_identity import result_key, same_world
 
-# Of what the table shows, in the same words everywhere; nothing is chosen by it.
+# The words for the front wherever it is shown; nothing is selected by it.
 FRONT = "the Pareto front of test accuracy and energy"
 _FIGURES = ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "total_joules", "link_joules")
 
 
-class Run(NamedTuple):
-    """A finished run, and where it is kept."""
+class FinishedRun(NamedTuple):
+    """A finished run and its folder."""
 
     name: str
     settings: Mapping[str, Any]
     results: Record  # as in results.json
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """Runs that differ only by seed."""
 
     label: str
@@ -38,12 +38,12 @@ class Row(NamedTuple):
     is_reference: bool
     leaks_test: bool
     is_on_front: bool
-    runs: list[Run]
+    runs: list[FinishedRun]
 
 
-def comparison_rows(runs: Sequence[Run]) -> list[Row]:
-    """One row for each method and its settings; the first is the reference, of those that did not see the test set."""
-    groups = _groups(runs)
+def make_comparison_rows(runs: Sequence[FinishedRun]) -> list[ComparisonRow]:
+    """Make one row for each method and its settings; the first that did not see the test set is the reference."""
+    groups = _group_by_settings(runs)
     if not groups:
         return []
     labels = row_labels([group[0].settings for group in groups])
@@ -52,15 +52,15 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
     figures = [{name: _over_seeds(group, name) for name in _FIGURES} for group in groups]
     spots = np.array([(row["total_joules"][0], row["avg_accuracy"][0]) for row in figures])
     is_here = [same_world(group[0].settings, groups[reference][0].settings) for group in groups]
-    # What saw the test set is never ranked (D3), nor are joules of other prices or accuracies on other data.
+    # Runs that saw the test set are never ranked (D3), nor are joules of other prices or accuracies on other data.
     fair = [index for index, leak in enumerate(leaks) if is_here[index] and not leak]
     front = {fair[index] for index in pareto_front(spots[fair])} if fair else set()
     return [
-        Row(
+        ComparisonRow(
             labels[index],
             sorted(_by_seed(group, "avg_accuracy")),
             figures[index],
-            *_differences(group, groups[reference]),
+            *_compute_differences(group, groups[reference]),
             same_world=is_here[index],
             is_reference=index == reference,
             leaks_test=leaks[index],
@@ -71,28 +71,28 @@ def comparison_rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
-def figure(run: Run, name: str) -> float:
-    """One figure of a run: percent, or joules."""
+def read_figure(run: FinishedRun, name: str) -> float:
+    """Read one figure of a run, in percent or joules."""
     if name.endswith("_joules"):
         return JOULES_PER_MJ * float(run.results[f"{name.removesuffix('_joules')}_energy_mj"])
     return float(run.results[name])
 
 
 def is_complete(results: Record) -> bool:
-    """Whether results hold every figure of a row."""
+    """Whether results contain every figure of a row."""
     wanted = [f"{n.removesuffix('_joules')}_energy_mj" if n.endswith("_joules") else n for n in _FIGURES]
     return all(number(results.get(name)) is not None for name in wanted)
 
 
-def _groups(runs: Iterable[Run]) -> list[list[Run]]:
-    found: dict[str, list[Run]] = {}
+def _group_by_settings(runs: Iterable[FinishedRun]) -> list[list[FinishedRun]]:
+    found: dict[str, list[FinishedRun]] = {}
     for run in runs:
         found.setdefault(result_key(run.settings, but=("seed",)), []).append(run)
     return list(found.values())
 
 
-def _differences(
-    group: Sequence[Run], reference: Sequence[Run]
+def _compute_differences(
+    group: Sequence[FinishedRun], reference: Sequence[FinishedRun]
 ) -> tuple[PairedDifference | None, PairedDifference | None]:
     if not same_world(group[0].settings, reference[0].settings):
         return None, None
@@ -102,11 +102,11 @@ def _differences(
     return points, paired_or_none(percent, dict.fromkeys(percent, 0.0))
 
 
-def _by_seed(runs: Iterable[Run], name: str) -> dict[int, float]:
-    return {int(run.settings.get("seed", 0)): figure(run, name) for run in runs}
+def _by_seed(runs: Iterable[FinishedRun], name: str) -> dict[int, float]:
+    return {int(run.settings.get("seed", 0)): read_figure(run, name) for run in runs}
 
 
-def _over_seeds(runs: Sequence[Run], name: str) -> tuple[float, float]:
+def _over_seeds(runs: Sequence[FinishedRun], name: str) -> tuple[float, float]:
     return mean_and_deviation(list(_by_seed(runs, name).values()))
 
 
@@ -117,35 +117,37 @@ Flat = Mapping[str, str]  # values by dotted names, as in policy.thrift
 
 
 def row_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A label for each row, none twice: pictures know their rows by them."""
+    """Make a unique label for each row; figures identify rows by them."""
     methods = [text(one.get("method"), 60) for one in settings]
-    flat = [_flat(one) for one in settings]
+    flat = [_flatten(one) for one in settings]
     named = []
     for mine, method in zip(flat, methods, strict=True):
         others = [other for other, its in zip(flat, methods, strict=True) if its == method]
-        named.append((method, _named(mine, [key for key in mine if any(_differs(key, mine, o) for o in others)])))
+        named.append(
+            (method, _format_settings(mine, [key for key in mine if any(_differs(key, mine, o) for o in others)]))
+        )
     counts = [named[: index + 1].count(one) if named.count(one) > 1 else 0 for index, one in enumerate(named)]
     return [f"{method}{f' no. {n}' if n else ''}{words}" for (method, words), n in zip(named, counts, strict=True)]
 
 
-def _flat(settings: Mapping[str, Any]) -> Flat:
+def _flatten(settings: Mapping[str, Any]) -> Flat:
     return dict(flat_settings({key: value for key, value in settings.items() if key not in _NOT_A_DIFFERENCE}))
 
 
 def _differs(key: str, mine: Flat, other: Flat) -> bool:
-    """Whether a setting tells two rows apart; those of another policy do not, for its name says enough."""
+    """Whether a setting distinguishes two rows; settings of different policies do not, because the names do."""
     name = f"{key.rpartition('.')[0]}.name"
     return mine[key] != other.get(key) and (key == name or mine.get(name) == other.get(name))
 
 
-def _named(mine: Flat, keys: Sequence[str]) -> str:
-    """The settings in brackets, as ` (cool_down 0.5, thrift 8)`; nothing where there are none."""
-    short = _short(keys)
+def _format_settings(mine: Flat, keys: Sequence[str]) -> str:
+    """Format settings in brackets, as ` (cool_down 0.5, thrift 8)`; empty if there are none."""
+    short = _shorten_keys(keys)
     words = [f"{text(short[key], 30)} {text(mine[key], 30)}" for key in keys[:_MOST_NAMED]]
     return f" ({', '.join([*words, *(['…'] if len(keys) > _MOST_NAMED else [])])})" if words else ""
 
 
-def _short(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each name, its section for the name of a component, all of it where that is ambiguous."""
+def _shorten_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Shorten each key to its last part, a component's name to its section; ambiguous keys stay as they are."""
     last = {key: key.removesuffix(".name").rpartition(".")[2] for key in keys}
     return {key: end if list(last.values()).count(end) == 1 else key for key, end in last.items()}

@@ -1,4 +1,4 @@
-"""Labels that keep out of each other's way."""
+"""Labels in figures, placed so that they do not overlap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from hatdfed.report.run_data import Vector
 from hatdfed.report.style import DPI, FONT, HALO, INK, MUTED, SMALL
 
-_DISTANCES = np.array([8.0, 17.0, 28.0, 42.0, 60.0])  # points from a label to its point, the near ones preferred
+_DISTANCES = np.array([8.0, 17.0, 28.0, 42.0, 60.0])  # points from a label to its point; near ones are preferred
 
 
 class EndLabel(NamedTuple):
@@ -24,14 +24,14 @@ class EndLabel(NamedTuple):
 
 
 def _lay_out(figure: Figure) -> None:
-    """Place the axes as they will be placed when the figure is drawn, at half the cost of drawing it."""
+    """Lay out the axes as when the figure is drawn, at half the cost of drawing it."""
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
 
 
 def spread(wanted: Vector, gap: float, highest: float) -> Vector:
-    """Places from 0 to `highest`, `gap` apart or more, in the same order, as near to the wanted ones as can be."""
+    """Compute positions from 0 to `highest`, at least `gap` apart, in order and as near as possible to `wanted`."""
     order = np.argsort(wanted, kind="stable")
     steps = gap * np.arange(len(wanted))
     blocks: list[tuple[float, int]] = []  # mean and size; neighbours out of order are pooled
@@ -48,7 +48,7 @@ def spread(wanted: Vector, gap: float, highest: float) -> Vector:
 
 
 def end_labels(figure: Figure, axes: Axes, labels: Iterable[EndLabel]) -> None:
-    """Name lines at their right end, moved apart where they end close together."""
+    """Label lines at their right end, moved apart where they end close together."""
     shown = [label for label in labels if np.isfinite(label.value)]
     _lay_out(figure)  # the height of the axes is known from here on
     low, high = axes.get_ylim()
@@ -63,7 +63,7 @@ def end_labels(figure: Figure, axes: Axes, labels: Iterable[EndLabel]) -> None:
 
 
 def along(corners: Vector) -> Vector:  # [c, 2] -> [many, 2]
-    """Points close together on the line through these corners, for labels to keep clear of."""
+    """Compute closely spaced points on the line through these corners, for labels to avoid."""
     if not len(corners):
         return corners
     place = np.linspace(0, len(corners) - 1, max(400, 2 * len(corners)))
@@ -71,7 +71,7 @@ def along(corners: Vector) -> Vector:  # [c, 2] -> [many, 2]
 
 
 def place_labels(figure: Figure, axes: Axes, points: Vector, texts: Sequence[str], avoid: Vector) -> None:
-    """Name `points` so that no label covers another one, a point or a line through `avoid` ([m, 2], like the data)."""
+    """Label `points` so that no label covers another one, a point, or `avoid` ([m, 2], in data coordinates)."""
     _lay_out(figure)
     figure.set_layout_engine("none")  # pixels stay what they are from here on
     scale = 72 / DPI  # points a pixel
@@ -94,7 +94,7 @@ def place_labels(figure: Figure, axes: Axes, points: Vector, texts: Sequence[str
 
 
 def _best_box(anchor: Vector, size: Vector, taken: Vector, busy: Vector, edges: Vector) -> tuple[Vector, bool]:
-    """Where a label of this size goes, as left, bottom, right, top; and whether it needs a line to its point."""
+    """Find the box (left, bottom, right, top) for a label, and whether it needs a line to its point."""
     angle = np.arange(16) * np.pi / 8
     direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     centre = (anchor + direction * (_DISTANCES[:, None, None] + size / 2)).reshape(-1, 2)

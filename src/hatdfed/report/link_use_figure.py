@@ -1,4 +1,4 @@
-"""How often each link was drawn: a matrix for each method, side by side on one scale of colours."""
+"""Figure of how often each link was drawn: one matrix for each method, on a common colour scale."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 import hatdfed.report.findings as fd
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
-from hatdfed.report.drawn_methods import Method
 from hatdfed.report.run_data import Vector
+from hatdfed.report.style import DrawnMethod
 
 _MOST_PANELS = 16
 MOST_SERVERS = 400  # of which a cell is still a pixel
@@ -26,7 +26,7 @@ _LONGEST_LINE = 28  # letters of a name above a panel
 _COLUMNS = {1: 1, 2: 2, 3: 3, 5: 3, 6: 3, 9: 3}  # panels side by side, 4 for all other numbers
 
 
-def link_use_figure(methods: Sequence[Method]) -> Figure:
+def link_use_figure(methods: Sequence[DrawnMethod]) -> Figure:
     """Share of rounds in which each link was drawn in the first seed's world: row receives, column sends."""
     shown, absent = methods[:_MOST_PANELS], [method.name for method in methods[_MOST_PANELS:]]
     of_seeds = {method.name: [100 * rp.link_use(run) for run in method.runs] for method in shown}
@@ -46,7 +46,7 @@ def link_use_figure(methods: Sequence[Method]) -> Figure:
     return figure
 
 
-def _note(shown: Sequence[Method], absent: Sequence[str]) -> str:
+def _note(shown: Sequence[DrawnMethod], absent: Sequence[str]) -> str:
     counts = [len(method.runs) for method in shown]
     note = "Share of rounds in which each link was drawn"
     if max(counts) == 1:
@@ -58,7 +58,7 @@ def _note(shown: Sequence[Method], absent: Sequence[str]) -> str:
 
 
 def _ramp() -> Colormap:
-    """Pale where a link is never drawn, dark where it often is; grey on the diagonal, which is no link."""
+    """Make the colour map: pale for links that are never drawn, dark for frequent ones, grey on the diagonal."""
     return colormaps["YlGnBu"].with_extremes(bad=st.FAINT)
 
 

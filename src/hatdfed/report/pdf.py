@@ -1,4 +1,4 @@
-"""A page as PDF, printed by a Chromium that is on this machine: browsers print, so we need not learn to."""
+"""Prints an HTML page as PDF by the Chromium of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from hatdfed.errors import HatdfedError, MissingDependencyError
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_PATIENCE_SECONDS = 180.0
+_TIMEOUT_SECONDS = 180.0
 _OPTIONS = (
     *("--headless=new", "--disable-gpu", "--no-first-run", "--no-pdf-header-footer"),
     "--host-resolver-rules=MAP * ~NOTFOUND",  # the page needs no network, so there is none
@@ -19,7 +19,7 @@ _OPTIONS = (
 
 
 def find_browser() -> str:
-    """The Chromium of this machine."""
+    """Find the Chromium of this machine."""
     found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         raise MissingDependencyError(
@@ -30,18 +30,18 @@ def find_browser() -> str:
 
 
 def print_pdf(page: str, browser: str) -> bytes:
-    """What the browser prints for a page of HTML that needs nothing else."""
+    """Print a self-contained HTML page as PDF."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "report.html", Path(folder) / "report.pdf"
         source.write_text(page, encoding="utf-8")
         command = [browser, *_OPTIONS, *_for_root(), f"--user-data-dir={folder}/profile", f"--print-to-pdf={target}"]
         try:
             done = subprocess.run(  # noqa: S603 (our own words)
-                [*command, source.as_uri()], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS
+                [*command, source.as_uri()], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS
             )
             said = done.stderr.strip().splitlines()[-1:]
         except subprocess.TimeoutExpired:
-            said = [f"it was not done after {_PATIENCE_SECONDS:.0f} s"]
+            said = [f"it was not done after {_TIMEOUT_SECONDS:.0f} s"]
         if not target.is_file():
             reason = said[0] if said else "it did not say why"
             raise HatdfedError(
@@ -51,5 +51,5 @@ def print_pdf(page: str, browser: str) -> bytes:
 
 
 def _for_root() -> list[str]:
-    """Chromium's sandbox does not work for root, as in most containers; the page is ours and has no script."""
+    """Return the option for root, for whom Chromium's sandbox does not work; the page has no scripts."""
     return ["--no-sandbox"] if os.geteuid() == 0 else []

@@ -1,4 +1,4 @@
-"""Regret of the methods that keep to a budget of links, beside what theory says about the bandit's."""
+"""Figure of the regret of methods that draw a budget of links, and of the theoretical bounds of the bandit."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 import hatdfed.report.findings as fd
+import hatdfed.report.formatting as fm
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.core.policies.link_bandit import theorem_learning_rate
 from hatdfed.core.regret import printed_bound, standard_bound
-from hatdfed.report.drawn_methods import Method, seeds_note
 from hatdfed.report.run_data import RunData, Vector
+from hatdfed.report.style import DrawnMethod, format_method_seeds
 
 Curve = tuple[Vector, Vector, Vector]  # rounds, mean, sd; [R] each
 
-_FAR = 1.6  # times the largest regret: where all bounds lie beyond that, the axis is broken below them
+_FAR = 1.6  # times the largest regret: if all bounds are beyond that, the axis is broken below them
 _LOWER, _UPPER = 0.74, 0.80  # of the axis: where the break begins and ends
 _NOTE = "Regret against the best fixed set of as many links. Methods that value links differently do not compare."
 
 
 class _Entry(NamedTuple):
-    """A line and what the legend says about it."""
+    """A line and its text in the legend."""
 
     last: float
     line: Any
@@ -36,26 +37,26 @@ class _Entry(NamedTuple):
 
 
 class _Bound(NamedTuple):
-    """What regret may be expected to stay under."""
+    """An upper bound on the expected regret."""
 
     value: Vector  # [R]
     text: str
     dashes: Any
 
 
-def has_regret(method: Method) -> bool:
-    """Whether the method draws a budget of links: only then is there a best set to miss."""
+def has_regret(method: DrawnMethod) -> bool:
+    """Whether the method draws a budget of links; only then regret is defined."""
     return all(run.budget is not None for run in method.runs)
 
 
-def regret_figure(methods: Sequence[Method]) -> Figure:
-    """Utility missed so far, a line for each method and ± 1 sd over its seeds around it; bounds as broken lines."""
+def regret_figure(methods: Sequence[DrawnMethod]) -> Figure:
+    """Draw the cumulative regret, a line for each method with ± 1 sd over its seeds; bounds are dashed lines."""
     shown = [method for method in methods if has_regret(method)]
     curves = {method.name: rp.curve(method.runs, "regret_best_fixed") for method in shown}
     rounds = max((curve[0] for curve in curves.values()), key=len)
     bounds = _bounds(shown, rounds)
     height = max(5.2, 1.9 + 0.2 * (len(shown) + 2 * len(bounds)))
-    figure, axes = st.chart(9.2, height, _title(shown, curves), f"{seeds_note(shown, 'bands show')} {_NOTE}")
+    figure, axes = st.chart(9.2, height, _title(shown, curves), f"{format_method_seeds(shown, 'bands show')} {_NOTE}")
     entries = [_line(axes, method, curves[method.name]) for method in shown]
     entries += [_bound_line(axes, bound, rounds) for bound in bounds]
     st.round_axis(axes, rounds[0], rounds[-1])
@@ -67,12 +68,12 @@ def regret_figure(methods: Sequence[Method]) -> Figure:
     return figure
 
 
-def _line(axes: Axes, method: Method, curve: Curve) -> _Entry:
+def _line(axes: Axes, method: DrawnMethod, curve: Curve) -> _Entry:
     rounds, mean, sd = curve
     (line,) = axes.plot(rounds, mean, color=method.colour, linestyle=method.dashes, linewidth=1.8)
     line.set_marker("o" if len(rp.finite(mean)) == 1 else "")
     axes.fill_between(rounds, mean - sd, mean + sd, color=method.colour, alpha=0.13, linewidth=0)
-    return _Entry(mean[-1], line, f"{method.name}  {fd.format_number(mean[-1], sd[-1])}")
+    return _Entry(mean[-1], line, f"{method.name}  {fm.format_number(mean[-1], sd[-1])}")
 
 
 def _bound_line(axes: Axes, bound: _Bound, rounds: Vector) -> _Entry:
@@ -84,23 +85,23 @@ def _bound_line(axes: Axes, bound: _Bound, rounds: Vector) -> _Entry:
     return _Entry(bound.value[-1], line, f"{bound.text}  {bound.value[-1]:,.0f}")
 
 
-def _title(methods: Sequence[Method], curves: Mapping[str, Curve]) -> str:
-    """About the first bandit, if there is one."""
+def _title(methods: Sequence[DrawnMethod], curves: Mapping[str, Curve]) -> str:
+    """State the regret of the first bandit, or of the first method if there is none."""
     method = next((method for method in methods if method.runs[0].learning_rate), methods[0])
     rounds, mean, _ = curves[method.name]
     return fd.regret_finding(method.name, mean[-1], rounds[-1], _standard(method.runs[0], rounds[-1]))
 
 
 def _standard(run: RunData, played: float) -> float | None:
-    """What a bandit's regret stays under in expectation; None for anything that is none."""
+    """Compute the standard bound on a bandit's expected regret; None for other methods."""
     if not run.budget or not run.learning_rate:
         return None
     return standard_bound(run.num_servers * (run.num_servers - 1), run.budget, int(played), run.learning_rate)
 
 
-def _bounds(methods: Sequence[Method], rounds: Vector) -> list[_Bound]:
-    """The standard bound of every kind of bandit among the methods, and what the paper prints where it is for them."""
-    kinds: dict[tuple[Any, ...], list[Method]] = {}
+def _bounds(methods: Sequence[DrawnMethod], rounds: Vector) -> list[_Bound]:
+    """Make the standard bound of each kind of bandit, and the bound printed in the paper where it applies."""
+    kinds: dict[tuple[Any, ...], list[DrawnMethod]] = {}
     for method in methods:
         run = method.runs[0]
         if _standard(run, 1) is not None:
@@ -118,7 +119,7 @@ def _bounds(methods: Sequence[Method], rounds: Vector) -> list[_Bound]:
 
 
 def _regret_axis(axes: Axes, curves: Sequence[Curve], bounds: Sequence[_Bound]) -> None:
-    """A y axis from 0 for the methods, and above a break for the bounds where these are far away."""
+    """Set a y axis from 0 for the methods, broken below the bounds if these are far away."""
     seen = rp.finite(np.concatenate([mean + side * sd for _, mean, sd in curves for side in (-1, 1)]))
     bottom, top = min(seen.min(initial=0.0), 0.0), 1.05 * seen.max(initial=0.0) or 1.0
     ends = np.concatenate([bound.value for bound in bounds]) if bounds else np.empty(0)

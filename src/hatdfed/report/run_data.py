@@ -1,7 +1,7 @@
-"""Figures of runs, drawn from plain records: one run in `run_figures`, many in `comparison_figures`.
+"""The records of a run, and the quantities that figures show, computed from them.
 
-This file has what both read: the records of a run and the sums that the pictures show. It imports neither
-torch nor matplotlib.
+Figures of one run are drawn in `run_figures`, those of many in `comparison_figures`. Imports neither torch nor
+matplotlib.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 # Column of a round's record, and what a reader calls it. The order is that of the stacks, from the bottom up.
 CAUSES = {name: ROUND_COLUMNS[name].label for name in JOULES.values()}
 
-_NO_NUMBER = (type(None), str, bytes)  # what SQLite may hold in a column of numbers
+_NO_NUMBER = (type(None), str, bytes)  # other types that SQLite may return from a column of numbers
 
 
 class RunData(NamedTuple):
@@ -44,9 +44,9 @@ class RunData(NamedTuple):
     links: Sequence[Record]
     summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
     link_joules: Vector | None = None  # [N, N] price of each link, row receives; None where unknown
-    budget: int | None = None  # B, links that the policy draws in a round; None where it knows its own number
-    learning_rate: float | None = None  # η of a bandit that regret bounds speak of; None of anything else
-    horizon: int = 0  # K, rounds that η was chosen for
+    budget: int | None = None  # B, links that the policy draws in a round; None if it does not use a budget
+    learning_rate: float | None = None  # η of a bandit for which the regret bounds hold, else None
+    horizon: int = 0  # K, number of rounds that η was chosen for
 
 
 class LastLinks(NamedTuple):
@@ -60,19 +60,19 @@ class LastLinks(NamedTuple):
 
 
 def column(records: Iterable[Record], key: str) -> Vector:
-    """One field of all records; nan where it is missing, None or no number."""
+    """Read one field of all records; nan where it is missing, None or not a number."""
     values = (record.get(key) for record in records)
     return np.array([np.nan if isinstance(value, _NO_NUMBER) else value for value in values], dtype=np.float64)
 
 
 def rounds_played(run: RunData) -> Vector:  # [R]
-    """How many rounds had been played after each one: 1 after the first, whatever its `t`."""
+    """Return the number of rounds played after each round: 1 after the first, whatever its `t`."""
     t = column(run.rounds, "t")
     return t - t[:1] + 1
 
 
 def server_accuracy(run: RunData) -> Vector:  # [N, R]
-    """Accuracy of every server in every round, nan where none was reported."""
+    """Return the accuracy of every server in every round, nan where none was reported."""
     position = {record["t"]: index for index, record in enumerate(run.rounds)}
     accuracy = np.full((run.num_servers, len(run.rounds)), np.nan)
     for record in run.servers:
@@ -82,18 +82,18 @@ def server_accuracy(run: RunData) -> Vector:  # [N, R]
 
 
 def cumulative_joules(run: RunData) -> dict[str, Vector]:  # cause -> [R + 1]
-    """Joules spent on each cause so far; the first entry is 0, before any round."""
+    """Return the cumulative joules of each cause; the first entry is 0, before any round."""
     spent = {cause: np.nan_to_num(column(run.rounds, cause)) for cause in CAUSES}
     return {cause: np.concatenate([[0.0], np.cumsum(joules)]) for cause, joules in spent.items()}
 
 
 def total_joules(run: RunData) -> float:
-    """Everything that the run spent, over all causes and rounds."""
+    """Return the joules of a run over all causes and rounds."""
     return float(sum(joules[-1] for joules in cumulative_joules(run).values()))
 
 
 def last_links(run: RunData) -> LastLinks:
-    """Who sent to whom in the last round, with what probability and at what price."""
+    """Return the links of the last round with their probabilities and prices."""
     t = run.rounds[-1]["t"]
     records = [link for link in run.links if link["t"] == t and link["receiver"] != link["sender"]]
     receiver, sender = (np.array([link[end] for link in records], dtype=np.intp) for end in ("receiver", "sender"))
@@ -103,12 +103,12 @@ def last_links(run: RunData) -> LastLinks:
 
 
 def finite(values: Vector) -> Vector:
-    """The numbers among `values`, in a row and without nan."""
+    """Return the finite numbers among `values`."""
     return values[np.isfinite(values)]
 
 
 def mean_and_sd(values: Vector) -> tuple[float, float]:
-    """Mean and sample standard deviation of the numbers among `values`; nan and 0 of none, sd 0 of one."""
+    """Return mean and sample standard deviation of the finite values; nan and 0 of none, sd 0 of one."""
     numbers = finite(values)
     if not len(numbers):
         return float("nan"), 0.0
@@ -116,7 +116,7 @@ def mean_and_sd(values: Vector) -> tuple[float, float]:
 
 
 def limits(values: Vector, *, least: float) -> tuple[float, float]:
-    """A range with room around the numbers among `values`, at least that wide; from 0 where there are none."""
+    """Return a range with a margin around the finite values, at least `least` wide; from 0 if there are none."""
     numbers = finite(values)
     if not len(numbers):
         return 0.0, least
@@ -126,7 +126,7 @@ def limits(values: Vector, *, least: float) -> tuple[float, float]:
 
 
 def curve(runs: Sequence[RunData], key: str) -> tuple[Vector, Vector, Vector]:  # rounds, mean, sd; [R] each
-    """A column of the rounds' records over runs, after each round; a run that stopped counts as far as it went."""
+    """Average a column over runs after each round; a run that stopped early counts up to its last round."""
     by_round: dict[float, list[float]] = {}
     for run in runs:
         for played, value in zip(rounds_played(run), column(run.rounds, key), strict=True):
@@ -137,7 +137,7 @@ def curve(runs: Sequence[RunData], key: str) -> tuple[Vector, Vector, Vector]:  
 
 
 def link_use(run: RunData) -> Vector:  # [N, N]
-    """Share of the rounds in which each link was drawn; row receives."""
+    """Return the share of rounds in which each link was drawn; row receives."""
     count = np.zeros((run.num_servers, run.num_servers))
     receiver, sender = (np.array([link[end] for link in run.links], dtype=np.intp) for end in ("receiver", "sender"))
     np.add.at(count, (receiver, sender), 1)
@@ -145,7 +145,7 @@ def link_use(run: RunData) -> Vector:  # [N, N]
 
 
 def pareto_front(points: Vector) -> list[int]:  # [M, 2] joules and percent
-    """Which points no other one beats at both, from the cheapest to the dearest; of equals the first."""
+    """Find the Pareto front, from the cheapest point to the most expensive; of equal points the first."""
     front: list[int] = []
     for index in np.lexsort((-points[:, 1], points[:, 0])):
         if not front or points[index, 1] > points[front[-1], 1]:
@@ -154,7 +154,7 @@ def pareto_front(points: Vector) -> list[int]:  # [M, 2] joules and percent
 
 
 def run_data(result: RunResult) -> RunData:
-    """One run, ready to be drawn."""
+    """Collect what figures need of a run."""
     config, policy = result.config, _policy(result.config)
     return RunData(
         label=config.method,
@@ -172,7 +172,7 @@ def run_data(result: RunResult) -> RunData:
 
 
 def _policy(config: Config) -> TopologyPolicy[Any] | None:
-    """The policy, or None where this process does not know it: a script may have added it for itself alone."""
+    """Build the policy; None if this process does not know it, because a script registered it only for itself."""
     try:
         return build_component("policy", config.policy, POLICIES)
     except ConfigError:

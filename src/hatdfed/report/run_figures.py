@@ -1,4 +1,4 @@
-"""Four pictures of one run: accuracy, energy, the one against the other, and who sent to whom in the end."""
+"""Figures of one run: accuracy, energy, accuracy against energy, and the topology of the last round."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import hatdfed.report.findings as fd
+import hatdfed.report.formatting as fm
 import hatdfed.report.labels as lb
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.errors import RunFolderError
-from hatdfed.report.findings import format_joules, format_percent
+from hatdfed.report.formatting import format_joules, format_percent
 from hatdfed.report.run_data import RunData, Vector
 from hatdfed.report.topology_figure import topology_figure
 
-_MOST_LINES = 12  # servers; more lines would be a thicket
+_MOST_LINES = 12  # servers; more lines could not be told apart
 
 
 def write_run_figures(run: RunData, folder: Path) -> list[Path]:
@@ -35,7 +36,7 @@ def write_run_figures(run: RunData, folder: Path) -> list[Path]:
 
 
 def accuracy_figure(run: RunData) -> Figure:
-    """Mean validation accuracy over rounds, in front of one line for each server or, for many servers, of bands."""
+    """Draw mean validation accuracy over rounds, with a line for each server or, for many servers, bands."""
     played, mean = rp.rounds_played(run), rp.column(run.rounds, "avg_accuracy")
     figure, axes = st.chart(8, 4.8, fd.accuracy_finding(mean), run.title)
     draw = _server_lines if run.num_servers <= _MOST_LINES else _server_bands
@@ -68,10 +69,10 @@ def _server_bands(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, lis
 
 
 def energy_figure(run: RunData) -> Figure:
-    """Joules spent so far on device upload, training and links, one on top of the other."""
+    """Draw the cumulative joules of device upload, training and links, stacked."""
     spent, total = rp.cumulative_joules(run), rp.total_joules(run)
     figure, axes = st.chart(8, 4.8, fd.energy_finding(spent), run.title)
-    unit = fd.energy_unit(total)
+    unit = fm.energy_unit(total)
     played = np.append(0.0, rp.rounds_played(run))
     layers = [spent[cause] / unit.joules for cause in spent]
     axes.stackplot(
@@ -90,17 +91,17 @@ def energy_figure(run: RunData) -> Figure:
 
 
 def accuracy_vs_energy_figure(run: RunData) -> Figure:
-    """Mean validation accuracy against the joules spent to get there, with a mark at every quarter of the rounds."""
+    """Draw mean validation accuracy against joules spent, with a mark at every quarter of the rounds."""
     mean, played = rp.column(run.rounds, "avg_accuracy"), rp.rounds_played(run)
     joules = np.sum(list(rp.cumulative_joules(run).values()), axis=0)[1:]  # [R], after each round
     figure, axes = st.chart(8, 4.8, fd.half_way_finding(joules, mean), run.title)
-    unit = fd.energy_unit(joules[-1])
+    unit = fm.energy_unit(joules[-1])
     line = np.stack([joules / unit.joules, mean], axis=1)
     quarters = sorted({max(round(len(line) * quarter / 4), 1) - 1 for quarter in (1, 2, 3, 4)})
     marks = [index for index in quarters if np.isfinite(mean[index])]
     axes.plot(*line.T, color=st.PALETTE[0], linewidth=2.2)
     dots = axes.scatter(line[marks, 0], line[marks, 1], s=55, color=st.PALETTE[0], edgecolor=st.PAPER, zorder=3)
-    dots.set_clip_on(False)  # all of a dot at 0 J
+    dots.set_clip_on(False)  # so that a dot at 0 J is drawn completely
     axes.set_xlim(0, 1.06 * joules[-1] / unit.joules if joules[-1] > 0 else 1)
     st.percent_axis(axes, mean)
     st.name_axes(axes, f"Energy spent so far ({unit.symbol})", "Mean validation accuracy (%)")
@@ -110,5 +111,5 @@ def accuracy_vs_energy_figure(run: RunData) -> Figure:
 
 
 def _marker(line: Vector) -> str:
-    """A dot where a line of a single number would not be seen."""
+    """Return a dot for a line of a single value, which would not be visible."""
     return "o" if len(rp.finite(line)) == 1 else ""

@@ -1,17 +1,18 @@
-"""How every figure looks: colours, type scale, heading, frame.
+"""Style of all figures: colours, font sizes, headings, axes, and the line styles of methods.
 
 Everything is set on the objects themselves. matplotlib's global settings stay untouched, so figures can be drawn in
-threads and beside other people's plots.
+threads and beside other plots.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -20,12 +21,14 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from hatdfed.core.energy.ledger import Cause
-from hatdfed.report.run_data import Vector, finite, limits
+from hatdfed.errors import RunFolderError
+from hatdfed.report.findings import format_seeds
+from hatdfed.report.run_data import RunData, Vector, column, finite, limits, total_joules
 from hatdfed.runs.round_row import JOULES
 
 INK, MUTED, FAINT, PAPER = "#1f2429", "#646c75", "#dfe3e8", "#ffffff"
-# Okabe and Ito's colours, which any kind of colour vision tells apart. Their yellow is too pale for lines on white:
-# wine takes its place, and a dark grey that of black.
+# Okabe and Ito's colours, which can be told apart with any kind of colour vision. Their yellow is too pale for lines on
+# white and is replaced by wine red, their black by dark grey.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#4D4D4D")
 CAUSE_COLOURS = {
     JOULES[Cause.UPLOAD]: "#56B4E9",
@@ -35,13 +38,13 @@ CAUSE_COLOURS = {
 TITLE, BODY, SMALL = 13.0, 10.0, 8.5
 FONT = "DejaVu Sans"  # comes with matplotlib, so a figure looks the same on every machine
 DPI = 150
-HALO = (withStroke(linewidth=2.5, foreground=PAPER),)  # around text, so that a line behind it does not cross it
+HALO = (withStroke(linewidth=2.5, foreground=PAPER),)  # around text, so that lines behind it do not cross it
 STEPS = (1, 2, 5, 10)  # between ticks, times a power of ten
 _MARGIN = 0.18  # inches
 
 
 def chart(width: float, height: float, title: str, subtitle: str) -> tuple[Figure, Axes]:
-    """An empty figure of that many inches under a heading, with one pair of axes."""
+    """Make a figure of this size in inches with a heading and one pair of axes."""
     figure = page(width, height, title, subtitle)
     axes = figure.add_subplot(facecolor=PAPER)
     frame(axes)
@@ -49,13 +52,13 @@ def chart(width: float, height: float, title: str, subtitle: str) -> tuple[Figur
 
 
 def page(width: float, height: float, title: str, subtitle: str) -> Figure:
-    """An empty figure of that many inches under a heading, without axes."""
+    """Make a figure of this size in inches with a heading and no axes."""
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     top = _MARGIN
     for text, size, weight, colour in ((title, TITLE, "bold", INK), (subtitle, BODY - 0.5, "normal", MUTED)):
         letter = size / 72 * (0.61 if weight == "bold" else 0.53)  # inches, a little more than the average
-        text = re.sub(r"(?<=\d) (?=[%kMJ±])", "\u00a0", text)  # a number is not parted from its unit
+        text = re.sub(r"(?<=\d) (?=[%kMJ±])", "\u00a0", text)  # keep a number and its unit on one line
         for line in textwrap.wrap(text, int((width - 2 * _MARGIN) / letter), break_on_hyphens=False):
             place = (_MARGIN / width, 1 - top / height)
             figure.text(*place, line, size=size, weight=weight, color=colour, family=FONT, va="top", parse_math=False)
@@ -67,7 +70,7 @@ def page(width: float, height: float, title: str, subtitle: str) -> Figure:
 
 
 def frame(axes: Axes) -> None:
-    """Light lines across and no box, so that the data are the darkest thing on the page."""
+    """Draw a light grid and no box, so that the data stand out."""
     axes.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, labelfontfamily=FONT, pad=5)
     axes.grid(visible=True, color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -76,20 +79,20 @@ def frame(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the picture and say where."""
+    """Write the figure to a file; return its path."""
     canvas: Any = figure.canvas  # Agg, which comes without types
     canvas.print_png(path)  # draws once, `savefig` would do it twice
     return path
 
 
 def name_axes(axes: Axes, x: str, y: str) -> None:
-    """Write what the axes show, with units."""
+    """Label the axes, with units."""
     axes.set_xlabel(x, size=BODY, color=INK, family=FONT, labelpad=6)
     axes.set_ylabel(y, size=BODY, color=INK, family=FONT, labelpad=6)
 
 
 def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: ScalarMappable, meaning: str) -> None:
-    """A slim bar to the right of the axes that says what their colours mean."""
+    """Add a narrow colour bar to the right of the axes."""
     bar = figure.colorbar(scale, ax=axes, shrink=0.6, aspect=28, pad=0.03)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, labelfontfamily=FONT)
@@ -97,25 +100,62 @@ def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: ScalarMappable, m
 
 
 def legend(axes: Axes, handles: Sequence[Any], words: Sequence[str], **place: Any) -> None:
-    """Say what the marks mean, without a box."""
+    """Add a legend without a box."""
     font = {"family": FONT, "size": SMALL}
     axes.legend(handles, words, frameon=False, prop=font, labelcolor=INK, borderaxespad=0.4, **place)
 
 
 def notice(axes: Axes, text: str) -> None:
-    """Say in the middle of the axes why there is little to see."""
+    """Write a message in the middle of the axes."""
     note = axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center")
     note.set(size=BODY, color=MUTED, family=FONT, bbox={"facecolor": PAPER, "edgecolor": "none"})
 
 
 def percent_axis(axes: Axes, values: Vector) -> None:
-    """A y axis around these accuracies that does not run beyond 0 and 100 by more than a line's width."""
+    """Set a y axis for these accuracies that extends beyond 0 and 100 by at most a line's width."""
     low, high = limits(values, least=2.0) if len(finite(values)) else (0.0, 100.0)
     axes.set_ylim(max(low, -1.0), min(high, 101.0))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=STEPS))
 
 
 def round_axis(axes: Axes, first: float, last: float) -> None:
-    """An x axis in whole rounds that ends where the data end."""
+    """Set an x axis in whole rounds that ends where the data end."""
     axes.set_xlim(*((first, last) if last > first else (first - 0.5, last + 0.5)))
     axes.xaxis.set_major_locator(MaxNLocator(9, steps=STEPS, integer=True, min_n_ticks=1))
+
+
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_MARKERS = ("o", "s", "^", "D")
+
+
+class DrawnMethod(NamedTuple):
+    """The results of one method's seeds, and how they are drawn."""
+
+    name: str
+    runs: Sequence[RunData]
+    joules: Vector  # [S] all of a run
+    test_accuracy: Vector  # [S] percent, nan where it was not measured
+    colour: str
+    dashes: Any
+    marker: str
+
+
+def style_methods(runs: Mapping[str, Sequence[RunData]]) -> list[DrawnMethod]:
+    """Assign colours in the order of `runs`; line styles and markers change when the colours repeat."""
+    empty = [name for name, seeds in runs.items() if not seeds or not all(run.rounds for run in seeds)]
+    if not runs or empty:
+        found = f"No rounds were played by {', '.join(empty)}" if empty else "There are no runs"
+        raise RunFolderError(f"{found}, so there is nothing to compare. Give runs of at least one round.")
+    methods = []
+    for index, (name, seeds) in enumerate(runs.items()):
+        turn, colour = divmod(index, len(PALETTE))
+        joules = np.array([total_joules(run) for run in seeds])
+        accuracy = column([run.summary for run in seeds], "avg_accuracy")
+        look = (PALETTE[colour], _DASHES[turn % len(_DASHES)], _MARKERS[turn % len(_MARKERS)])
+        methods.append(DrawnMethod(name, seeds, joules, accuracy, *look))
+    return methods
+
+
+def format_method_seeds(methods: Sequence[DrawnMethod], spread: str) -> str:
+    """State the number of seeds of these methods and what shows their standard deviation."""
+    return format_seeds([len(method.runs) for method in methods], spread)

@@ -1,4 +1,4 @@
-"""The picture of a sweep: accuracy over energy, a mark for each point, stairs along those that none beats at both."""
+"""Figure of a sweep: accuracy against energy, a mark for each point, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-import hatdfed.report.findings as fd
+import hatdfed.report.formatting as fm
 import hatdfed.report.labels as lb
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.report.run_data import Vector
 
-Row = Mapping[str, Any]
+SummaryRow = Mapping[str, Any]
 
 _NAMES = {
     "validation_accuracy": "Validation accuracy (%)",
@@ -29,7 +29,7 @@ _MOST_LABELS = 12
 _LEAST_SEEDS = 3  # for an interval
 
 
-def sweep_figure(rows: Sequence[Row], worlds: Sequence[str], x: str, y: str) -> Figure:
+def sweep_figure(rows: Sequence[SummaryRow], worlds: Sequence[str], x: str, y: str) -> Figure:
     """Rows with figures in columns `x` (joules) and `y` (percent), and their intervals over seeds.
 
     Only rows of one world are held against each other, so each of the `worlds` [R] has stairs of its own.
@@ -37,7 +37,7 @@ def sweep_figure(rows: Sequence[Row], worlds: Sequence[str], x: str, y: str) -> 
     spots = np.array([(row[x], row[y]) for row in rows], dtype=np.float64)  # [R, 2]
     fronts = _fronts(spots, worlds)
     front = [index for one in fronts for index in one]
-    unit = fd.energy_unit(float(spots[:, 0].max()))
+    unit = fm.energy_unit(float(spots[:, 0].max()))
     spots[:, 0] /= unit.joules
     figure, axes = st.chart(9.2, 5.8, _title(rows, front), _note(rows))
     st.name_axes(axes, f"{_NAMES[x]} ({unit.symbol})", _NAMES[y])
@@ -63,18 +63,18 @@ def sweep_figure(rows: Sequence[Row], worlds: Sequence[str], x: str, y: str) -> 
 
 
 def _fronts(spots: Vector, worlds: Sequence[str]) -> list[list[int]]:
-    """For each world the rows that none of it beats at both, from the cheapest to the best."""
+    """Find the Pareto front of each world, from the cheapest row to the best."""
     members = [[index for index, its in enumerate(worlds) if its == world] for world in dict.fromkeys(worlds)]
     return [[rows[index] for index in rp.pareto_front(spots[rows])] for rows in members]
 
 
-def _title(rows: Sequence[Row], front: Sequence[int]) -> str:
+def _title(rows: Sequence[SummaryRow], front: Sequence[int]) -> str:
     if len(rows) == 1:
         return "One point, so nothing to choose from"
     return f"{len(front)} of {len(rows)} points are on the front: no other is as good at both"
 
 
-def _note(rows: Sequence[Row]) -> str:
+def _note(rows: Sequence[SummaryRow]) -> str:
     counts = sorted({len(row["seeds"]) for row in rows})
     seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     if counts == [1]:
@@ -83,8 +83,8 @@ def _note(rows: Sequence[Row]) -> str:
     return f"After the last round, mean over {seeds}. Filled: on the front{bars}."
 
 
-def _spread(row: Row, x: str, y: str, unit: float) -> tuple[float, float]:
-    """Half of the interval, each way; nothing where seeds are too few."""
+def _spread(row: SummaryRow, x: str, y: str, unit: float) -> tuple[float, float]:
+    """Return the half widths of both intervals; 0 if there are too few seeds."""
     if len(row["seeds"]) < _LEAST_SEEDS:
         return 0.0, 0.0
     return (row[f"{x}_high"] - row[x]) / unit, row[f"{y}_high"] - row[y]
@@ -97,8 +97,8 @@ def _mark(axes: Axes, spot: Vector, spread: tuple[float, float], colour: str, *,
     axes.errorbar(x, y, spread[1], spread[0], elinewidth=0.8, ecolor=(colour, 0.4), zorder=3 if on_front else 2, **look)
 
 
-def _colours(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """The value of a setting that varies over few values, and its colour; names before numbers, one colour if none."""
+def _colours(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
+    """Colour points by a setting with few values (preferably names, not numbers); one colour if there is none."""
     keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
     columns = {key: [row["settings"].get(key) for row in rows] for key in keys}
     for key in sorted(keys, key=lambda key: not all(isinstance(value, str) for value in columns[key])):
@@ -117,19 +117,19 @@ def _legend(axes: Axes, groups: Sequence[tuple[str, str]]) -> None:
 
 
 def _stairs(front: Vector, right: float) -> Vector:  # [F, 2] -> [2F, 2]
-    """The corners of the front, on to the right edge."""
+    """Compute the corners of the front, up to the right edge."""
     x = np.append(np.repeat(front[:, 0], 2)[1:], right)
     return np.stack([x, np.repeat(front[:, 1], 2)], axis=1)
 
 
 def _arms(spot: Vector, spread: Vector) -> Vector:  # [2], [2] -> [many, 2]
-    """Points along the bars of a mark, for labels to keep clear of."""
+    """Compute points along the error bars of a mark, for labels to avoid."""
     share = np.linspace(-1, 1, 15)[:, None]
     return np.concatenate([spot + share * spread * axis for axis in ((1, 0), (0, 1))])
 
 
-def _words(row: Row) -> str:
-    """What was varied, on lines of a label's width."""
+def _words(row: SummaryRow) -> str:
+    """Format the varied settings of a point, on lines of a label's width."""
     said = [f"{key.rpartition('.')[2]} {_value(value)}" for key, value in row["settings"].items() if key != "method"]
     method = row["settings"].get("method")
     return textwrap.fill(", ".join([*([str(method)] if method else []), *said]) or str(row["point"]), 30)

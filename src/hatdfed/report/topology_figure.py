@@ -1,4 +1,4 @@
-"""One picture of who sends to whom: servers on a circle and arrows between them, or a matrix of many servers."""
+"""Figure of a topology: servers on a circle with arrows between them, or a matrix for many servers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 import hatdfed.report.findings as fd
+import hatdfed.report.formatting as fm
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.report.run_data import LastLinks, RunData, Vector
 
-_MOST_NODES = 40  # servers; more arrows would be a thicket
+_MOST_NODES = 40  # servers; more arrows could not be told apart
 _MATRIX_POINTS = 400.0  # about the side of the matrix
 _LEAST_POINTS = 1.2  # of a link's mark, so that it is seen among thousands of servers
 
 
 class _Coloured(NamedTuple):
-    """The links of the last round, and the colour of each by joules or, where these are unknown, by probability."""
+    """The links of the last round, coloured by joules or, if these are unknown, by probability."""
 
     links: LastLinks
     value: Vector
@@ -32,7 +33,7 @@ class _Coloured(NamedTuple):
 
 
 def topology_figure(run: RunData) -> Figure:
-    """The links of the last round as arrows between servers on a circle, or as a matrix where servers are many."""
+    """Draw the links of the last round as arrows between servers on a circle, or as a matrix for many servers."""
     coloured = _colour(rp.last_links(run))
     title = fd.links_finding(coloured.links, run.num_servers, rp.rounds_played(run)[-1])
     figure, axes = (_matrix if run.num_servers > _MOST_NODES else _circle)(run, coloured, title)
@@ -46,7 +47,7 @@ def topology_figure(run: RunData) -> Figure:
 def _colour(links: LastLinks) -> _Coloured:
     value, meaning, name = links.propensity, "Probability of being drawn", "PuBu"
     if links.joules is not None:
-        unit = fd.energy_unit(links.joules.max(initial=0.0))
+        unit = fm.energy_unit(links.joules.max(initial=0.0))
         value, meaning, name = links.joules / unit.joules, f"Energy of the link ({unit.symbol})", "YlOrBr"
     # The palest third of a map would vanish on white paper.
     shades = [tuple(shade) for shade in colormaps[name](np.linspace(0.35, 1, 64))]
@@ -76,7 +77,7 @@ def _circle(run: RunData, coloured: _Coloured, title: str) -> tuple[Figure, Axes
 
 def _arrows(axes: Axes, coloured: _Coloured, place: Vector, diameter: Vector) -> None:
     width = float(np.clip(90 / max(len(coloured.value), 1), 0.5, 1.6))  # thinner where there are many
-    for link in np.argsort(coloured.value):  # the dear ones on top
+    for link in np.argsort(coloured.value):  # the most expensive ones on top
         sender, receiver = coloured.links.sender[link], coloured.links.receiver[link]
         arrow = FancyArrowPatch(
             tuple(place[sender]),
@@ -108,13 +109,13 @@ def _servers(axes: Axes, place: Vector, diameter: Vector, accuracy: Vector) -> N
 
 
 def _diameters(accuracy: Vector, *, widest: float) -> Vector:  # points
-    """Between 70 % and 100 % of `widest`, from the least accurate server to the most accurate one."""
+    """Compute diameters from 70 % to 100 % of `widest`, from the least to the most accurate server."""
     low, high = rp.limits(accuracy, least=1.0)
     return widest * np.sqrt(0.5 + 0.5 * np.nan_to_num((accuracy - low) / (high - low)))
 
 
 def _matrix(run: RunData, coloured: _Coloured, title: str) -> tuple[Figure, Axes]:
-    """A square for each link. Nothing here has a number for each pair of servers, of which there may be millions."""
+    """Draw a square for each link, without an N × N array: there may be millions of pairs of servers."""
     links, lost = coloured.links, ~coloured.links.delivered
     note = "" if links.delivered.all() else " Crossed out: not delivered."
     figure, axes = st.chart(8.2, 7.6, title, f"{run.title}.{note}")

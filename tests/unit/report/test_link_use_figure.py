@@ -5,8 +5,8 @@ import pytest
 
 import hatdfed.report.run_data as rp
 from hatdfed.report import findings as fd
-from hatdfed.report.drawn_methods import drawn_methods
 from hatdfed.report.link_use_figure import link_use_figure
+from hatdfed.report.style import style_methods
 
 
 def test_use_counts_the_rounds_of_each_link_row_receives(make_run) -> None:
@@ -19,7 +19,7 @@ def test_use_counts_the_rounds_of_each_link_row_receives(make_run) -> None:
 @pytest.mark.parametrize("num_methods", [1, 2, 3, 5, 7, 16, 20])
 def test_every_method_has_a_panel_up_to_sixteen(num_methods: int, make_run) -> None:
     runs = {f"method-{k}": [make_run(3, seed=k), make_run(3, seed=k + 50)] for k in range(num_methods)}
-    figure = link_use_figure(drawn_methods(runs))
+    figure = link_use_figure(style_methods(runs))
     panels = [axes for axes in figure.axes if axes.get_title()]
     assert len(panels) == min(num_methods, 16)
     assert ("Not shown: method-16" in " ".join(text.get_text() for text in figure.texts)) == (num_methods > 16)
@@ -34,21 +34,21 @@ def test_every_method_has_a_panel_up_to_sixteen(num_methods: int, make_run) -> N
 
 @pytest.mark.parametrize(("num_servers", "is_named"), [(40, True), (41, False)])
 def test_servers_are_numbered_where_there_is_room(num_servers: int, is_named: bool, make_run) -> None:
-    figure = link_use_figure(drawn_methods({"rnd": [make_run(num_servers, rounds=2)]}))
+    figure = link_use_figure(style_methods({"rnd": [make_run(num_servers, rounds=2)]}))
     assert bool(len(figure.axes[0].get_xticks())) is is_named
 
 
 def test_panels_share_one_scale_of_colours(make_run) -> None:
     often, never = make_run(3, link_share=1.0), make_run(3, link_share=0.0)
     once = often._replace(links=[link for link in often.links if link["t"] < 3])  # in half of the rounds
-    figure = link_use_figure(drawn_methods({"full": [often], "half": [once], "local": [never]}))
+    figure = link_use_figure(style_methods({"full": [often], "half": [once], "local": [never]}))
     full, half, local = (axes.images[0].get_array()[0, 1] for axes in figure.axes[:3])  # type: ignore[index]
     assert full.sum() < half.sum() < local.sum()  # the more often, the darker
 
 
 def test_the_matrix_is_that_of_the_first_seed_and_the_note_says_so(make_run) -> None:
     often, never = make_run(3, link_share=1.0), make_run(3, link_share=0.0)
-    alone, first = (link_use_figure(drawn_methods({"full": runs})) for runs in ([often], [often, never]))
+    alone, first = (link_use_figure(style_methods({"full": runs})) for runs in ([often], [often, never]))
     pictures = [figure.axes[0].images[0].get_array() for figure in (alone, first)]
     np.testing.assert_array_equal(*pictures)
     notes = [" ".join(text.get_text() for text in figure.texts).replace("\n", " ") for figure in (alone, first)]

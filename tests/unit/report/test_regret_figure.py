@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from hatdfed.core.policies.link_bandit import theorem_learning_rate
 from hatdfed.core.regret import printed_bound, standard_bound
-from hatdfed.report.drawn_methods import drawn_methods
 from hatdfed.report.regret_figure import has_regret, regret_figure
+from hatdfed.report.style import style_methods
 
 ETA = theorem_learning_rate(5, 6)
 
@@ -26,14 +26,14 @@ def lines(figure: Figure, length: int = 6) -> list[Any]:
 
 
 def test_only_methods_with_a_budget_are_shown(make_run) -> None:
-    methods = drawn_methods({"rnd": [make_run(budget=6)], "ring": [make_run()]})
+    methods = style_methods({"rnd": [make_run(budget=6)], "ring": [make_run()]})
     assert [has_regret(method) for method in methods] == [True, False]
     assert [text.split()[0] for text in words(regret_figure(methods))] == ["rnd"]
 
 
 def test_the_bandit_stands_beside_both_bounds(make_run) -> None:
     runs = {"hat-dfed": [make_run(budget=6, learning_rate=ETA, seed=seed) for seed in range(3)]}
-    figure = regret_figure(drawn_methods(runs))
+    figure = regret_figure(style_methods(runs))
     assert "does not hold in general" in words(figure)[1]
     standard, printed = lines(figure)[-2:]
     assert standard[-1] == pytest.approx(standard_bound(20, 6, 6, ETA))
@@ -43,14 +43,14 @@ def test_the_bandit_stands_beside_both_bounds(make_run) -> None:
 
 
 def test_the_printed_bound_is_not_shown_for_another_learning_rate(make_run) -> None:
-    methods = drawn_methods({"hat-dfed": [make_run(budget=6, learning_rate=0.9)]})
+    methods = style_methods({"hat-dfed": [make_run(budget=6, learning_rate=0.9)]})
     assert [text.split()[0] for text in words(regret_figure(methods))] == ["standard", "hat-dfed"]
 
 
 def test_bandits_alike_share_a_bound_and_others_have_their_own(make_run) -> None:
     alike = {"a": [make_run(budget=6, learning_rate=ETA)], "b": [make_run(budget=6, learning_rate=ETA)]}
-    assert sum("standard" in text for text in words(regret_figure(drawn_methods(alike)))) == 1
-    other = regret_figure(drawn_methods({**alike, "c": [make_run(budget=3, learning_rate=ETA)]}))
+    assert sum("standard" in text for text in words(regret_figure(style_methods(alike)))) == 1
+    other = regret_figure(style_methods({**alike, "c": [make_run(budget=3, learning_rate=ETA)]}))
     assert {text.split("\n")[0] for text in words(other) if "standard" in text} == {
         "standard bound of a",
         "standard bound of c",
@@ -60,20 +60,20 @@ def test_bandits_alike_share_a_bound_and_others_have_their_own(make_run) -> None
 def test_bounds_that_are_near_share_the_axis(make_run) -> None:
     run = make_run(budget=6, learning_rate=ETA)
     missed = run._replace(rounds=[{**record, "regret_best_fixed": 30.0 * record["t"]} for record in run.rounds])
-    assert regret_figure(drawn_methods({"hat-dfed": [missed]})).axes[0].get_yscale() == "linear"
+    assert regret_figure(style_methods({"hat-dfed": [missed]})).axes[0].get_yscale() == "linear"
 
 
 @pytest.mark.parametrize("odd", [{"rounds": 1}, {"rounds": 1, "learning_rate": None}, {"learning_rate": 0.0}])
 def test_regret_at_the_edge_is_drawn(odd: dict[str, Any], make_run) -> None:
     settings = {"budget": 6, "learning_rate": ETA, **odd}
-    figure = regret_figure(drawn_methods({"hat-dfed": [make_run(**settings), make_run(**settings, seed=1)]}))
+    figure = regret_figure(style_methods({"hat-dfed": [make_run(**settings), make_run(**settings, seed=1)]}))
     figure.draw_without_rendering()
 
 
 def test_regret_that_was_not_reported_is_told(make_run) -> None:
     run = make_run(budget=6)
     silent = run._replace(rounds=[{**record, "regret_best_fixed": None} for record in run.rounds])
-    figure = regret_figure(drawn_methods({"rnd": [silent]}))
+    figure = regret_figure(style_methods({"rnd": [silent]}))
     assert figure.texts[0].get_text() == "No regret was reported"
 
 
@@ -81,7 +81,7 @@ def test_the_legend_of_many_methods_stays_on_the_page(make_run) -> None:
     runs = {
         f"one-peer-method-{k}": [make_run(budget=6, learning_rate=ETA, seed=k + s) for s in (0, 50)] for k in range(20)
     }
-    figure = regret_figure(drawn_methods(runs))
+    figure = regret_figure(style_methods(runs))
     figure.draw_without_rendering()
     legend = figure.axes[0].get_legend()
     assert legend is not None

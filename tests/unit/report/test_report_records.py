@@ -5,6 +5,7 @@ import pytest
 
 import hatdfed.report.run_data as rp
 from hatdfed.report import findings as fd
+from hatdfed.report import formatting as fm
 
 
 def test_cumulative_joules_begin_at_nothing_and_end_at_the_total(make_run) -> None:
@@ -68,14 +69,14 @@ def test_a_range_is_never_empty() -> None:
     [(0, "0 J"), (0.25, "0.25 J"), (12.345, "12.3 J"), (999.9, "1 kJ"), (3421.7, "3.42 kJ"), (5.25e9, "5,250 MJ")],
 )
 def test_joules_are_written_in_the_unit_that_fits(joules: float, text: str) -> None:
-    assert fd.format_joules(joules) == text
+    assert fm.format_joules(joules) == text
 
 
 def test_the_spread_is_written_as_exactly_as_the_mean() -> None:
-    assert fd.format_joules(3421.7, 98) == "3.42 ± 0.10 kJ"
-    assert fd.format_joules(3421.7, 1) == "3.42 kJ"
-    assert fd.format_percent(91.234, 0.42) == "91.2 ± 0.4 %"
-    assert fd.format_percent(float("nan")) == "not reported"
+    assert fm.format_joules(3421.7, 98) == "3.42 ± 0.10 kJ"
+    assert fm.format_joules(3421.7, 1) == "3.42 kJ"
+    assert fm.format_percent(91.234, 0.42) == "91.2 ± 0.4 %"
+    assert fm.format_percent(float("nan")) == "not reported"
 
 
 def test_titles_say_what_is_seen(make_run) -> None:

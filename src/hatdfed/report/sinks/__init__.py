@@ -1,15 +1,15 @@
-"""Runs in other people's tools: TensorBoard and MLflow. Off unless asked for; nothing phones home."""
+"""Publishing runs to TensorBoard and MLflow. Off by default, and without telemetry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-Publisher = Callable[[str, Path], None]  # shows a finished run: its name, and its folder
+Publisher = Callable[[str, Path], None]  # publishes a finished run, given its name and its folder
 
 
-def publishers(folder: Path, *, tensorboard: bool = False, mlflow: str | None = None) -> list[Publisher]:
-    """Those that were asked for, for runs kept in `folder`; `mlflow` is the address of a store, or "" for one there."""
+def make_publishers(folder: Path, *, tensorboard: bool = False, mlflow: str | None = None) -> list[Publisher]:
+    """Make publishers for runs in `folder`; `mlflow` is the address of a store, or "" for one in the folder."""
     found: list[Publisher] = []
     if tensorboard:
         from hatdfed.report.sinks.tensorboard import TensorBoardFolder

@@ -1,4 +1,4 @@
-"""What a run shows elsewhere: its curves, its final figures and its settings, under the same names everywhere."""
+"""What is published of a run: curves, final figures and settings, under the same names in every tool."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from hatdfed.runs.summary import METRICS
 Curves = dict[str, float]  # one step of each
 
 
-class Shown(NamedTuple):
-    """A finished run."""
+class PublishedRun(NamedTuple):
+    """What is published of a finished run."""
 
     settings: list[tuple[str, str]]
     rounds: list[tuple[int, Curves]]
     final: Curves
 
 
-def read_shown(folder: Path) -> Shown:
-    """From its folder."""
+def read_published_run(folder: Path) -> PublishedRun:
+    """Read what is published of a run from its folder."""
     run = RunFolder(folder)
     results = run.read_results() or {}
     leaks_test = bool(results.get("leaks_test"))
-    rounds = [(step, named_by_data(curves, leaks_test=leaks_test)) for step, curves in steps(run.read_rounds())]
-    return Shown(flat_settings(results.get("config", {})), rounds, final_figures(results))
+    rounds = [(step, name_by_data(curves, leaks_test=leaks_test)) for step, curves in steps(run.read_rounds())]
+    return PublishedRun(flat_settings(results.get("config", {})), rounds, final_figures(results))
 
 
 def steps(rounds: Sequence[Mapping[str, Any]]) -> list[tuple[int, Curves]]:
-    """Rounds as steps, counted from 1 as people do."""
+    """Convert rounds to steps, counted from 1."""
     return [(int(row["t"]) + 1, round_figures(row)) for row in rounds]
 
 
 def round_figures(row: Mapping[str, Any]) -> Curves:
-    """One round, under the names that the columns have as curves; what is not known is left out."""
+    """Read the values of one round, named as curves; unknown values are left out."""
     curves = {column.curve or name: name for name, column in ROUND_COLUMNS.items() if column.curve is not None}
     return {curve: value for curve, name in curves.items() if (value := number(row.get(name))) is not None}
 
 
 def figures_of_record(record: RoundRecord) -> Curves:
-    """The same, while the run goes on."""
+    """Read the values of a round that has just been played."""
     return round_figures(round_row(record, seconds=None))
 
 
-def named_by_data(curves: Curves, *, leaks_test: bool) -> Curves:
-    """With accuracies named after what they were measured on, which is the test set where that is the feedback (D3)."""
+def name_by_data(curves: Curves, *, leaks_test: bool) -> Curves:
+    """Name accuracies after the data they were measured on: the test set if that is the feedback (D3)."""
     if not leaks_test:
         return curves
     return {name.replace("validation_accuracy", "test_accuracy"): value for name, value in curves.items()}
 
 
 def final_figures(results: Mapping[str, Any]) -> Curves:
-    """What the run is judged by, after its end."""
+    """Read the final metrics of a run."""
     named = {f"final/{name}": results.get(name) for name in (*METRICS, "links_per_round")}
     return {name: value for name, found in named.items() if (value := number(found)) is not None}

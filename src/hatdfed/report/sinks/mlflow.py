@@ -1,6 +1,6 @@
-"""Runs for MLflow, in a database: SQLite beside the runs, or a store or server that the user names.
+"""Publishes runs to MLflow: to a SQLite database beside the runs, or to a store or server that the user names.
 
-MLflow's own reports to its makers are switched off before it is imported.
+MLflow's telemetry is switched off before it is imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.errors import ConfigError, MissingDependencyError, RunFolderError
-from hatdfed.report.sinks.figures import read_shown
+from hatdfed.report.sinks.figures import read_published_run
 
 _STORES = ("sqlite:///", "postgresql", "mysql", "mssql", "http://", "https://", "databricks")
 _NEEDED = ("mlflow", "sqlalchemy", "alembic")
@@ -25,7 +25,7 @@ _TAG, _ROUNDS = "hatdfed.run", "hatdfed.rounds"
 
 
 def require_mlflow() -> None:
-    """Say what to install."""
+    """Raise an error that says what to install if MLflow is missing."""
     if any(find_spec(package) is None for package in _NEEDED):
         raise MissingDependencyError(
             "--mlflow needs MLflow and SQLAlchemy, which are not installed: pip install 'hatdfed[mlflow]'."
@@ -33,7 +33,7 @@ def require_mlflow() -> None:
 
 
 def store_address(given: str, folder: Path) -> str:
-    """The store that the user named, or a SQLite file in `folder`; folders of small files are refused.
+    """Return the store that the user named, or a SQLite file in `folder`; MLflow's file store is refused.
 
     >>> store_address("sqlite:///runs.sqlite", Path("x"))
     'sqlite:///runs.sqlite'
@@ -49,7 +49,7 @@ def store_address(given: str, folder: Path) -> str:
 
 
 class MlflowStore:
-    """Shows finished runs, each as an MLflow run; one that is shown is not shown again."""
+    """Publishes each finished run as an MLflow run, once."""
 
     def __init__(self, address: str, *, experiment: str, artifacts: Path) -> None:
         require_mlflow()
@@ -59,26 +59,26 @@ class MlflowStore:
         self._ready: tuple[Any, str] | None = None
 
     def __call__(self, name: str, run: Path) -> None:
-        """Settings, curves and final figures of a run."""
+        """Publish settings, curves and final figures of a run."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # what MLflow asks of SQLAlchemy is not ours to mend
+            warnings.simplefilter("ignore", DeprecationWarning)  # in MLflow's use of SQLAlchemy
             self._publish(name, run)
 
     def _publish(self, name: str, run: Path) -> None:
         client, experiment = self._client()
-        shown, now = read_shown(run), int(1000 * time.time())
-        last = shown.rounds[-1][0] if shown.rounds else 0
-        tags = {_TAG: _quoted(name), _ROUNDS: str(last)}
+        published, now = read_published_run(run), int(1000 * time.time())
+        last = published.rounds[-1][0] if published.rounds else 0
+        tags = {_TAG: _remove_quotes(name), _ROUNDS: str(last)}
         known = client.search_runs([experiment], f"tags.`{_TAG}` = '{tags[_TAG]}'")
         if any(one.info.status == "FINISHED" and one.data.tags.get(_ROUNDS) == tags[_ROUNDS] for one in known):
             return
-        for old in known:  # a kill left it behind, or the run has gone on since
+        for old in known:  # left behind by a killed process, or the run has been extended since
             client.delete_run(old.info.run_id)
         from mlflow.entities import Metric, Param
 
         made = client.create_run(experiment, tags=tags, run_name=name).info.run_id
-        params = [Param(key, value[:_LONGEST]) for key, value in shown.settings]
-        points = [*shown.rounds, (last, shown.final)]
+        params = [Param(key, value[:_LONGEST]) for key, value in published.settings]
+        points = [*published.rounds, (last, published.final)]
         metrics = [Metric(key, value, now, step) for step, figures in points for key, value in figures.items()]
         for start in range(0, len(params), _SETTINGS_AT_ONCE):
             client.log_batch(made, params=params[start : start + _SETTINGS_AT_ONCE])
@@ -87,7 +87,7 @@ class MlflowStore:
         client.set_terminated(made)
 
     def _client(self) -> tuple[Any, str]:
-        """Made when it is first needed: a database takes seconds to set up."""
+        """Return the client, made on first use because a database takes seconds to set up."""
         if self._ready is None:
             from mlflow import MlflowClient
 
@@ -100,19 +100,21 @@ class MlflowStore:
                 found = client.create_experiment(self._experiment, place) if known is None else known.experiment_id
             except Exception as error:  # noqa: BLE001 (whatever the store's driver raises)
                 reason = " ".join(str(error).split())[:300]
-                raise RunFolderError(f"MLflow's store {_public(self._address)} cannot be used: {reason}") from None
+                raise RunFolderError(
+                    f"MLflow's store {_hide_password(self._address)} cannot be used: {reason}"
+                ) from None
             self._ready = client, found
         return self._ready
 
 
-def _quoted(name: str) -> str:
+def _remove_quotes(name: str) -> str:
     return name.replace("'", "").replace("`", "")
 
 
-def _public(address: str) -> str:
-    """Without a password.
+def _hide_password(address: str) -> str:
+    """Remove the password from an address.
 
-    >>> _public("postgresql://me:secret@host/runs")
+    >>> _hide_password("postgresql://me:secret@host/runs")
     'postgresql://…@host/runs'
     """
     scheme, separator, rest = address.partition("://")

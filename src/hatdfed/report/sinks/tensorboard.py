@@ -1,4 +1,4 @@
-"""Runs for TensorBoard: event files, written with TensorBoard's own writer; neither TensorFlow nor torch is needed."""
+"""Publishes runs to TensorBoard: event files by TensorBoard's own writer; needs neither TensorFlow nor torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from hatdfed.core.round import RoundRecord
 from hatdfed.errors import MissingDependencyError, RunFolderError
-from hatdfed.report.sinks.figures import Curves, figures_of_record, named_by_data, read_shown
+from hatdfed.report.sinks.figures import Curves, figures_of_record, name_by_data, read_published_run
 from hatdfed.runs.records.cleaning import flat_settings
 from hatdfed.setup.config import Config
 
 
 def require_tensorboard() -> None:
-    """Say what to install."""
+    """Raise an error that says what to install if TensorBoard is missing."""
     if find_spec("tensorboard") is None:
         raise MissingDependencyError(
             "--tensorboard needs TensorBoard, which is not installed: pip install 'hatdfed[tensorboard]'."
@@ -40,12 +40,12 @@ class EventLog:
             raise RunFolderError(f"Events cannot be written into {folder} ({error.strerror}).") from None
 
     def curves(self, step: int, figures: Curves) -> None:
-        """Points of several curves."""
+        """Write one point of each curve."""
         values = [self._summary.Summary.Value(tag=name, simple_value=value) for name, value in figures.items()]
         self._write(step, values)
 
     def settings(self, settings: Sequence[tuple[str, str]]) -> None:
-        """A table on the page of texts."""
+        """Write the settings as a table on the text page."""
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
         from tensorboard.compat.proto.types_pb2 import DT_STRING
@@ -61,7 +61,7 @@ class EventLog:
         self._write(0, [self._summary.Summary.Value(tag="settings", tensor=table, metadata=metadata)])
 
     def close(self) -> None:
-        """Bring everything onto the disk."""
+        """Flush and close the files."""
         self._writer.close()
 
     def _write(self, step: int, values: list[Any]) -> None:
@@ -70,7 +70,7 @@ class EventLog:
 
 
 class TensorBoardFolder:
-    """Shows finished runs, each in a folder of its own; one that is shown is not shown again."""
+    """Publishes each finished run to a folder of its own, once."""
 
     def __init__(self, folder: Path) -> None:
         require_tensorboard()
@@ -81,20 +81,20 @@ class TensorBoardFolder:
         place = self._folder / name
         if place.exists():
             return
-        shown = read_shown(run)
+        published = read_published_run(run)
         half = self._folder / f".{name}.part"
         shutil.rmtree(half, ignore_errors=True)
         log = EventLog(half)
-        log.settings(shown.settings)
-        for step, figures in shown.rounds:
+        log.settings(published.settings)
+        for step, figures in published.rounds:
             log.curves(step, figures)
-        log.curves(shown.rounds[-1][0] if shown.rounds else 0, shown.final)
+        log.curves(published.rounds[-1][0] if published.rounds else 0, published.final)
         log.close()
         half.replace(place)
 
 
 class LiveEvents:
-    """Shows one run while it is played; a run that goes on is written anew, from its records."""
+    """Publishes one run while it is played; a resumed run is written again from its records."""
 
     def __init__(self, folder: Path, earlier: Sequence[tuple[int, Curves]] = ()) -> None:
         require_tensorboard()
@@ -104,22 +104,22 @@ class LiveEvents:
         self._step = 0
 
     def on_round(self, config: Config, record: RoundRecord) -> None:
-        """After every round."""
+        """Write the values of a round."""
         if self._log is None:
             self._log = EventLog(self._folder)
             self._log.settings(flat_settings(config.model_dump(mode="json")))
             for step, figures in self._earlier:
                 if step <= record.t:  # later ones are played again
-                    self._log.curves(step, named_by_data(figures, leaks_test=config.leaks_test))
+                    self._log.curves(step, name_by_data(figures, leaks_test=config.leaks_test))
         self._step = record.t + 1
-        self._log.curves(self._step, named_by_data(figures_of_record(record), leaks_test=config.leaks_test))
+        self._log.curves(self._step, name_by_data(figures_of_record(record), leaks_test=config.leaks_test))
 
     def end(self, final: Curves) -> None:
-        """After the last round."""
+        """Write the final figures after the last round."""
         if self._log is not None:
             self._log.curves(self._step, final)
 
     def close(self) -> None:
-        """Whatever happened."""
+        """Close the files, also after an error."""
         if self._log is not None:
             self._log.close()

@@ -13,7 +13,7 @@ from tests import small_runs
 import hatdfed
 from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.report.sinks import publishers
+from hatdfed.report.sinks import make_publishers
 from hatdfed.report.sinks.mlflow import store_address
 
 pytest.importorskip("tensorboard")
@@ -50,7 +50,7 @@ def curve(found, name):
 
 
 def test_events_hold_every_round_and_the_end(run, tmp_path, no_network):
-    (publish,) = publishers(tmp_path, tensorboard=True)
+    (publish,) = make_publishers(tmp_path, tensorboard=True)
     publish("one", run.folder)
     found = events(tmp_path / "tensorboard" / "one")
     columns = {
@@ -72,7 +72,7 @@ def test_events_hold_every_round_and_the_end(run, tmp_path, no_network):
 
 def test_a_run_that_is_shown_is_not_shown_again(run, tmp_path):
     for _ in range(2):
-        for publish in publishers(tmp_path, tensorboard=True, mlflow=""):
+        for publish in make_publishers(tmp_path, tensorboard=True, mlflow=""):
             publish("one", run.folder)
     assert len(list((tmp_path / "tensorboard" / "one").iterdir())) == 1
     with sqlite3.connect(tmp_path / "mlflow.sqlite") as store:
@@ -82,7 +82,7 @@ def test_a_run_that_is_shown_is_not_shown_again(run, tmp_path):
 
 def test_mlflow_has_settings_curves_and_the_end_and_calls_nobody(run, tmp_path, no_network, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (publish,) = publishers(tmp_path / "s", mlflow="sqlite:///store.sqlite")
+    (publish,) = make_publishers(tmp_path / "s", mlflow="sqlite:///store.sqlite")
     publish("one", run.folder)
     store = sqlite3.connect(tmp_path / "store.sqlite")
     params = dict(store.execute("SELECT key, value FROM params"))
@@ -103,7 +103,7 @@ def test_folders_of_small_files_are_refused(tmp_path, address):
 
 
 def test_a_store_that_cannot_be_used_is_one_sentence_without_its_password(run, tmp_path):
-    (publish,) = publishers(tmp_path, mlflow="postgresql://me:secret@nowhere.invalid/runs")
+    (publish,) = make_publishers(tmp_path, mlflow="postgresql://me:secret@nowhere.invalid/runs")
     with pytest.raises(RunFolderError, match=r"postgresql://…@nowhere.invalid/runs cannot be used") as caught:
         publish("one", run.folder)
     assert "secret" not in str(caught.value)
@@ -126,7 +126,7 @@ def test_a_run_that_sees_the_test_set_has_no_curve_of_validation_accuracy(tmp_pa
     folder, asked = tmp_path / "run", ["--tensorboard", "--mlflow", "--json"]
     assert command(monkeypatch, "run", "--method", "hat-dfed-released", *settings(), "--out", folder, *asked) == 0
     assert command(monkeypatch, "run", "--resume", folder, "--rounds", 4, *asked) == 0
-    (publish,) = publishers(tmp_path, tensorboard=True)
+    (publish,) = make_publishers(tmp_path, tensorboard=True)
     publish("again", folder)
     for place in (folder / "tensorboard", tmp_path / "tensorboard" / "again"):
         found = events(place)
@@ -166,6 +166,6 @@ def test_a_comparison_shows_every_run(tmp_path, monkeypatch, capfd):
 def test_runs_of_a_sweep_that_were_done_before_are_shown_too(tmp_path):
     sweep = {"base": SMALL, "seeds": 2}
     hatdfed.sweep(sweep, out=tmp_path / "s", jobs=1)
-    shown = publishers(tmp_path / "s", tensorboard=True)
+    shown = make_publishers(tmp_path / "s", tensorboard=True)
     hatdfed.sweep(sweep, out=tmp_path / "s", jobs=1, publishers=shown)
     assert {path.name for path in (tmp_path / "s" / "tensorboard").iterdir()} == {"seed=0", "seed=1"}

@@ -36,9 +36,9 @@ def _damage(folder, *statements):
     ("statement", "sentence"),
     [
         ("ALTER TABLE rounds DROP COLUMN link_joules", "rounds has no link_joules"),
-        ("UPDATE rounds SET link_joules = NULL WHERE t = 1", "link_joules of round 1 is no number"),
-        ("UPDATE rounds SET seconds = 'x' WHERE t = 2", "seconds of round 2 is no number"),
-        ("UPDATE rounds SET avg_accuracy = 'x' WHERE t = 2", "avg_accuracy of round 2 is no number"),
+        ("UPDATE rounds SET link_joules = NULL WHERE t = 1", "link_joules of round 1 is not a number"),
+        ("UPDATE rounds SET seconds = 'x' WHERE t = 2", "seconds of round 2 is not a number"),
+        ("UPDATE rounds SET avg_accuracy = 'x' WHERE t = 2", "avg_accuracy of round 2 is not a number"),
     ],
 )
 def test_rounds_that_were_damaged_are_named(folder, statement, sentence):
@@ -78,7 +78,7 @@ def test_a_round_with_nobody_there_has_no_accuracy(played):
 @pytest.mark.parametrize("value", [None, "3", "x", [1], {}, True, 10**400])
 @pytest.mark.parametrize("key", [key for key, _ in COLUMNS])
 def test_a_figure_that_is_no_number_is_named(played, key, value):
-    with pytest.raises(RunFolderError, match=f"{key} is no number"):
+    with pytest.raises(RunFolderError, match=f"{key} is not a number"):
         make_summary_table([{**played.summary, key: value}], title="")
 
 
