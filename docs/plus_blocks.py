@@ -50,7 +50,7 @@ def plus_blocks(paper: Reproduction) -> dict[str, str]:
 
 
 def brief(paper: Reproduction) -> str:
-    """For the README: against the baselines as they are with five servers, and against the best of them with equal parts."""
+    """For the README: with five servers, against the baselines as they are and against the best with equal parts."""
     as_they_are, equal = paper.tables["plus"], paper.tables["plus_equal_footing"]
     lines = [
         f"- {_place(row)}: {_with(row['avg_accuracy_points'])} points against the mean of `rnd`, `d-psgd`, `dac` and "
