@@ -136,7 +136,7 @@ def generated() -> dict[Path, str]:
     worth = {f"worth-{number}": paper.worth(number) for number in numbers}
     readings = {"calibration": paper.calibration(), "readings": paper.readings()}
     beyond = plus_blocks(paper)
-    readme |= {"paper-short": paper.short(), "plus-short": beyond["plus-short"]}
+    readme |= {"paper-short": paper.short(), "plus-brief": beyond.pop("plus-brief")}
     return {
         ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {"paper-repeat": paper.repeat()}),
         ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
