@@ -1,10 +1,10 @@
-"""How far models are from their mean, exactly where they lie together, and as sketches where they lie apart."""
+"""Consensus distance: exact where all models are in one memory, from sketches where they are on different machines."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor
 
 from hatdfed.core.consensus import SKETCH_SIZE
@@ -15,9 +15,9 @@ _PIECE = 256 * SKETCH_SIZE  # parameters of a model that are sketched at once: t
 
 
 def consensus_distance(models: Tensor) -> Tensor:  # [..., n, P] -> [...]
-    """Mean of ‖x_i − x̄‖ / ‖x̄‖ over n models; not a number where the mean is 0 or a model is not finite.
+    """Compute the mean of ‖x_i − x̄‖ / ‖x̄‖ over n models; nan where the mean is 0 or a model is not finite.
 
-    Goes through some parameters at a time, which takes little memory, and fetches nothing from the device.
+    Processes some parameters at a time, to save memory, and fetches nothing from the device.
     """
     apart = torch.zeros(models.shape[:-1], dtype=torch.float64, device=models.device)
     length = torch.zeros(models.shape[:-2], dtype=torch.float64, device=models.device)
@@ -30,9 +30,9 @@ def consensus_distance(models: Tensor) -> Tensor:  # [..., n, P] -> [...]
 
 
 def sketch(models: Tensor) -> Tensor:  # [n, P] -> [n, SKETCH_SIZE]
-    """Sums of the parameters with random signs, which are the same for every server: parameter p counts in sum p mod k.
+    """Sum the parameters with random signs, the same for every server; parameter p is part of sum p mod k.
 
-    Squared lengths are kept on average over the signs.
+    Squared norms are preserved in expectation over the signs.
     """
     sums = torch.zeros(len(models), SKETCH_SIZE, device=models.device)
     # Raw bits, because numpy promises them to be the same in all its versions, and so on all machines.

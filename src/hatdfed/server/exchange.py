@@ -50,9 +50,9 @@ def pack_offer_parts(offer: Offer, context: MessageContext, *, t: int, sender: i
 
 
 def accept(data: Buffer, context: MessageContext, *, t: int, sender: int, codec: Codec, num_params: int) -> Received:
-    """What a receiver checks before it believes a message; raises `WireError` for what it refuses.
+    """Unpack and check a received message; raises `WireError` if it is refused.
 
-    The model may lie in `data`, if that is a `bytearray`.
+    The model may be a view of `data` if that is a `bytearray`.
     """
     message = unpack(data, max_bytes=4 * num_params + compute_overhead())
     if (message.run, message.t, message.sender, message.codec) != (context.run, t, sender, context.codec):

@@ -1,48 +1,35 @@
-"""Ways to draw the links of a round, by name."""
+"""Ways to draw the links of a round, by name.
+
+Every policy in a module of this package that declares a `name` is found here; nothing has to be registered.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
+from typing import cast
 
 from hatdfed.core.policies.base import AnyPolicy
-from hatdfed.core.policies.base_2 import Base2Graph
-from hatdfed.core.policies.baselines import AllLinks, NoLinks, RandomLinks
-from hatdfed.core.policies.cheapest import CheapestLinks
-from hatdfed.core.policies.epidemic import EpidemicLocal, EpidemicOracle
-from hatdfed.core.policies.exponential import ExponentialGraph
-from hatdfed.core.policies.greedy import EpsilonGreedy, HindsightOracle, UpperConfidence
-from hatdfed.core.policies.link_bandit import LinkBandit
-from hatdfed.core.policies.morph import Morph
-from hatdfed.core.policies.pens import Pens
-from hatdfed.core.policies.priced_links import BalancedLinks, PricedLinks
-from hatdfed.core.policies.ring import Ring
-from hatdfed.core.policies.similarity import SimilarityLinks
 from hatdfed.registry import Registry
 
-_BUILT_IN: dict[str, type[AnyPolicy]] = {
-    "link-bandit": LinkBandit,
-    "epsilon-greedy": EpsilonGreedy,
-    "upper-confidence": UpperConfidence,
-    "hindsight-oracle": HindsightOracle,
-    "priced-links": PricedLinks,
-    "balanced-links": BalancedLinks,
-    "random-links": RandomLinks,
-    "cheapest-links": CheapestLinks,
-    "ring": Ring,
-    "exponential-graph": ExponentialGraph,
-    "base-2-graph": Base2Graph,
-    "epidemic-local": EpidemicLocal,
-    "epidemic-oracle": EpidemicOracle,
-    "similarity-links": SimilarityLinks,
-    "morph": Morph,
-    "pens": Pens,
-    "no-links": NoLinks,
-    "all-links": AllLinks,
-}
+
+def _find_policies() -> dict[str, type[AnyPolicy]]:
+    """Import the modules of this package and collect their policies, sorted by name."""
+    found: dict[str, type[AnyPolicy]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for member in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+            # A policy that is imported from another module is found twice.
+            if isinstance(member, type) and "propose" in dir(member) and "name" in vars(member):
+                name, policy = vars(member)["name"], cast(type[AnyPolicy], member)
+                if found.setdefault(name, policy) is not policy:
+                    raise TypeError(f"{policy.__name__} and {found[name].__name__} have the same name: {name}")
+    return dict(sorted(found.items()))
+
 
 POLICIES: Registry[type[AnyPolicy]] = Registry(
     "hatdfed.policies",
-    _BUILT_IN,
+    _find_policies(),
     wanted="a dataclass with the methods of TopologyPolicy",
     fits=lambda thing: dataclasses.is_dataclass(thing) and hasattr(thing, "propose"),
 )

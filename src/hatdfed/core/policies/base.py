@@ -2,7 +2,7 @@
 
 A policy is a frozen dataclass; its fields are its settings. What it learns is a *state*, a value that goes in and comes
 out, so that a run can be resumed, replayed and moved to another machine. To add one: write a file with these four
-methods and name it in `policies/__init__.py`.
+methods in this package and give the class a `name`; in a package of your own, an entry point names it.
 
 Links come as columns: `context.possible`, `context.prices` and `feedback.utility` have one value for each link of
 `context.links`, and a draw is made of such columns. A policy that thinks in matrices makes them with one function and

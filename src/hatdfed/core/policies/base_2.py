@@ -37,6 +37,7 @@ Round = tuple[Pair, ...]
 class Base2Graph(Stateless):
     """Every server meets at most one other; after a period all hold the average of all."""
 
+    name: ClassVar[str] = "base-2-graph"
     uses_budget: ClassVar[bool] = False
     plans_mixing: ClassVar[bool] = True
 

@@ -15,6 +15,7 @@ from hatdfed.core.round import LinkDraw
 class NoLinks(Stateless):
     """Everybody for itself."""
 
+    name: ClassVar[str] = "no-links"
     uses_budget: ClassVar[bool] = False
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
@@ -26,6 +27,7 @@ class NoLinks(Stateless):
 class AllLinks(Stateless):
     """Everybody hears everybody."""
 
+    name: ClassVar[str] = "all-links"
     uses_budget: ClassVar[bool] = False
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
@@ -40,6 +42,8 @@ class RandomLinks(Stateless):
     Every set of `budget` links has the same chance, so each link has probability budget / links. It is the bandit with
     η = 0, and therefore the ablation of its learning.
     """
+
+    name: ClassVar[str] = "random-links"
 
     takes_candidates = True
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ _MAX_PASSES = 50
 @dataclass(frozen=True)
 class CheapestLinks(Stateless):
     """A cheap round trip through everybody, then the cheapest links; the same every round if the budget allows."""
+
+    name: ClassVar[str] = "cheapest-links"
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """`budget` links, or all there are; nothing is left to chance."""

@@ -26,6 +26,8 @@ _STRICT_TRIES, _ALL_TRIES = 200, 400
 class EpidemicLocal(Stateless):
     """Every server sends to a few uniformly random others; receivers average what comes."""
 
+    name: ClassVar[str] = "epidemic-local"
+
     fanout: int = 2  # s, models that a server sends in a round; all it can where fewer servers are there
 
     uses_budget: ClassVar[bool] = False
@@ -48,6 +50,8 @@ class EpidemicLocal(Stateless):
 @dataclass(frozen=True)
 class EpidemicOracle(Stateless):
     """A fresh random regular graph each round, with weight 1 / (degree + 1) for each neighbour."""
+
+    name: ClassVar[str] = "epidemic-oracle"
 
     degree: int = 2  # s, servers that each one exchanges models with
 

@@ -25,6 +25,8 @@ from hatdfed.errors import ConfigError
 class ExponentialGraph(Stateless):
     """Every server sends to `peers` others, farther ahead with every level."""
 
+    name: ClassVar[str] = "exponential-graph"
+
     peers: int = 2  # m, models that a server sends in a round
 
     uses_budget: ClassVar[bool] = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,8 @@ class _LearnsMeans(Policy):
 class EpsilonGreedy(_LearnsMeans):
     """The best links so far, but each place in the budget goes to a random one with a small probability."""
 
+    name: ClassVar[str] = "epsilon-greedy"
+
     exploration: float = 0.1  # ε: 1 draws like random links
 
     def __post_init__(self) -> None:
@@ -73,6 +75,8 @@ class EpsilonGreedy(_LearnsMeans):
 @dataclass(frozen=True)
 class UpperConfidence(_LearnsMeans):
     """The links that could be best, given how little is known of them."""
+
+    name: ClassVar[str] = "upper-confidence"
 
     width: float = 1.5  # of the confidence interval; 3/2 is the value of the theorem
 
@@ -101,6 +105,8 @@ class HindsightOracle(Policy):
     future: a link is judged by the rounds before. And the gain that stands in the utility of a link that was not drawn
     is what its receiver gained without it.
     """
+
+    name: ClassVar[str] = "hindsight-oracle"
 
     def init(self, num_servers: int) -> OracleState:
         """All links alike."""

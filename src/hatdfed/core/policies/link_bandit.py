@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ class BanditState(NamedTuple):
 @dataclass(frozen=True)
 class LinkBandit(Policy):
     """Draws links by what they have been worth; hyper-parameters only, what it learns is `BanditState`."""
+
+    name: ClassVar[str] = "link-bandit"
 
     takes_candidates = True
 

@@ -31,6 +31,8 @@ class MorphState(NamedTuple):
 class Morph(Policy):
     """Exchanges similar senders for dissimilar ones, one at a time."""
 
+    name: ClassVar[str] = "morph"
+
     degree: int = 2  # senders of a server
     change_every: int = 1  # rounds between exchanges
     sharpness: float = 1.0  # β: 0 exchanges at random

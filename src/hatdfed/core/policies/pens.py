@@ -32,6 +32,8 @@ class PensState(NamedTuple):
 class Pens(Policy):
     """Random senders first, then those that were kept more often than by chance."""
 
+    name: ClassVar[str] = "pens"
+
     sampled: int = 3  # senders of a server in the first phase
     best: int = 2  # of which are kept; senders of a server in the second phase
     first_phase: float = 0.25  # share of the horizon

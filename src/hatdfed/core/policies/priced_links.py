@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from hatdfed.errors import ConfigError
 @dataclass(frozen=True)
 class PricedLinks(Policy):
     """As many links as the budget, by learned worth and known price."""
+
+    name: ClassVar[str] = "priced-links"
 
     takes_candidates = True
 
@@ -77,6 +80,8 @@ class BalancedLinks(PricedLinks):
 
     Where servers or links are missing so that this cannot be, as many links are drawn wherever they fall.
     """
+
+    name: ClassVar[str] = "balanced-links"
 
     uses_budget = False
 

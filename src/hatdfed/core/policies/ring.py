@@ -21,6 +21,7 @@ from hatdfed.core.round import LinkDraw
 class Ring(Stateless):
     """Every server receives from the next and the previous active one."""
 
+    name: ClassVar[str] = "ring"
     uses_budget: ClassVar[bool] = False
     plans_mixing: ClassVar[bool] = True
 

@@ -34,6 +34,8 @@ class SimilarityState(NamedTuple):
 class SimilarityLinks(Policy):
     """Every server draws its senders by softmax of their similarity, more sharply as time goes on."""
 
+    name: ClassVar[str] = "similarity-links"
+
     neighbours: int = 2  # senders of a server
     temperature: float = 30.0  # τ: how sharp the choice is in the end
 

@@ -10,45 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hatdfed.data.datasets import cifar10, defaults, digits, fashion_mnist, synthetic
+from hatdfed.data.datasets import cifar10, digits, fashion_mnist, synthetic
 from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.registry import Registry
 
 __all__ = ["DATASETS", "Dataset", "DatasetKind", "Images", "LoadedDatasets", "Progress", "dataset_kind", "load_dataset"]
 
-_KINDS = (
-    DatasetKind(
-        name="digits",
-        summary="1,797 handwritten digits, 8×8 grey, 10 classes; embedded (scikit-learn)",
-        load=digits.load,
-        defaults=defaults.DIGITS,
-        locate=digits.locate,
-    ),
-    DatasetKind(
-        name="fashion-mnist",
-        summary="70,000 pictures of clothes, 28×28 grey, 10 classes; 31 MB to download",
-        load=fashion_mnist.load,
-        defaults=defaults.FASHION_MNIST,
-        locate=fashion_mnist.locate,
-        priced_networks=defaults.PAPER_NETWORKS,
-    ),
-    DatasetKind(
-        name="cifar-10",
-        summary="60,000 photographs, 32×32 colour, 10 classes; 170 MB to download",
-        load=cifar10.load,
-        defaults=defaults.CIFAR_10,
-        locate=cifar10.locate,
-        priced_networks=defaults.PAPER_NETWORKS,
-    ),
-    DatasetKind(
-        name="synthetic",
-        summary="generated: a smooth template per class with shifts and noise; all sizes are options",
-        load=synthetic.load,
-        defaults=defaults.SYNTHETIC,
-        locate=synthetic.locate,
-    ),
-)
+_KINDS = (digits.KIND, fashion_mnist.KIND, cifar10.KIND, synthetic.KIND)
 
 DATASETS: Registry[DatasetKind] = Registry(
     "hatdfed.datasets",

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS_PER_PIXEL = 8
+PAPER_NETWORKS = ("paper-cnn", "paper-cnn-relu")  # for which the paper reports energies
 
 
 class Progress(Protocol):

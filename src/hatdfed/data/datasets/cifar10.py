@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import Dataset, Images, Progress, make_dataset
+from hatdfed.data.datasets.base import PAPER_NETWORKS, Dataset, DatasetKind, Images, Progress, make_dataset
 from hatdfed.data.datasets.files import (
     Layout,
     RemoteFile,
@@ -53,6 +53,25 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
 def locate(data_dir: Path | None = None) -> str | None:
     """Return the folder that CIFAR-10 would be read from now, or None."""
     return find_folder(LAYOUT, data_dir)
+
+
+KIND = DatasetKind(
+    name="cifar-10",
+    summary="60,000 photographs, 32×32 colour, 10 classes; 170 MB to download",
+    load=load,
+    locate=locate,
+    defaults={
+        "rounds": 200,
+        "images_per_server": 800,
+        "validation_images": 1000,
+        "network": "paper-cnn",
+        "samples_per_round": 60,
+        "local_passes": 8,
+        # The model size and the joules per sample that the paper reports for its networks.
+        "energy": {"model_bits": 135_200_000, "weak_joules_per_sample": 60.0, "strong_joules_per_sample": 30.0},
+    },
+    priced_networks=PAPER_NETWORKS,
+)
 
 
 def _split(files: Mapping[str, Path]) -> tuple[Images, Images]:

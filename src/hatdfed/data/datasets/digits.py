@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import Dataset, Images, Progress, make_dataset
+from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress, make_dataset
 from hatdfed.errors import MissingDependencyError
 from hatdfed.randomness import stream
 
@@ -37,6 +37,24 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
 def locate(data_dir: Path | None = None) -> str | None:
     """Return "embedded": the digits come with scikit-learn."""
     return "embedded"
+
+
+KIND = DatasetKind(
+    name="digits",
+    summary="1,797 handwritten digits, 8×8 grey, 10 classes; embedded (scikit-learn)",
+    load=load,
+    locate=locate,
+    defaults={
+        "rounds": 40,
+        "images_per_server": 100,
+        "validation_images": 300,
+        "network": "small-cnn",
+        "samples_per_round": 60,
+        "local_passes": 2,
+        # The price of the model that is really sent.
+        "energy": {"model_bits": "actual", "weak_joules_per_sample": 0.5, "strong_joules_per_sample": 0.25},
+    },
+)
 
 
 def _load_embedded_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import Dataset, Images, Progress, make_dataset
+from hatdfed.data.datasets.base import PAPER_NETWORKS, Dataset, DatasetKind, Images, Progress, make_dataset
 from hatdfed.data.datasets.files import Layout, RemoteFile, fetch, find_folder, find_or_download, format_offline_advice
 from hatdfed.errors import DataError
 
@@ -70,6 +70,25 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
 def locate(data_dir: Path | None = None) -> str | None:
     """Return the folder that Fashion-MNIST would be read from now, or None."""
     return find_folder(LAYOUT, data_dir)
+
+
+KIND = DatasetKind(
+    name="fashion-mnist",
+    summary="70,000 pictures of clothes, 28×28 grey, 10 classes; 31 MB to download",
+    load=load,
+    locate=locate,
+    defaults={
+        "rounds": 200,
+        "images_per_server": 800,
+        "validation_images": 1000,
+        "network": "paper-cnn",
+        "samples_per_round": 60,
+        "local_passes": 2,
+        # The model size and the joules per sample that the paper reports for its networks.
+        "energy": {"model_bits": 47_200_000, "weak_joules_per_sample": 17.33, "strong_joules_per_sample": 8.67},
+    },
+    priced_networks=PAPER_NETWORKS,
+)
 
 
 def _obtain_files(data_dir: Path | None, progress: Progress | None) -> Mapping[str, Path]:

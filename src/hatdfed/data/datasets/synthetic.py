@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import Dataset, Images, Progress, make_dataset
+from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress, make_dataset
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 
@@ -57,6 +57,24 @@ def load(
 def locate(data_dir: Path | None = None) -> str | None:
     """Return "generated": there is nothing to download."""
     return "generated"
+
+
+KIND = DatasetKind(
+    name="synthetic",
+    summary="generated: a smooth template per class with shifts and noise; all sizes are options",
+    load=load,
+    locate=locate,
+    defaults={
+        "rounds": 40,
+        "images_per_server": 100,
+        "validation_images": 300,
+        "network": "small-cnn",
+        "samples_per_round": 60,
+        "local_passes": 2,
+        # The price of the model that is really sent.
+        "energy": {"model_bits": "actual", "weak_joules_per_sample": 0.5, "strong_joules_per_sample": 0.25},
+    },
+)
 
 
 def _draw_templates(seed: int, classes: int, channels: int, side: int) -> NDArray[np.float64]:  # [L, C, H, W]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+import torch.nn.functional as F  # noqa: N812 (the usual name)
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
