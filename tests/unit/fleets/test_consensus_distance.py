@@ -14,7 +14,7 @@ from hatdfed.core.policies.base import certain
 from hatdfed.core.round import RoundPlan
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
-from hatdfed.fleets.stacked.fleet import RunView, StackedFleet
+from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.rows import Execution, RunServers
 from hatdfed.setup.build.program import initial_seed, make_actors
 from hatdfed.setup.build.ray_shards import make_shard
