@@ -10,7 +10,7 @@ from torch import Tensor
 from hatdfed.core.consensus import SKETCH_SIZE
 from hatdfed.randomness import stream
 
-_NUMBERS_ON_CPU, _NUMBERS_ON_GPU = 1 << 18, 1 << 24  # at once: as many as fit into a cache, and as keep a GPU busy
+_NUMBERS_ON_CPU, _NUMBERS_ON_GPU = 1 << 18, 1 << 25  # at once: as many as fit into a cache, and as keep a GPU busy
 _PIECE = 256 * SKETCH_SIZE  # parameters of a model that are sketched at once: their signs take little memory
 
 

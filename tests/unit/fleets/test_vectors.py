@@ -12,6 +12,7 @@ from hatdfed.fleets.kernels.triton.stage import triton_available
 from hatdfed.fleets.kernels.triton.vectors import TritonVectors
 from hatdfed.fleets.kernels.vectors import TorchVectors, restore_rows, step_in_place, vectors_for
 from hatdfed.fleets.stacked.model import Rates, Step, step_rates
+from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
 SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))
@@ -115,3 +116,13 @@ def test_rows_that_are_not_kept_are_those_from_before(restore, is_kept):
     expected = torch.where(kept[:, None], now, earlier)
     restore(now, earlier, kept)
     assert torch.equal(now, expected)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1" or not triton_available(), reason="needs Triton")
+def test_a_gpu_finds_the_same_distance_to_the_mean_model():
+    generator = torch.Generator().manual_seed(3)
+    models = (
+        torch.randn(2, 1, SIZE, generator=generator)
+        + 0.1 * torch.randn(2, 3, SIZE + 27, generator=generator)[..., :SIZE]
+    )
+    torch.testing.assert_close(triton_vectors.consensus_distance(models), consensus_distance(models), rtol=1e-5, atol=0)

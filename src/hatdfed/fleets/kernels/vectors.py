@@ -10,6 +10,7 @@ from torch import Tensor
 from hatdfed.fleets.kernels.native.vectors import native_vectors
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.stacked.model import Rates, Step
+from hatdfed.server import consensus
 from hatdfed.server.optimisers import Adam, Optimiser, Sgd
 
 
@@ -44,6 +45,14 @@ class TorchVectors:
         for slot in range(weights.shape[1]):
             share, models = weights[:, slot, None], sent.index_select(0, sender[:, slot]) if slot else own
             out.add_(torch.where(share != 0, models * share, 0.0))  # 0 times what it may hold need not be 0
+
+
+def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
+    """Mean of ‖x_i − x̄‖ / ‖x̄‖ over the n models of each run, by the fastest that can work on them."""
+    if triton_vectors.on_gpu(models):
+        distance: Tensor = triton_vectors.consensus_distance(models)
+        return distance
+    return consensus.consensus_distance(models)
 
 
 def vectors_for(tensor: Tensor) -> Vectors:

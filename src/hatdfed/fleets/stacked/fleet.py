@@ -20,7 +20,7 @@ from torch import Tensor
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import RunFolderError
-from hatdfed.fleets.kernels.vectors import restore_rows, vectors_for
+from hatdfed.fleets.kernels.vectors import consensus_distance, restore_rows, vectors_for
 from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.merging import (
     InboxTable,
@@ -39,7 +39,6 @@ from hatdfed.fleets.stacked.model import ReadyModels, Samples, StackedModel
 from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
-from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.guard import fallback_weights, is_finite
 from hatdfed.server.work import WorkPlan
 

@@ -1,4 +1,4 @@
-"""Adam and the merge on an NVIDIA GPU: every number is read and written once."""
+"""Adam, the merge and distances on an NVIDIA GPU: every number is read and written once."""
 
 # mypy: ignore-errors
 # ruff: noqa: N803
@@ -45,6 +45,19 @@ def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:
     _restore[(-(-size // BLOCK), servers)](
         is_kept.float(), rows, earlier, size, rows.stride(0), earlier.stride(0), BLOCK=BLOCK
     )
+
+
+def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
+    """See `hatdfed.server.consensus`; sums of every block of parameters first, then of all blocks."""
+    runs, servers, size = models.shape
+    blocks = -(-size // BLOCK)
+    apart = torch.empty(blocks, runs, servers, device=models.device)
+    length = torch.empty(blocks, runs, device=models.device)
+    _distance[(blocks, runs)](
+        models, apart, length, size, servers, runs, models.stride(0), models.stride(1), BLOCK=BLOCK
+    )
+    apart, length = (sums.sum(dim=0, dtype=torch.float64).sqrt_() for sums in (apart, length))
+    return apart.mean(dim=1) / length
 
 
 def on_gpu(tensor: Tensor) -> bool:
@@ -100,3 +113,19 @@ def _restore(is_kept, rows, earlier, size, rows_apart, earlier_apart, BLOCK: tl.
     moves = place < tl.where(tl.load(is_kept + server) > 0, 0, size)
     value = tl.load(earlier + server * earlier_apart + place, mask=moves, other=0.0)
     tl.store(rows + server * rows_apart + place, value, mask=moves)
+
+
+@jit
+def _distance(models, apart, length, size, servers, runs, run_apart, server_apart, BLOCK: tl.constexpr):
+    block, run = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    here = models + run * run_apart + place
+    mean = tl.zeros((BLOCK,), dtype=tl.float32)
+    for server in range(servers):
+        mean += tl.load(here + server * server_apart, mask=inside, other=0.0)
+    mean /= servers
+    tl.store(length + block * runs + run, tl.sum(mean * mean))
+    for server in range(servers):  # these are still in the cache
+        away = tl.load(here + server * server_apart, mask=inside, other=0.0) - mean
+        tl.store(apart + (block * runs + run) * servers + server, tl.sum(away * away))
