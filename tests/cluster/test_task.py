@@ -23,7 +23,8 @@ def test_a_batch_comes_back_as_one_parcel_a_run():
     words = list(play_order(order(jobs)))
     assert [(kind, content[0]) for kind, content in words if kind == "run"] == [("run", 4), ("run", 7)]
     assert not [content for kind, content in words if kind == "error"]
-    assert all({"run.sqlite", "results.json"} <= parcel.keys() for kind, (_, parcel) in words if kind == "run")
+    parcels = [content[1] for kind, content in words if kind == "run"]  # a slow machine also counts rounds
+    assert all({"run.sqlite", "results.json"} <= parcel.keys() for parcel in parcels)
 
 
 def test_a_half_played_run_goes_on_there(tmp_path):
