@@ -23,7 +23,7 @@ async def deployed(folder, config):
     async with Deployment(folder, config, secure=False) as deployment:
         edges = await deployment.start_edges(config.servers)
         summary = await deployment.run
-        models = torch.stack([edge._duty.player.server.params for edge in edges])
+        models = torch.stack([edge._handler.runner.server.params for edge in edges])
         rounds = deployment.process.folder.read().records("rounds")
         return models.double().numpy(), rounds, deployment.status, summary
 

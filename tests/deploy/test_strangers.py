@@ -18,6 +18,7 @@ from hatdfed.deploy.identity.names import COORDINATOR
 from hatdfed.deploy.transport import endpoints
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import ConfigError, IdentityError
+from hatdfed.runs.round_row import columns_in
 
 
 @pytest.fixture
@@ -163,6 +164,7 @@ STATUS = {
     "servers": [],
     "accuracy_percent": None,
     "joules": {},
+    "figures": dict.fromkeys(columns_in("own")),
     "refused": {"desk-crowded": 5},
 }
 
@@ -190,7 +192,7 @@ def test_idle_callers_at_the_metrics_keep_nobody_from_reading_them(play):
     assert 'hatdfed_refused_total{reason="desk-crowded"} 5.0' in body
 
 
-def test_a_dawdler_at_the_metrics_is_hung_up_on(play, monkeypatch):
+def test_an_idle_caller_at_the_metrics_is_disconnected(play, monkeypatch):
     monkeypatch.setattr("hatdfed.deploy.coordinator.metrics._SECONDS", 0.3)
 
     async def scene():

@@ -100,17 +100,17 @@ def test_it_is_in_a_report(played, tmp_path):
 @pytest.mark.skipif(find_spec("fastapi") is None, reason="the extra `dashboard` is not installed")
 def test_it_has_a_chart_in_the_dashboard(played, tmp_path):
     from fastapi.testclient import TestClient
-    from hatdfed.dashboard.live import Streams
 
     from hatdfed.dashboard.app import make_app
     from hatdfed.dashboard.catalogue import Catalogue
-    from hatdfed.dashboard.deployment import Deployment
+    from hatdfed.dashboard.deployment import DeploymentMonitor
+    from hatdfed.dashboard.event_streams import EventStreams
     from hatdfed.dashboard.site import Site
 
     async def ask():
         return {"figures": {NAME: 12}}
 
-    site = Site(Catalogue(tmp_path), Deployment("127.0.0.1:1", ask), Streams())
+    site = Site(Catalogue(tmp_path), DeploymentMonitor("127.0.0.1:1", ask), EventStreams())
     client = TestClient(make_app(site), base_url="http://127.0.0.1")
     (card,) = client.get("/api/runs").json()
     series = client.get(f"/api/runs/{card['id']}/series").json()
@@ -125,10 +125,10 @@ def test_it_has_a_chart_in_the_dashboard(played, tmp_path):
 
 @pytest.mark.skipif(find_spec("grpc") is None, reason="the extra `deploy` is not installed")
 def test_it_is_in_the_status_of_a_deployment(played):
-    from hatdfed.deploy.coordinator.status import Progress
+    from hatdfed.deploy.coordinator.status import DeploymentProgress
 
     result, records = played
-    progress = Progress("run", 3)
+    progress = DeploymentProgress("run", 3)
     progress.take_over(result.rounds[:1], [])
     for record in records[1:]:
         progress.count(record, 1.0)
