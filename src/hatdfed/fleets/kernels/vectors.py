@@ -48,7 +48,7 @@ class TorchVectors:
 
 def vectors_for(tensor: Tensor) -> Vectors:
     """The fastest that can work on `tensor`."""
-    if triton_vectors.on_gpu(tensor):
+    if tensor.is_cuda and triton_vectors.supports(tensor):
         return triton_vectors.TritonVectors()
     if tensor.device.type == "cpu" and tensor.dtype == torch.float32 and (native := native_vectors()) is not None:
         return native
@@ -57,7 +57,7 @@ def vectors_for(tensor: Tensor) -> Vectors:
 
 def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:  # [S, P], [S, P], [S]
     """Put back the earlier rows where they are not kept; on a GPU without waiting for it."""
-    if triton_vectors.on_gpu(rows):
+    if rows.is_cuda and triton_vectors.supports(rows):
         triton_vectors.restore_rows(rows, earlier, is_kept)
     elif not bool(is_kept.all()):
         rows[~is_kept] = earlier[~is_kept]

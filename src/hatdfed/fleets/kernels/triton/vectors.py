@@ -47,9 +47,9 @@ def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:
     )
 
 
-def on_gpu(tensor: Tensor) -> bool:
-    """Whether these kernels can work on it."""
-    return tensor.is_cuda and triton_available() and tensor.dtype == torch.float32
+def supports(tensor: Tensor) -> bool:
+    """Whether these kernels can work on a tensor that lies on a GPU."""
+    return triton_available() and tensor.dtype == torch.float32
 
 
 @jit
