@@ -6,6 +6,7 @@ from tests.alone import mailbox_simulation, run_alone
 from tests.deploy.deployment import Deployment, settings
 
 from hatdfed.data.datasets import load_dataset
+from hatdfed.runs.play import run
 
 TOLERANCE = 1e-5
 
@@ -58,3 +59,11 @@ def test_deployment_and_simulation_give_the_same(play, tmp_path, one_thread, met
     torch.testing.assert_close(deployed_models, models, atol=TOLERANCE, rtol=0)
     assert summary["rounds"] == config.rounds
     assert summary["accuracy_from"] == "test"
+
+
+def test_deployment_and_simulation_leave_the_same_fields(play, tmp_path, one_thread):
+    config = settings(rounds=1)
+    simulation = run(config, out=tmp_path / "simulation")
+    deployment = play(deployed(tmp_path / "deployment", config))[2]
+    assert deployment.keys() == simulation.summary.keys()
+    assert deployment["computed_by"] == {"fleet": "remote"}

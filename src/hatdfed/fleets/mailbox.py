@@ -17,8 +17,7 @@ from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
-from hatdfed.core.round import RoundPlan, RoundReport
-from hatdfed.core.server_report import make_server_report
+from hatdfed.core.round import RoundPlan, RoundReport, make_server_report
 from hatdfed.errors import WireError
 from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.consensus import consensus_distance

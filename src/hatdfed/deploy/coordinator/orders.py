@@ -15,8 +15,7 @@ import numpy as np
 
 from hatdfed.core.consensus import SKETCH_SIZE, Sketch
 from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.round import RoundPlan, ServerReport
-from hatdfed.core.server_report import WorkDone, make_server_report
+from hatdfed.core.round import RoundPlan, ServerReport, WorkDone, make_server_report
 from hatdfed.deploy.coordinator.membership import EdgeMember, Membership
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import WireError

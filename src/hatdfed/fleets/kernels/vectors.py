@@ -49,7 +49,7 @@ class TorchVectors:
 
 def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
     """Mean of ‖x_i − x̄‖ / ‖x̄‖ over the n models of each run, by the fastest that can work on them."""
-    if triton_vectors.on_gpu(models):
+    if models.is_cuda and triton_vectors.supports(models):
         distance: Tensor = triton_vectors.consensus_distance(models)
         return distance
     return consensus.consensus_distance(models)
@@ -57,7 +57,7 @@ def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
 
 def vectors_for(tensor: Tensor) -> Vectors:
     """The fastest that can work on `tensor`."""
-    if triton_vectors.on_gpu(tensor):
+    if tensor.is_cuda and triton_vectors.supports(tensor):
         return triton_vectors.TritonVectors()
     if tensor.device.type == "cpu" and tensor.dtype == torch.float32 and (native := native_vectors()) is not None:
         return native
@@ -66,7 +66,7 @@ def vectors_for(tensor: Tensor) -> Vectors:
 
 def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:  # [S, P], [S, P], [S]
     """Put back the earlier rows where they are not kept; on a GPU without waiting for it."""
-    if triton_vectors.on_gpu(rows):
+    if rows.is_cuda and triton_vectors.supports(rows):
         triton_vectors.restore_rows(rows, earlier, is_kept)
     elif not bool(is_kept.all()):
         rows[~is_kept] = earlier[~is_kept]

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from hatdfed.core.consensus import estimate_consensus_distance
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
-from hatdfed.core.round import RoundPlan, RoundReport
-from hatdfed.core.server_report import WorkDone
+from hatdfed.core.round import RoundPlan, RoundReport, WorkDone
 from hatdfed.fleets.sharded.orders import ShardOrder, cut
 from hatdfed.fleets.sharded.shard import Shard, ShardReport
 from hatdfed.fleets.stacked.reports import Measured, round_report

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from hatdfed.core.energy.prices import EnergyPrices
 from hatdfed.core.refusals import NOT_FINITE
-from hatdfed.core.round import RoundPlan, RoundReport
-from hatdfed.core.server_report import Worked, make_server_report
+from hatdfed.core.round import RoundPlan, RoundReport, Worked, make_server_report
 from hatdfed.fleets.stacked.merging import InboxTable
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.server.program import EdgeProgram

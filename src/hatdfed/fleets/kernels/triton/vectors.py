@@ -60,9 +60,9 @@ def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
     return apart.mean(dim=1) / length
 
 
-def on_gpu(tensor: Tensor) -> bool:
-    """Whether these kernels can work on it."""
-    return tensor.is_cuda and triton_available() and tensor.dtype == torch.float32
+def supports(tensor: Tensor) -> bool:
+    """Whether these kernels can work on a tensor that lies on a GPU."""
+    return triton_available() and tensor.dtype == torch.float32
 
 
 @jit
