@@ -48,8 +48,11 @@ def show_command(
 
 
 def _print_last_round(rounds: Sequence[Mapping[str, Any]]) -> None:
-    """Print the columns of the last round that are not sums over rounds."""
-    if rounds:
-        last = {name: column for name, column in ROUND_COLUMNS.items() if column.over_rounds == "last"}
-        figures = [f"{column.label} {column.text(rounds[-1][name])}" for name, column in last.items()]
-        out.print(f"Last round: {', '.join(figures)}.", soft_wrap=True)
+    """Print the columns of the last round, and what those that are sums come to over all rounds."""
+    for heading, kind in (("Last round", "last"), ("All rounds", "sum")):
+        chosen = [column for column in ROUND_COLUMNS.values() if column.over_rounds == kind]
+        if kind == "sum":
+            chosen = [column for column in chosen if column.in_results]  # the others are in the table
+        if rounds and chosen:
+            figures = [f"{column.label} {column.text(column.value_over(rounds))}" for column in chosen]
+            out.print(f"{heading}: {', '.join(figures)}.", soft_wrap=True)
