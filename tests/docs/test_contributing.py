@@ -14,7 +14,7 @@ import hatdfed
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
-SMALL = ("--dataset", "synthetic", "--servers", "3", "--rounds", "2", "--set", "network=linear", "--set", "samples_per_round=30")
+SMALL = "--dataset synthetic --servers 3 --rounds 2 --set network=linear --set samples_per_round=30".split()
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_metric_is_one_column(package):
     declaration = package / "runs" / "round_row.py"
     text = declaration.read_text(encoding="utf-8")
     end = text.index("\n)\n", text.index("ROUND_COLUMNS"))
-    declaration.write_text(f"{text[:end]}\n{column.rstrip()}{text[end:]}", encoding="utf-8")
+    declaration.write_text(f"{text[:end]}\n{column.rstrip()},{text[end:]}", encoding="utf-8")
     summary = json.loads(run(package, "run", *SMALL, "--method", "rnd", "--out", "kept", "--json"))
     assert summary["undelivered"] == 0
     assert "undelivered models" in " ".join(run(package, "show", "kept").split())  # wherever the line breaks
