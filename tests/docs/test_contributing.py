@@ -14,7 +14,18 @@ import hatdfed
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
-SMALL = "--dataset synthetic --servers 3 --rounds 2 --set network=linear --set samples_per_round=30".split()
+SMALL = [
+    "--dataset",
+    "synthetic",
+    "--servers",
+    "3",
+    "--rounds",
+    "2",
+    "--set",
+    "network=linear",
+    "--set",
+    "samples_per_round=30",
+]
 
 
 @pytest.fixture
