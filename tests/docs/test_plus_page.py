@@ -86,11 +86,14 @@ def test_the_lead_at_the_same_joules_is_said_beside_the_lead_at_fewer(blocks, no
     monkeypatch.setattr(blocks, "_at_its_joules", lambda paper: [0.4, 1.5])
     text = blocks.which_links(nothing_played)
     assert "for 10.0 % more link energy" in text
-    assert text.endswith("+0.4 to +1.5 points; above the line in 2 of 2 regimes.")
+    assert "+0.4 to +1.5 points; above the line in 2 of 2 regimes." in text
+    assert "thinned by silence only" in text, "what this rival does not show is said beside it"
 
 
 def test_every_generated_part_has_its_place(blocks):
     from paper_blocks import Reproduction
 
-    page = (ROOT / "docs" / "hat-dfed-plus.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"<!-- ([\w-]+) -->", page)) == set(blocks.plus_blocks(Reproduction()))
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/hat-dfed-plus.md", "README.md"))
+    made = set(blocks.plus_blocks(Reproduction()))
+    assert set(re.findall(r"<!-- ([\w-]+) -->", page)) == made - {"plus-brief"}
+    assert "<!-- plus-brief -->" in readme

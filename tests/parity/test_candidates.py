@@ -134,7 +134,10 @@ def test_as_many_candidates_as_others_is_the_run_without_them():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "d-psgd"}, "policy 'ring' always looks at all links. Use one of link-bandit, priced-links"),
+        (
+            {"method": "d-psgd"},
+            "policy 'ring' always looks at all links. Use one of balanced-links, link-bandit, priced-links",
+        ),
         ({"method": "ucb"}, "policy 'upper-confidence' always looks at all links"),
         ({"policy": {"name": "balanced-links", "degree": 6}}, "degree is 6, but every server considers 5 others"),
         ({"candidates": 0}, "candidates is 0, but must be"),

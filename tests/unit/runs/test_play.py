@@ -195,7 +195,7 @@ def test_without_checkpoints_a_run_cannot_go_on_and_says_so(tmp_path):
 def test_models_that_became_no_numbers_are_told():
     with np.errstate(all="ignore"):
         result = run(**SMALL, rounds=4, learner={"optimiser": "sgd", "learning_rate": 1e30})
-    assert any("refused by their receivers" in note for note in result.summary["notes"])
+    assert any("own model was not finite" in note for note in result.summary["notes"])
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ class RunDatabase:
         for row in rounds:
             for name, value in row.items():
                 if not isinstance(value, int | float) and (value is not None or not ROUND_COLUMNS[name].may_be_null):
-                    raise self._trouble(f"{name} of round {row['t']} is no number")
+                    raise self._trouble(f"{name} of round {row['t']} is not a number")
 
     def last_propensity(self) -> NDArray[np.float64] | None:  # [N, N]
         """Probability of every link in the last round; None where matrices are not kept."""
