@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hatdfed.fleets.kernels.native.vectors import native_vectors
+from hatdfed.fleets.kernels.native.vectors import NativeVectors, native_vectors
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.stacked.model import Rates, Step
 from hatdfed.server import consensus
@@ -52,6 +52,8 @@ def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
     if models.is_cuda and triton_vectors.supports(models):
         distance: Tensor = triton_vectors.consensus_distance(models)
         return distance
+    if isinstance(native := vectors_for(models), NativeVectors) and models.stride(-1) == 1:
+        return native.consensus_distance(models)
     return consensus.consensus_distance(models)
 
 

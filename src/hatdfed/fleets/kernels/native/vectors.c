@@ -1,4 +1,5 @@
-/* Adam and the merge: every number is read and written once. vectors.py calls it; rows are servers. */
+/* Adam, the merge and the consensus distance: every number is read once. vectors.py calls it; rows are servers, or
+   runs for the distance. */
 #include <math.h>
 
 #include "work.h"
@@ -70,8 +71,53 @@ static void merge_task(void *job, int phase, int64_t row, int64_t task) {
     }
 }
 
+typedef struct {
+    Work work;
+    int64_t length, servers;
+    const float *models; /* [rows, servers, length] */
+    int64_t run_apart, server_apart;
+    double *apart;  /* [blocks, rows, servers]: squares of the distances to the mean */
+    double *square; /* [blocks, rows]: of the mean */
+} Distance;
+
+enum { LANES = 16 };
+
+static double sum_of_squares(int64_t n, const float *restrict x, const float *restrict minus) {
+    float lane[LANES] = {0};
+    double total = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            const float difference = x[i + l] - minus[i + l];
+            lane[l] += difference * difference;
+        }
+    for (; i < n; i++) lane[0] += (x[i] - minus[i]) * (x[i] - minus[i]);
+    for (int l = 0; l < LANES; l++) total += lane[l];
+    return total;
+}
+
+static void distance_task(void *job, int phase, int64_t row, int64_t task) {
+    static const float zero[BLOCK];
+    const Distance *all = job;
+    const int64_t from = task * BLOCK, left = all->length - from, n = left < BLOCK ? left : BLOCK;
+    const int64_t place = task * all->work.servers + row;
+    const float *models = all->models + row * all->run_apart + from, share = 1.0f / all->servers;
+    float mean[BLOCK];
+    (void)phase;
+    for (int64_t i = 0; i < n; i++) mean[i] = share * models[i];
+    for (int64_t s = 1; s < all->servers; s++) {
+        const float *restrict model = models + s * all->server_apart;
+        for (int64_t i = 0; i < n; i++) mean[i] += share * model[i];
+    }
+    for (int64_t s = 0; s < all->servers; s++)
+        all->apart[place * all->servers + s] = sum_of_squares(n, models + s * all->server_apart, mean);
+    all->square[place] = sum_of_squares(n, mean, zero);
+}
+
 static void nothing(void *job, int phase, int64_t row) { (void)job, (void)phase, (void)row; }
 
 void adam_step(AdamStep *all) { work_through(&all->work, adam_task, nothing, all); }
 
 void merge(Merge *all) { work_through(&all->work, merge_task, nothing, all); }
+
+void distance(Distance *all) { work_through(&all->work, distance_task, nothing, all); }

@@ -1,4 +1,4 @@
-"""Adam and the merge in C, for rows of a matrix; see vectors.c."""
+"""Adam, the merge and the consensus distance in C, for rows of a matrix; see vectors.c."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import functools
 from ctypes import c_double, c_int64, c_void_p
 
+import torch
 from torch import Tensor
 
 from hatdfed.fleets.kernels.native.build import vector_library
@@ -42,12 +43,25 @@ class _Merge(Job):
     )
 
 
+class _Distance(Job):
+    _fields_ = (
+        ("work", Work),
+        ("length", c_int64),
+        ("servers", c_int64),
+        ("models", c_void_p),
+        ("run_apart", c_int64),
+        ("server_apart", c_int64),
+        ("apart", c_void_p),
+        ("square", c_void_p),
+    )
+
+
 class NativeVectors:
     """What `native_vectors` returns; float32 on the CPU only."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._adam_step, self._merge = library.adam_step, library.merge
-        for function, job in ((self._adam_step, _AdamStep), (self._merge, _Merge)):
+        self._adam_step, self._merge, self._distance = library.adam_step, library.merge, library.distance
+        for function, job in ((self._adam_step, _AdamStep), (self._merge, _Merge), (self._distance, _Distance)):
             function.argtypes, function.restype = (ctypes.POINTER(job),), None
 
     def adam_in_place(self, adam: Adam, step: Step) -> None:
@@ -77,6 +91,20 @@ class NativeVectors:
         )  # fmt: skip
         job.memory = (weights, sender, own, sent, out)
         share(self._merge, job, len(own), (-(-own.shape[1] // _BLOCK),))
+
+    def consensus_distance(self, models: Tensor) -> Tensor:  # [R, n, P] -> [R]
+        """See `hatdfed.server.consensus`; sums of every block of parameters first, then of all blocks."""
+        runs, servers, size = models.shape
+        blocks = -(-size // _BLOCK)
+        apart = torch.zeros(blocks, runs, servers, dtype=torch.float64)
+        square = torch.zeros(blocks, runs, dtype=torch.float64)
+        job = _Distance(
+            length=size, servers=servers, models=models.data_ptr(), run_apart=models.stride(0),
+            server_apart=models.stride(1), apart=apart.data_ptr(), square=square.data_ptr(),
+        )  # fmt: skip
+        job.memory = (models, apart, square)
+        share(self._distance, job, runs, (blocks,))
+        return apart.sum(dim=0).sqrt_().mean(dim=1) / square.sum(dim=0).sqrt_()
 
 
 @functools.cache
