@@ -104,6 +104,15 @@ def half_precision_table() -> str:
     return table(headings, rows)
 
 
+def round_walk_table() -> str:
+    """How many files a round goes through, for ARCHITECTURE."""
+    ways = load("round-walk.json")["ways"]
+    return table(
+        ("one round of", "files"),
+        [[f"`{name}`" if name != "deployment" else name, str(way["files"])] for name, way in ways.items()],
+    )
+
+
 def wire_line() -> str:
     """A model between two edges, and the bare copy."""
     row = load("wire-cpu.json")

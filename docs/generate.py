@@ -9,6 +9,7 @@ paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
 sweeps.md, ray.md      what a sweep gains and what shards cost, from the same
 scale.md               what thousands of servers cost, from benchmarks/results
+ARCHITECTURE.md        how many files a round goes through, from the same
 hat-dfed-plus.md       what goes beyond the paper, from the same
 """
 
@@ -30,6 +31,7 @@ from bench_tables import (
     paper_run_line,
     phases_table,
     profile_table,
+    round_walk_table,
     shards_table,
     speed_table,
     sweep_line,
@@ -148,6 +150,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/results.md": _filled(
             ROOT / "docs/results.md", {"records": records_tables()}, {"last-figures": last_figures()}
         ),
+        ROOT / "ARCHITECTURE.md": _filled(ROOT / "ARCHITECTURE.md", {"round-walk": round_walk_table()}, {}),
         ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
         ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
         ROOT / "docs/settings.md": settings_page(),

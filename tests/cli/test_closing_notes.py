@@ -17,7 +17,7 @@ def ended(monkeypatch, arguments):
 def test_models_that_held_no_numbers_are_told(tmp_path, capsys, monkeypatch):
     steps = ["--set", "learner.optimiser=sgd", "--set", "learner.learning_rate=1000"]
     assert ended(monkeypatch, ["run", *SMALL, *steps, "--fleet", "mailbox", "--out", str(tmp_path / "run")]) == 0
-    assert "Models were refused by their receivers" in " ".join(capsys.readouterr().err.split())
+    assert "own model was not finite" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_sweep_into_nowhere_or_a_name_that_no_folder_has_is_refused(tmp_path, capsys, monkeypatch):
