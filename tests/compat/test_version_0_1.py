@@ -40,6 +40,7 @@ COMPARE = (
 SWEEP = ("sweep", "sweep-file.yaml", "--jobs", "1", "--out", "sweep")
 HAS_DASHBOARD = all(importlib.util.find_spec(name) for name in ("fastapi", "jinja2", "plotly", "uvicorn"))
 HAS_DEPLOY = all(importlib.util.find_spec(name) for name in ("cryptography", "grpc", "google.protobuf"))
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 
 class Done(NamedTuple):
@@ -169,7 +170,7 @@ def test_a_run_that_was_stopped_says_how_far_it_is(call, name):
     assert ("--resume" if name == "run-stopped" else "start its coordinator again") in text
 
 
-# Drawing takes more than a second for each run, so no run is reported on twice.
+# Making figures takes most of a second for each run, so no run is reported on twice.
 @pytest.mark.parametrize(
     ("form", "names"),
     [("html", ("run-plus", "run-candidates", "run-top-k", "run-stopped", "deployment/state")), ("md", ("run",))],
@@ -327,7 +328,7 @@ def test_a_comparison_is_gone_on_with_and_plays_only_what_is_missing(call, left)
 
 
 def test_a_sweep_that_is_complete_plays_nothing_and_makes_the_same_table(call, left):
-    assert "4 runs (2 points, 2 seeds), 4 done, 0 to play" in call(*SWEEP, "--dry-run").stdout
+    assert "4 runs (2 points, 2 seeds), 4 done, 0 to do" in call(*SWEEP, "--dry-run").stdout
     before = stamps(left / "sweep" / "runs")
     call(*SWEEP)
     assert stamps(left / "sweep" / "runs") == before
@@ -337,13 +338,13 @@ def test_a_sweep_that_is_complete_plays_nothing_and_makes_the_same_table(call, l
 
 def test_a_sweep_file_finds_the_folder_that_it_always_had(call, left):
     shutil.move(left / "sweep", left / "runs" / "sweep-file-1bcae3c3")
-    assert "4 done, 0 to play. Folder: runs/sweep-file-1bcae3c3" in call("sweep", "sweep-file.yaml", "--dry-run").stdout
+    assert "4 done, 0 to do. Folder: runs/sweep-file-1bcae3c3" in call("sweep", "sweep-file.yaml", "--dry-run").stdout
 
 
 def test_a_run_of_a_sweep_that_was_begun_goes_on_from_its_checkpoint(call, left):
     begun = left / "sweep" / "runs" / "method=rnd,cool_down=0.5,codec=float16,seed=1"
     (begun / "results.json").unlink()
-    assert "3 done, 1 begun, 1 to play" in call(*SWEEP, "--dry-run").stdout
+    assert "3 done, 1 begun, 1 to do" in call(*SWEEP, "--dry-run").stdout
     call(*SWEEP)
     assert_same_table(left / "sweep")
 
@@ -351,9 +352,13 @@ def test_a_run_of_a_sweep_that_was_begun_goes_on_from_its_checkpoint(call, left)
 # A deployment
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not HAS_DEPLOY, reason="the extra `deploy` is not installed")
 def test_a_deployment_goes_on_with_its_rounds_and_models(call, left):
     folder = left / "deployment"
+    settings = (folder / "settings.yaml").read_text(encoding="utf-8")
+    # Whoever is slow to start is waited for: the rounds to compare with had all three servers.
+    (folder / "settings.yaml").write_text(settings.replace("deploy: {", "deploy: {min_servers: 3, "), encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
     edge = ("edge", "--coordinator", where, "--insecure", "--threads", "1", "--patience", "60")
@@ -381,3 +386,10 @@ def started(stack, folder, *arguments):
     stack.callback(process.wait)
     stack.callback(process.kill)
     return process
+
+
+@pytest.mark.skipif(not HAS_DEPLOY, reason="the extra `deploy` is not installed")
+def test_the_state_of_a_deployment_can_be_backed_up_and_restored(call, left):
+    call("backup", "deployment/state", "backup")
+    call("restore", "backup", "restored")
+    assert rounds_of(left / "restored") == rounds_of(FIXTURES / "deployment" / "state")

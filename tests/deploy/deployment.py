@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 
 from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
 from hatdfed.deploy.coordinator.settings import DeploySettings
@@ -16,7 +17,8 @@ from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.setup.layers import resolve
 
-QUICK = DeploySettings(beat_seconds=0.2, away_seconds=2.0, idle_seconds=2.0, round_seconds=20.0)
+# All servers in every round: a round that begins without a slow one would make tests fail now and then.
+QUICK = DeploySettings(min_servers=100, beat_seconds=0.2, away_seconds=2.0, idle_seconds=2.0, round_seconds=20.0)
 
 
 def settings(method="hat-dfed", **more):
@@ -25,11 +27,38 @@ def settings(method="hat-dfed", **more):
     return resolve({"method": method, "network": "small-cnn", "images_per_server": 80, **fixed, **more})
 
 
+def note_end(process):
+    """An event that is set once the thread that plays the run has ended."""
+    ended, play = threading.Event(), process._play
+
+    def play_to_the_end():
+        try:
+            return play()
+        finally:
+            ended.set()
+
+    process._play = play_to_the_end
+    return ended
+
+
 class Deployment:
     """Use as `async with Deployment(folder, config) as deployment`."""
 
-    def __init__(self, folder, config, quick=QUICK, *, secure=True, join_address=None, lifetime=LIFETIME):
+    metrics = None  # where processes serve metrics; port 0 for any
+
+    def __init__(
+        self,
+        folder,
+        config,
+        quick=QUICK,
+        *,
+        secure=True,
+        join_address=None,
+        lifetime=LIFETIME,
+        connection_seconds=600.0,
+    ):
         self.folder, self.config, self.quick, self.join_address = folder, config, quick, join_address
+        self.connection_seconds = connection_seconds
         self.identity_store = create_identity_store(folder / "ca", lifetime) if secure else None
         self.edges = {}
         self.tasks = {}
@@ -45,11 +74,18 @@ class Deployment:
         await self.stop_coordinator()
 
     async def start_coordinator(self, port=0):
-        endpoints = Endpoints(None) if self.identity_store is None else Endpoints(self.identity_store.identity)
+        identity = None if self.identity_store is None else self.identity_store.identity
+        endpoints = Endpoints(identity, connection_seconds=self.connection_seconds)
         options = CoordinatorOptions(
-            self.folder / "run", f"127.0.0.1:{port}", endpoints, self.identity_store, self.join_address
+            self.folder / "run",
+            f"127.0.0.1:{port}",
+            endpoints,
+            self.identity_store,
+            self.join_address,
+            self.metrics,
         )
         self.process = CoordinatorProcess(self.config, self.quick, options)
+        self.has_played = note_end(self.process)
         self.run = asyncio.ensure_future(self.process.serve())
         while not self.process.port and not self.run.done():
             await asyncio.sleep(0.01)
@@ -64,6 +100,13 @@ class Deployment:
         with contextlib.suppress(asyncio.CancelledError):
             await self.run
 
+    async def lose_coordinator(self):
+        """As if it had been killed: the edges are not told."""
+        self.run.cancel()
+        await asyncio.gather(self.run, return_exceptions=True)
+        self.process.hub.stop_requested.set()  # ends the thread that plays
+        await self.until(self.has_played.is_set)
+
     def endpoints(self, name):
         """The endpoints of an edge, with an identity of its own."""
         if self.identity_store is None:
@@ -72,16 +115,32 @@ class Deployment:
         if not folder.cert_file.exists():
             key = make_key()
             (self.folder / "identities").mkdir(exist_ok=True)
-            cert = self.identity_store.authority.sign(make_csr(key), edge_id(name), self.identity_store.lifetime)
+            cert = self.identity_store.renew(edge_id(name), make_csr(key))
             folder.save(key, cert, self.identity_store.authority.pem)
-        return Endpoints(folder, edge_id(name))
+        return Endpoints(folder, edge_id(name), self.connection_seconds)
 
-    def start_edge(self, name, *, make_setup=make_edge_setup, listen="127.0.0.1:0", advertise="", endpoints=None):
+    def start_edge(
+        self,
+        name,
+        *,
+        make_setup=make_edge_setup,
+        listen="127.0.0.1:0",
+        advertise="",
+        relay="",
+        endpoints=None,
+        keep=2,
+    ):
         options = EdgeOptions(
-            f"127.0.0.1:{self.port}", listen, advertise, patience=20.0, join_address=self.join_address
+            f"127.0.0.1:{self.port}",
+            listen,
+            advertise,
+            patience=20.0,
+            relay=relay,
+            join_address=self.join_address,
+            metrics=self.metrics,
         )
         self.edges[name] = Edge(
-            options, endpoints or self.endpoints(name), EdgeStore(self.folder / "stores" / name), make_setup
+            options, endpoints or self.endpoints(name), EdgeStore(self.folder / "stores" / name, keep), make_setup
         )
         self.tasks[name] = asyncio.ensure_future(self.edges[name].serve())
         return self.edges[name]

@@ -60,8 +60,10 @@ def bad_bytes(trap):
 class HostileMember:
     """Joins and gets ready like everybody else; then `attack(self, order)` is played in every round."""
 
-    def __init__(self, deployment, name, attack):
+    def __init__(self, deployment, name, attack, *, prepare=None, final=None):
+        """`prepare` and `final` are fields in which what it says of its model and its results are false."""
         self.endpoints = deployment.endpoints(name)
+        self.prepare, self.final = prepare or {}, final or {"validation_accuracy": 0.5}
         self.config, self.address = deployment.config, f"127.0.0.1:{deployment.port}"
         self.attack = attack
         self.answers = []
@@ -82,20 +84,22 @@ class HostileMember:
                             answer = pb.Reachable(epoch=self.welcome.epoch, yes=[p.index for p in order.probe.peers])
                             await self.stub.Reached(answer)
                         case "finish":
-                            await self.stub.Final(pb.FinalFigures(epoch=self.welcome.epoch, validation_accuracy=0.5))
+                            with contextlib.suppress(grpc.aio.AioRpcError):
+                                await self.stub.Final(pb.FinalFigures(epoch=self.welcome.epoch, **self.final))
                         case "stop" | "leave":
                             return
 
     def prepared(self):
         setup = make_edge_setup(self.config, self.welcome.index)
-        return pb.Prepared(
-            epoch=self.welcome.epoch,
-            num_params=setup.program.learner.num_params,
-            bits_per_sample=setup.bits_per_sample,
-            layout=setup.layout,
-            message_share=setup.message_share,
-            accuracy=0.5,
-        )
+        self.num_params = setup.program.learner.num_params
+        true = {
+            "num_params": self.num_params,
+            "bits_per_sample": setup.bits_per_sample,
+            "layout": setup.layout,
+            "message_share": setup.message_share,
+            "accuracy": 0.5,
+        }
+        return pb.Prepared(epoch=self.welcome.epoch, **{**true, **self.prepare})
 
     def outcome(self, t):
         """A report that is in order."""

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from tests.deploy.deployment import QUICK
 
+from hatdfed.deploy.coordinator.conduct import RoundEvidence
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
 
@@ -16,6 +17,9 @@ class EmptyRound:
 
     def open(self, *_):
         pass
+
+    def make_evidence(self, _):
+        return RoundEvidence(4, set(), {}, {})
 
     def undelivered(self):
         return []

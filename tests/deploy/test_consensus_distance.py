@@ -8,10 +8,9 @@ import torch
 from tests.deploy.deployment import Deployment, settings
 
 import hatdfed.deploy.edge.round_runner as round_runner
-from hatdfed.core.consensus import SKETCH_SIZE
 from hatdfed.core.links import LinkTable
 from hatdfed.core.policies.base import certain
-from hatdfed.core.round import RoundPlan
+from hatdfed.core.round import SKETCH_SIZE, RoundPlan
 from hatdfed.deploy.coordinator.open_round import OpenRound
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.setup.build.coordinator import make_prices

@@ -2,41 +2,13 @@
 
 import asyncio
 
-import numpy as np
 import pytest
 import torch
-from tests.alone import mailbox_simulation, run_alone
+from tests.alone import play_undisturbed
 from tests.deploy.deployment import settings
 from tests.deploy.processes import KILLED, Processes, ended
 
-from hatdfed.data.datasets import load_dataset
-
-POINTS = [
-    "before-plan-commit",
-    "after-plan-commit",
-    "before-announce",
-    "half-announced",
-    "after-first-report",
-    "after-reports",
-    "before-learn",
-    "before-state-commit",  # between the record and the journal
-    "after-state-commit",
-]
-
-
-def undisturbed(config):
-    """Links of every round as the simulation draws them, and the models of the last."""
-    simulation = mailbox_simulation(config, load_dataset(config.dataset, options=config.dataset_options))
-    links = []
-    run_alone(
-        simulation.coordinator,
-        simulation.fleet,
-        rounds=config.rounds,
-        sinks=[
-            lambda state, record: links.append([(int(i), int(j)) for i, j in np.argwhere(record.draw.topology.links)])
-        ],
-    )
-    return links, simulation.fleet.models
+from hatdfed.deploy.failpoints import COORDINATOR_POINTS
 
 
 async def played(folder, config, points):
@@ -57,7 +29,7 @@ async def played(folder, config, points):
 
 
 def check(processes, whys, models, config):
-    expected, expected_models = undisturbed(config)
+    expected, expected_models = play_undisturbed(config)
     assert processes.links() == expected
     torch.testing.assert_close(models, expected_models, atol=1e-5, rtol=0)
     assert [row["t"] for row in processes.records("rounds")] == list(range(config.rounds))
@@ -71,15 +43,16 @@ def check(processes, whys, models, config):
     assert set(whys) == {"the coordinator has ended"}
 
 
+@pytest.mark.processes
 def test_a_coordinator_that_dies_at_every_point_of_a_round_changes_nothing(play, tmp_path, one_thread, eager):
     config = settings("hat-dfed")
-    first = f"{POINTS[0]}:2"  # in the second round
-    check(*play(played(tmp_path, config, [first, *POINTS[1:]])), config)
+    first = f"{COORDINATOR_POINTS[0]}:2"  # in the second round
+    check(*play(played(tmp_path, config, [first, *COORDINATOR_POINTS[1:]])), config)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["hat-dfed-plus", "sgp"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", COORDINATOR_POINTS)
 def test_a_coordinator_that_dies_in_the_third_round_changes_nothing(play, tmp_path, one_thread, method, point):
     config = settings(method, codec="float32")
     times = {"half-announced": 7, "after-first-report": 7}.get(point, 3)

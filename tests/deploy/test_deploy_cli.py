@@ -205,6 +205,7 @@ def without_torch(tmp_path):
     return {**os.environ, "PYTHONPATH": str(stubs)}
 
 
+@pytest.mark.processes
 def test_a_coordinator_runs_where_there_is_no_torch(hatdfed, start, tmp_path, without_torch):
     def done(*arguments):
         command = [sys.executable, "-m", "hatdfed", *arguments]

@@ -89,7 +89,7 @@ def test_an_edge_that_returns_in_the_same_round_waits_for_nobody_who_is_done(pla
 
 async def too_few(folder):
     config, gate = settings("hat-dfed"), Gate(1)
-    quick = DeploySettings(beat_seconds=0.1, away_seconds=0.6, idle_seconds=1.0, round_seconds=30.0)
+    quick = DeploySettings(min_servers=3, beat_seconds=0.1, away_seconds=0.6, idle_seconds=1.0, round_seconds=30.0)
     async with Deployment(folder, config, quick) as deployment:
         await deployment.start_edges(2)
         deployment.start_edge("edge-2", make_setup=gate)
@@ -195,6 +195,7 @@ async def until_round(processes, t):
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.processes
 def test_coordinator_and_edge_are_killed_in_the_middle_and_the_run_ends_as_it_should(play, tmp_path, one_thread, eager):
     whys, rounds, plans, log = play(real_kills(tmp_path))
     assert whys == ["the coordinator has ended"] * 2

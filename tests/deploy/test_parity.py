@@ -67,3 +67,25 @@ def test_deployment_and_simulation_leave_the_same_fields(play, tmp_path, one_thr
     deployment = play(deployed(tmp_path / "deployment", config))[2]
     assert deployment.keys() == simulation.summary.keys()
     assert deployment["computed_by"] == {"fleet": "remote"}
+
+
+async def beliefs_of(folder, config):
+    async with Deployment(folder, config) as deployment:
+        await deployment.start_edges(config.servers)
+        summary = await deployment.run
+        database = deployment.process.folder.read()
+        return database.records("trust"), database.last_verdicts(), summary
+
+
+def test_a_deployment_keeps_what_its_policy_believes_as_a_simulation_does(play, tmp_path, one_thread):
+    early = {"policy": {"latest": 0.2}, "schedule": {"every": 1, "finish_rounds": 1}}
+    config = settings("hat-dfed-trust", rounds=5, codec="float32", **early)
+    result = run(config, fleet="mailbox")
+    rows, (at, verdicts), summary = play(beliefs_of(tmp_path, config))
+    facts = [(row["t"], row["server"], row["state"], row["group_number"], row["reason"]) for row in rows]
+    assert facts == [change[:5] for change in result.trust.changes]
+    assert at == result.trust.verdicts_at
+    torch.testing.assert_close(
+        torch.tensor(verdicts), torch.tensor(result.trust.verdicts), atol=1e-3, rtol=0, equal_nan=True
+    )
+    assert summary["groups"] == result.summary["groups"]

@@ -97,13 +97,13 @@ def refusal(hub, process):
 
 def test_a_copy_is_refused_for_good_once_the_first_has_given_a_sign_of_life(hub, clock):
     assert not refusal(hub, "two").is_sure
-    assert not hub.refused
+    assert not hub.refused_calls
     clock[0] += 5
     hub.mark_seen(hub.membership.find("edge-0"))
     error = refusal(hub, "two")
     assert error.is_sure
     assert "edge-0 already takes part as another process" in str(error)
-    assert hub.refused == {"started-twice": 1}
+    assert hub.refused_calls == {"started-twice": 1}
     assert hub.membership.find("edge-0").address == "here:1"
     assert hub.admit("edge-0", "here:1", "one").process == "one", "the first may dial again at any time"
 

@@ -1,17 +1,21 @@
 """What coordinators and edges keep on their disks: alone, whole, and with room, or said in a sentence."""
 
 import asyncio
+import shutil
+import sqlite3
+import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
+from tests.alone import play_undisturbed
 from tests.deploy.deployment import QUICK, Deployment, settings
 from tests.deploy.gates import Gate
-from tests.deploy.test_coordinator_crash import undisturbed
 
 from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
-from hatdfed.deploy.edge.store import EdgeStore, SavedState
+from hatdfed.deploy.edge.store import EdgeStore, SavedState, set_aside_other_runs
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import RunFolderError
 from hatdfed.server.optimisers import OptimiserState
@@ -60,11 +64,18 @@ async def short_run(folder):
         await deployment.run
 
 
+@pytest.fixture(scope="module")
+def ended_run(play, tmp_path_factory):
+    """The folder of a run that has ended."""
+    folder = tmp_path_factory.mktemp("ended")
+    play(short_run(folder))
+    return folder / "run"
+
+
 @pytest.fixture
-def journal(play, tmp_path, one_thread):
-    """The journal of a run that has ended."""
-    play(short_run(tmp_path))
-    return tmp_path / "run" / "journal.sqlite"
+def journal(ended_run, tmp_path):
+    """The journal of a copy of that run."""
+    return shutil.copytree(ended_run, tmp_path / "run") / "journal.sqlite"
 
 
 def damage(path, old, new):
@@ -124,7 +135,7 @@ def test_a_full_disk_under_the_journal_is_one_sentence_and_nothing_is_lost(play,
     sentence, summary, links = play(full_disk(tmp_path, config))
     assert "journal.sqlite cannot be used (database or disk is full)" in sentence
     assert summary["rounds"] == 30
-    assert links == undisturbed(config)[0]
+    assert links == play_undisturbed(config)[0]
 
 
 def state(value):
@@ -189,3 +200,134 @@ def test_an_edge_whose_disk_is_full_still_plays_and_reports(play, tmp_path, one_
     assert len(links) == 24
     assert all(row["delivered"] for row in links)
     assert "No space left on device" in caplog.text
+
+
+# A journal that was lost, wholly or in part.
+
+
+def forget_log(journal):
+    """As a copy of the one file would be, taken while the coordinator runs."""
+    empty = journal.with_name("empty.sqlite")
+    with closing(sqlite3.connect(empty)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+    empty.rename(journal)
+
+
+LOSSES = {
+    "emptied": lambda journal: journal.write_bytes(b""),
+    "without its log": forget_log,
+    "lost": lambda journal: journal.unlink(),
+}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".sqlite", ".yaml", ".json")}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_journal_without_a_run_beside_records_is_refused(journal, how):
+    LOSSES[how](journal)
+    before = contents(journal.parent)
+    with pytest.raises(RunFolderError, match=r"holds the records of a run, but .*`hatdfed restore`\), or choose"):
+        process(journal.parent)
+    assert contents(journal.parent) == before
+
+
+def test_an_emptied_journal_keeps_its_log(tmp_path):
+    begun = process(tmp_path / "run")
+    copy = shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    begun._journal.close()
+    (copy / "journal.sqlite").write_bytes(b"")
+    log = copy / "journal.sqlite-wal"
+    before = log.read_bytes()
+    with pytest.raises(RunFolderError, match="was lost, emptied or copied without"):
+        process(copy)
+    assert log.read_bytes() == before != b""
+
+
+def test_a_journal_older_than_the_records_is_refused_and_nothing_is_deleted(journal):
+    with closing(sqlite3.connect(journal)) as database, database:
+        database.execute("DELETE FROM states WHERE t > 3")
+        database.execute("UPDATE states SET t = 2")
+        database.execute("DELETE FROM plans WHERE t > 2")
+    before = contents(journal.parent)
+    with pytest.raises(RunFolderError, match=r"stands at round 2, but there are records of 4 rounds"):
+        process(journal.parent)
+    assert contents(journal.parent)["run.sqlite"] == before["run.sqlite"]
+
+
+def test_a_coordinator_that_was_killed_before_its_journal_named_a_run_begins(tmp_path):
+    process(tmp_path / "run")._journal.close()
+    journal = tmp_path / "run" / "journal.sqlite"
+    journal.write_bytes(b"")
+    process(tmp_path / "run")._journal.close()
+    with closing(sqlite3.connect(journal)) as database, database:
+        database.execute("DELETE FROM facts")
+    process(tmp_path / "run")._journal.close()
+
+
+DAMAGED_FACTS = {
+    "epoch": ["twelve", '"12"', "", "[1"],
+    "run": ["{}", "12"],
+    "settings": ["[]"],
+    "manifest": ['{"num_params": 3}', '"none"', "0123456789abcdef0123456789abcdef {}"],
+    "drained": ["7", '{"a": 1}'],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DAMAGED_FACTS.items() for text in texts])
+def test_a_damaged_entry_is_refused_by_name_and_never_a_traceback(tmp_path, name, text):
+    process(tmp_path / "run")._journal.close()
+    with closing(sqlite3.connect(tmp_path / "run" / "journal.sqlite")) as database, database:
+        database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, text))
+    with pytest.raises(RunFolderError, match=r"journal\.sqlite cannot be used \((an|the) entry .*is damaged\)"):
+        read_manifest(tmp_path / "run")
+
+
+def read_manifest(folder):
+    begun = process(folder)
+    try:
+        return begun.hub.manifest
+    finally:
+        begun._journal.close()
+
+
+def test_facts_of_version_0_1_are_read(tmp_path):
+    process(tmp_path / "run")._journal.close()
+    with closing(sqlite3.connect(tmp_path / "run" / "journal.sqlite")) as database, database:
+        database.execute("UPDATE facts SET value = '41' WHERE name = 'epoch'")
+    begun = process(tmp_path / "run")
+    begun._journal.close()
+    assert begun.hub.epoch == 42
+
+
+def test_only_its_owner_can_enter_a_state_folder(tmp_path):
+    process(tmp_path / "run")._journal.close()
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    EdgeStore(tmp_path / "stores" / "edge").save(SavedState("run", 1, state(1.0), b""))
+    assert (tmp_path / "stores" / "edge").stat().st_mode & 0o777 == 0o700
+
+
+def test_states_of_another_run_are_set_aside_and_never_deleted(store, caplog):
+    store.save(SavedState("other", 4, state(4.0), b""))
+    before = {path.name: path.read_bytes() for path in store.list_files()}
+    flip(store.folder / "round-00000003.safetensors", 0)
+    set_aside_other_runs(store, "new")
+    assert store.load() is None
+    assert {path.name: path.read_bytes() for path in store.folder.glob("run-other-set-aside-*/*")} == {
+        "round-00000004.safetensors": before["round-00000004.safetensors"]
+    }
+    assert len(list(store.folder.glob("run-unknown-set-aside-*/*"))) == 1
+    assert "moved to" in caplog.text
+    set_aside_other_runs(store, "new")
+    assert len(list(store.folder.iterdir())) == 2
+
+
+def test_an_edge_that_died_while_it_joined_is_said_to_be_silent(tmp_path):
+    begun = process(tmp_path / "run")
+    begun._journal.add_member(0, "edge-0")
+    member = begun.hub.membership.admit("edge-0", "", time.monotonic())
+    assert begun.status()["servers"][0]["doing"] == "joining"
+    member.last_seen -= 2 * QUICK.away_seconds
+    assert begun.status()["servers"][0]["doing"] == "silent; last known: joining"
+    begun._journal.close()

@@ -9,16 +9,16 @@ import pytest
 from tests.deploy.deployment import QUICK, Deployment, settings
 from tests.deploy.strangers import HOST, Drip, authority_at
 
-from hatdfed.deploy.coordinator.metrics import serve_metrics
 from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
 from hatdfed.deploy.identity.identity_store import IdentityStore, create_identity_store
 from hatdfed.deploy.identity.join import ask_join_server, make_verified_context
 from hatdfed.deploy.identity.join_server import JoinServer
 from hatdfed.deploy.identity.names import COORDINATOR
+from hatdfed.deploy.monitoring.metrics import COORDINATOR_METRICS, FiguresCollector
+from hatdfed.deploy.monitoring.server import serve_metrics
 from hatdfed.deploy.transport import endpoints
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import ConfigError, IdentityError
-from hatdfed.runs.round_row import columns_in
 
 
 @pytest.fixture
@@ -159,14 +159,9 @@ def test_what_the_join_server_refused_is_in_the_status(play, tmp_path):
     assert play(crowded_coordinator(tmp_path))["desk-crowded"] == 8
 
 
-STATUS = {
-    **dict.fromkeys(("round", "rounds", "links", "undelivered", "coordinator_seconds"), 1),
-    "servers": [],
-    "accuracy_percent": None,
-    "joules": {},
-    "figures": dict.fromkeys(columns_in("own")),
-    "refused": {"desk-crowded": 5},
-}
+def serve_refusals():
+    figures = {"hatdfed_round": 1, "hatdfed_refused_total": {("desk-crowded",): 5}}
+    return serve_metrics(HOST, 0, FiguresCollector(COORDINATOR_METRICS, lambda: figures))
 
 
 async def asked(port, line=b"GET /metrics HTTP/1.1"):
@@ -180,7 +175,7 @@ async def asked(port, line=b"GET /metrics HTTP/1.1"):
 
 def test_idle_callers_at_the_metrics_keep_nobody_from_reading_them(play):
     async def scene():
-        async with serve_metrics(lambda: STATUS, HOST, 0) as port, Drip(port, 60, bytes_of=b"GET /") as drip:
+        async with serve_refusals() as port, Drip(port, 60, bytes_of=b"GET /") as drip:
             found = await asked(port)
             await drip.gone(left=16)
             return found
@@ -193,10 +188,10 @@ def test_idle_callers_at_the_metrics_keep_nobody_from_reading_them(play):
 
 
 def test_an_idle_caller_at_the_metrics_is_disconnected(play, monkeypatch):
-    monkeypatch.setattr("hatdfed.deploy.coordinator.metrics._SECONDS", 0.3)
+    monkeypatch.setattr("hatdfed.deploy.monitoring.server._SECONDS", 0.3)
 
     async def scene():
-        async with serve_metrics(lambda: STATUS, HOST, 0) as port, Drip(port, 3, bytes_of=b"GET /") as drip:
+        async with serve_refusals() as port, Drip(port, 3, bytes_of=b"GET /") as drip:
             await drip.gone(seconds=3)
 
     play(scene())
@@ -208,7 +203,7 @@ def test_an_idle_caller_at_the_metrics_is_disconnected(play, monkeypatch):
 )
 def test_what_is_no_question_for_metrics_is_answered_in_one_line(play, caplog, line, status):
     async def scene():
-        async with serve_metrics(lambda: STATUS, HOST, 0) as port:
+        async with serve_refusals() as port:
             return await asked(port, line)
 
     assert play(scene()).startswith(f"HTTP/1.1 {status} ")

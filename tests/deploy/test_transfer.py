@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.deploy.transport.frames import CHUNK_BYTES, collect_chunks, read_header, split_into_frames
+from hatdfed.deploy.transport.frames import (
+    CHUNK_BYTES,
+    PART_BYTES,
+    IncomingMessage,
+    LeastRate,
+    collect_chunks,
+    describe_message,
+    read_header,
+    split_into_frames,
+)
 from hatdfed.errors import WireError
 from hatdfed.server.message import MAGIC, Message, pack, pack_parts, pack_tensors, unpack
 
@@ -21,7 +30,14 @@ def message(**payload):
     return Message("run", 3, 1, 42, 1.0, "float32", payload)
 
 
-def collected(chunks, size, *, limit=LIMIT, idle_seconds=5.0, then=None):
+def collect(stream, size, *, limit=LIMIT, idle_seconds=5.0, least_rate=0.0):
+    """What becomes of a stream whose header has no digests, as version 0.1 sends it."""
+    incoming = IncomingMessage(pb.Parcel(size=size), limit)
+    asyncio.run(collect_chunks(stream, incoming, LeastRate(least_rate, idle_seconds), idle_seconds=idle_seconds))
+    return incoming.data
+
+
+def collected(chunks, size, *, then=None, **more):
     """What becomes of a stream of these chunks; `then` is awaited before it ends."""
 
     async def stream():
@@ -30,7 +46,7 @@ def collected(chunks, size, *, limit=LIMIT, idle_seconds=5.0, then=None):
         if then is not None:
             await then()
 
-    return asyncio.run(collect_chunks(stream(), size, limit=limit, idle_seconds=idle_seconds))
+    return collect(stream(), size, **more)
 
 
 def refusal(*arguments, **named):
@@ -84,7 +100,72 @@ def test_a_stream_that_moves_may_take_longer_than_it_may_stop():
             await asyncio.sleep(0.05)
             yield pb.Frame(chunk=b"a")
 
-    assert asyncio.run(collect_chunks(slow(), 6, limit=LIMIT, idle_seconds=0.2)) == b"aaaaaa"
+    assert collect(slow(), 6, idle_seconds=0.2) == b"aaaaaa"
+
+
+def test_a_stream_that_drips_is_cut_however_often_it_moves():
+    async def drip():
+        while True:
+            await asyncio.sleep(0.01)
+            yield pb.Frame(chunk=b"a")
+
+    with pytest.raises(WireError) as caught:
+        collect(drip(), LIMIT, idle_seconds=0.2, least_rate=1000.0)
+    assert caught.value.reason == "slow"
+
+
+def test_a_burst_makes_up_for_a_pause_and_two_pauses_in_a_row_are_too_slow():
+    rate = LeastRate(100.0, 2.0)
+    rate.count(1.9, 0)
+    rate.count(0.1, 1000)
+    assert rate.behind == 0.0
+    rate.count_stall()
+    with pytest.raises(WireError, match="stopped again"):
+        rate.count_stall()
+
+
+PACKED = describe_message([b"a" * 40, bytes(2 * PART_BYTES), b"b" * 1000])
+WHOLE = b"".join(PACKED.parts)
+
+
+def frames_from(offset):
+    header = PACKED.make_header("run", 3, 1, offset=offset)
+    return [frame.chunk for frame in split_into_frames(header, PACKED.parts)][1:]
+
+
+@given(st.integers(0, len(WHOLE)))
+def test_a_message_goes_on_from_any_byte(offset):
+    incoming = IncomingMessage(PACKED.make_header("run", 3, 1), 10**7)
+    sent = b""
+    for chunk in frames_from(0):
+        incoming.add(chunk[: max(0, offset - len(sent))] or b"") if len(sent) < offset else None
+        sent += chunk
+    assert incoming.filled == offset
+    for chunk in frames_from(offset):
+        incoming.add(chunk)
+    assert incoming.is_complete
+    assert incoming.data == WHOLE
+
+
+def test_of_a_damaged_part_nothing_is_kept_and_the_parts_before_it_stay():
+    incoming = IncomingMessage(PACKED.make_header("run", 3, 1), 10**7)
+    incoming.add(WHOLE[:PART_BYTES])
+    with pytest.raises(WireError) as caught:
+        incoming.add(b"x" * PART_BYTES)
+    assert (caught.value.reason, incoming.filled) == ("damaged", PART_BYTES)
+    incoming.add(WHOLE[PART_BYTES : 2 * PART_BYTES])
+    incoming.add(WHOLE[2 * PART_BYTES :])
+    assert incoming.data == WHOLE
+
+
+@pytest.mark.parametrize("change", [{"part_bytes": 0}, {"part_bytes": 1}, {"part_digests": b""}, {"digest": b"x"}])
+def test_digests_that_do_not_fit_are_refused_before_memory_is_taken(change):
+    header = PACKED.make_header("run", 3, 1)
+    for name, value in change.items():
+        setattr(header, name, value)
+    with pytest.raises(WireError) as caught:
+        IncomingMessage(header, 10**7)
+    assert caught.value.reason == "bad-header"
 
 
 @pytest.mark.parametrize("opening", [[], [pb.Frame(chunk=b"abc")], [pb.Frame()]])
@@ -170,6 +251,14 @@ def test_tensors_that_lie_elsewhere_than_they_say_are_refused(text):
 @pytest.mark.parametrize("value", ["Infinity", "1e999", '{"a":1}', "[" * 30000 + "]" * 30000])
 def test_header_fields_that_are_no_numbers_are_refused(value):
     header = f'{{"__metadata__":{{"run":"r","round":{value},"sender":"0"}}}}'.encode()
+    with pytest.raises(WireError) as caught:
+        unpack(signed(len(header).to_bytes(8, "little") + header))
+    assert caught.value.reason == "bad-header"
+
+
+@pytest.mark.parametrize("about", ['"run":["r"],"codec":"c"', '"run":"r","codec":{}', '"run":null,"codec":"c"'])
+def test_header_fields_that_are_no_texts_are_refused(about):
+    header = f'{{"__metadata__":{{{about},"round":"0","sender":"0","num_samples":"1","mass":"1.0"}}}}'.encode()
     with pytest.raises(WireError) as caught:
         unpack(signed(len(header).to_bytes(8, "little") + header))
     assert caught.value.reason == "bad-header"

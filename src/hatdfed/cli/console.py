@@ -51,6 +51,11 @@ def print_error(sentence: str) -> None:
     err.print(f"[bold red]error:[/] {escape(sentence)}", soft_wrap=True)
 
 
+def print_warning(sentence: str) -> None:
+    """Print a warning in one line."""
+    err.print(f"[bold yellow]warning:[/] {escape(sentence)}", soft_wrap=True)
+
+
 def note(sentence: str) -> None:
     """Print a note in one line."""
     err.print(f"[yellow]note:[/] {escape(sentence)}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""hatdfed coordinator: play a run on real machines."""
+"""hatdfed coordinator: execute a run on real machines."""
 
 from __future__ import annotations
 
@@ -18,12 +18,22 @@ from hatdfed.cli.identity import require_deploy
 from hatdfed.cli.options import Assignments, Json, read_user_layer
 from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.errors import ConfigError
+from hatdfed.runs.garbage import collect_often
+from hatdfed.runs.malloc import return_freed_memory
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes, resolve
+from hatdfed.setup.layers import collect_notes
+from hatdfed.setup.run_identity import same_run
 
 LogJson = Annotated[
     bool | None, typer.Option("--log-json/--log-text", help="Log as JSON lines; by default unless at a terminal.")
+]
+LogFile = Annotated[
+    Path | None,
+    typer.Option("--log-file", metavar="FILE", help="Log here, not to standard error; the file is rotated."),
+]
+LogMegabytes = Annotated[
+    int, typer.Option("--log-mb", min=1, help="With --log-file: size of a file; five older ones are kept.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certificates; on this machine only.")]
 InsecureAnywhere = Annotated[
@@ -56,25 +66,29 @@ def coordinator_command(
     insecure: Insecure = False,
     insecure_anywhere: InsecureAnywhere = False,
     log_json: LogJson = None,
+    log_file: LogFile = None,
+    log_mb: LogMegabytes = 10,
     as_json: Json = False,
 ) -> None:
-    """Wait for edges, play the run with them, and keep it in a folder that survives a restart."""
+    """Wait for edges, execute the run with them, and save it; a restarted coordinator continues it."""
     silence_grpc()
     with require_deploy():
         from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess, mark_transient_errors
         from hatdfed.deploy.coordinator.settings import split_layer
+        from hatdfed.deploy.coordinator.state_folder import resolve_for_state
         from hatdfed.deploy.identity.identity_store import open_identity_store
-        from hatdfed.deploy.logs import log_to_stderr
+        from hatdfed.deploy.logs import set_up_logs
         from hatdfed.deploy.transport.endpoints import Endpoints, raise_file_limit, refuse_open_plain_text
     raise_file_limit()
+    return_freed_memory()
     layer, settings = split_layer(read_user_layer(config, assignments))
-    resolved = resolve(layer)
+    set_up_logs(log_file, megabytes=log_mb, as_json=log_json)
+    resolved = resolve_for_state(state, layer)
     if resolved.candidates is not None:
         raise ConfigError(
             f"candidates is {resolved.candidates}, but on real machines every link is considered. "
             "Leave candidates out; it is for simulations of thousands of servers."
         )
-    log_to_stderr(as_json=log_json)
     for sentence in collect_notes(resolved):
         _log.info("%s", sentence)
     if (known := _results(state, resolved)) is not None:
@@ -92,12 +106,15 @@ def coordinator_command(
                 "A coordinator needs certificates. Make them with `hatdfed ca init FOLDER` and give --ca FOLDER, or "
                 "type --insecure to try things out on this machine."
             )
-        store = open_identity_store(ca, timedelta(hours=settings.certificate_hours))
+        store = open_identity_store(
+            ca, timedelta(hours=settings.certificate_hours), timedelta(days=settings.renewal_grace_days)
+        )
         join_address = split_listen(desk, "--desk") if desk else (host, max(port - 1, 0))
         endpoints = Endpoints(store.refresh())
         options = CoordinatorOptions(state, listen, endpoints, store, join_address, _pair(metrics))
     with mark_transient_errors():
         process = CoordinatorProcess(resolved, settings, options)
+    collect_often()
     summary = asyncio.run(_serve(process))
     _show(summary, resolved, as_json=as_json)
 
@@ -113,8 +130,8 @@ async def _serve(process: Any) -> dict[str, Any] | None:
 def _results(state: Path, config: Config) -> dict[str, Any] | None:
     """Read the results of a complete run with these settings, which needs no edges any more."""
     results = RunFolder(state).read_results()
-    is_same = results is not None and results.get("config") == config.model_dump(mode="json")
-    return results if is_same else None
+    settings = None if results is None else results.get("config")
+    return results if isinstance(settings, dict) and same_run(settings, config) else None
 
 
 def _show(summary: dict[str, Any] | None, config: Config, *, as_json: bool) -> None:

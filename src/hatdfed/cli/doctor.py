@@ -28,7 +28,7 @@ class Finding(NamedTuple):
 
 
 def doctor_command(as_json: Json = False) -> None:
-    """Check this machine; exits with 1 if runs cannot work here."""
+    """Check this machine; the exit code is 1 if runs cannot work here."""
     findings = [check() for check in (_python, _torch, _kernels, _gpu, _plots, _digits, _data, _disk)]
     if as_json:
         typer.echo(json.dumps([finding._asdict() for finding in findings]))

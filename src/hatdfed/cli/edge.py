@@ -14,14 +14,26 @@ from typing import Annotated, Any
 import typer
 
 from hatdfed.cli.console import require_torch
-from hatdfed.cli.coordinator import PLAIN_TEXT, Insecure, InsecureAnywhere, LogJson, silence_grpc, split_listen
-from hatdfed.cli.identity import edge_join, require_deploy, split_address
+from hatdfed.cli.coordinator import (
+    PLAIN_TEXT,
+    Insecure,
+    InsecureAnywhere,
+    LogFile,
+    LogJson,
+    LogMegabytes,
+    silence_grpc,
+    split_listen,
+)
+from hatdfed.cli.identity import edge_join, renew_command, require_deploy, split_address
 from hatdfed.cli.options import DataDir
 from hatdfed.errors import ConfigError
+from hatdfed.runs.garbage import collect_often
 from hatdfed.runs.malloc import return_freed_memory
+from hatdfed.runs.onednn import keep_few_kernels
 
 edge_app = typer.Typer(help="One edge server of a deployment: run it, or let it join.", invoke_without_command=True)
 edge_app.command("join")(edge_join)
+edge_app.command("renew")(renew_command)
 _log = logging.getLogger("hatdfed.cli")
 _GOODBYE_SECONDS = 5.0
 
@@ -58,6 +70,9 @@ def edge_command(
     keep_models: Annotated[int, typer.Option("--keep-models", min=1, help="States kept on disk.")] = 2,
     keep_mb: Annotated[int, typer.Option("--keep-mb", min=1, help="Megabytes of states kept on disk.")] = 8192,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="For training; all cores by default.")] = None,
+    relay: Annotated[
+        str, typer.Option("--relay", metavar="HOST:PORT", help="The relay, if this edge reaches it elsewhere.")
+    ] = "",
     patience: Annotated[
         float, typer.Option("--patience", min=0.0, help="Seconds to wait for an unreachable coordinator.")
     ] = 600.0,
@@ -65,11 +80,16 @@ def edge_command(
         str | None,
         typer.Option("--desk", metavar="HOST:PORT", help="The join server; by default one port below --coordinator."),
     ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus here.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="With --insecure: name of this edge.")] = None,
     data_dir: DataDir = None,
     insecure: Insecure = False,
     insecure_anywhere: InsecureAnywhere = False,
     log_json: LogJson = None,
+    log_file: LogFile = None,
+    log_mb: LogMegabytes = 10,
 ) -> None:
     """Take part in a run until the coordinator ends it."""
     if context.invoked_subcommand is not None:
@@ -84,21 +104,26 @@ def edge_command(
         from hatdfed.deploy.edge.edge import Edge, EdgeOptions
         from hatdfed.deploy.edge.setup import make_edge_setup
         from hatdfed.deploy.edge.store import EdgeStore
-        from hatdfed.deploy.logs import log_to_stderr
+        from hatdfed.deploy.logs import set_up_logs
         from hatdfed.deploy.transport.endpoints import raise_file_limit
     import torch
 
     raise_file_limit()
     return_freed_memory()
+    keep_few_kernels()
     torch.set_num_threads(threads or torch.get_num_threads())
-    log_to_stderr(as_json=log_json)
+    set_up_logs(log_file, megabytes=log_mb, as_json=log_json)
     host, port = split_address(coordinator)
     listen, advertise = _resolve_listen(listen, advertise, host, port)
     endpoints = _make_endpoints(identity, name, coordinator, listen, insecure=insecure, forced=insecure_anywhere)
     join_address = split_address(desk) if desk else (host, port - 1)
-    options = EdgeOptions(coordinator, listen, advertise, patience, join_address)
+    if relay:
+        split_address(relay)
+    metrics_address = None if metrics is None else split_listen(metrics, "--metrics")
+    options = EdgeOptions(coordinator, listen, advertise, patience, relay, join_address, metrics_address)
     states = EdgeStore(store or Path(f"store-{endpoints.node.name}"), keep_models, keep_mb << 20)
     make_setup = partial(make_edge_setup, data_dir=data_dir, own_data=data, work_share=work_share)
+    collect_often()
     why = asyncio.run(_serve(partial(Edge, options, endpoints, states, make_setup)))
     _log.info("This edge is done: %s.", why)
 
@@ -165,7 +190,7 @@ def _make_endpoints(
             "machine without certificates, type --insecure --name NAME."
         )
     folder = IdentityFolder(identity)
-    return Endpoints(folder, folder.load().node)
+    return Endpoints(folder, folder.read().node)  # one that has expired is renewed when the edge starts
 
 
 async def _serve(make_edge: Any) -> str:

@@ -1,4 +1,4 @@
-"""hatdfed status, drain, stop: operate a running deployment."""
+"""hatdfed status, drain, undrain, stop: operate a running deployment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hatdfed.cli.console import format_energy, out
+from hatdfed.cli.console import format_energy, note, out
 from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere, silence_grpc
 from hatdfed.cli.identity import require_deploy, split_address
 from hatdfed.cli.options import Json
@@ -23,6 +23,10 @@ Ca = Annotated[
     Path | None,
     typer.Option("--ca", envvar="HATDFED_CA", help="The coordinator's folder of certificates; ca, if it is there."),
 ]
+ViewerIdentity = Annotated[
+    Path | None,
+    typer.Option("--identity", metavar="FOLDER", help="A viewer's identity, instead of --ca; `hatdfed viewer join`."),
+]
 _DEFAULT_CA = Path("ca")
 _HERE = f"127.0.0.1:{COORDINATOR_PORT}"
 _SECONDS = 10.0
@@ -31,12 +35,13 @@ _SECONDS = 10.0
 def status_command(
     coordinator: Where = _HERE,
     ca: Ca = None,
+    identity: ViewerIdentity = None,
     insecure: Insecure = False,
     insecure_anywhere: InsecureAnywhere = False,
     as_json: Json = False,
 ) -> None:
     """Show the state of a deployment."""
-    status = _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, _status)
+    status = _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, _status, identity)
     if as_json:
         typer.echo(json.dumps(status))
     else:
@@ -44,25 +49,47 @@ def status_command(
 
 
 def drain_command(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The edge to let go.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the edge to remove.")],
     coordinator: Where = _HERE,
     ca: Ca = None,
     insecure: Insecure = False,
     insecure_anywhere: InsecureAnywhere = False,
 ) -> None:
-    """Remove one edge; the run goes on without it."""
+    """Remove one edge; the run continues without it."""
 
     async def drain(stub: Any, pb: Any) -> Any:
-        return await stub.Drain(pb.NodeName(name=node), timeout=_SECONDS)
+        return json.loads((await stub.Drain(pb.NodeName(name=node), timeout=_SECONDS)).json)
 
-    _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, drain)
+    status = _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, drain)
     out.print(f"{node} takes part no more.")
+    active, quorum = sum(server["active"] for server in status["servers"]), status.get("quorum", 0)
+    if active < quorum:
+        note(
+            f"The run waits: {active} servers are left, and a round needs {quorum}. Start further edges, take "
+            f"{node} back with `hatdfed undrain {node}`, or restart the coordinator with a lower deploy.min_servers."
+        )
+
+
+def undrain_command(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the edge that was drained.")],
+    coordinator: Where = _HERE,
+    ca: Ca = None,
+    insecure: Insecure = False,
+    insecure_anywhere: InsecureAnywhere = False,
+) -> None:
+    """Let a drained edge take part again."""
+
+    async def undrain(stub: Any, pb: Any) -> Any:
+        return await stub.Undrain(pb.NodeName(name=node), timeout=_SECONDS)
+
+    _ask_coordinator(coordinator, ca, insecure, insecure_anywhere, undrain)
+    out.print(f"{node} may take part again; start its edge if it has ended.")
 
 
 def stop_command(
     coordinator: Where = _HERE, ca: Ca = None, insecure: Insecure = False, insecure_anywhere: InsecureAnywhere = False
 ) -> None:
-    """Stop coordinator and edges; starting the coordinator again continues the run."""
+    """Stop the coordinator and all edges; starting the coordinator again continues the run."""
 
     async def stop(stub: Any, pb: Any) -> Any:
         return await stub.Stop(pb.Nothing(), timeout=_SECONDS)
@@ -78,20 +105,32 @@ async def _status(stub: Any, pb: Any) -> dict[str, Any]:
 
 
 def _ask_coordinator(
-    coordinator: str, ca: Path | None, insecure: bool, forced: bool, ask: Callable[[Any, Any], Awaitable[Any]]
+    coordinator: str,
+    ca: Path | None,
+    insecure: bool,
+    forced: bool,
+    ask: Callable[[Any, Any], Awaitable[Any]],
+    viewer: Path | None = None,
 ) -> Any:
     silence_grpc()
     with require_deploy():
+        from hatdfed.deploy.identity.files import IdentityFolder
         from hatdfed.deploy.identity.identity_store import open_identity_store
+        from hatdfed.deploy.identity.renewal import renew_if_due
         from hatdfed.deploy.transport.endpoints import Endpoints, refuse_open_plain_text
-    split_address(coordinator)
+    host, port = split_address(coordinator)
     if insecure:
         refuse_open_plain_text(coordinator, forced=forced)
         return asyncio.run(_call(Endpoints(None), coordinator, ask))
+    if viewer is not None:
+        own = IdentityFolder(viewer)
+        asyncio.run(renew_if_due(host, port - 1, own))
+        return asyncio.run(_call(Endpoints(own), coordinator, ask))
     folder = _DEFAULT_CA if ca is None and _DEFAULT_CA.is_dir() else ca
     if folder is None:
         raise ConfigError("This command needs the coordinator's certificates: --ca FOLDER, or --insecure.")
-    return asyncio.run(_call(Endpoints(open_identity_store(folder).refresh()), coordinator, ask))
+    # The coordinator renews its certificate itself: if this machine's clock is wrong, a command must not.
+    return asyncio.run(_call(Endpoints(open_identity_store(folder).identity), coordinator, ask))
 
 
 async def _call(endpoints: Any, coordinator: str, ask: Callable[[Any, Any], Awaitable[Any]]) -> Any:
@@ -135,14 +174,19 @@ def _show(status: dict[str, Any]) -> None:
     out.print(
         "  ".join(f"{metric.label} {metric.text(figures.get(name))}" for name, metric in columns_in("own").items())
     )
+    if "quorum" in status:  # a coordinator of an older version does not say
+        out.print(f"a round needs at least {status['quorum']} servers")
     if status["waits_for"]:
         until = "" if status["waits_seconds"] is None else f", for at most {status['waits_seconds']:g} s"
         out.print(f"waits for {status['waits_for']}{until}")
     if status["refused"]:
         out.print("refused: " + ", ".join(f"{count} {reason}" for reason, count in sorted(status["refused"].items())))
-    table = Table("server", "name", "here", "seen", "next round", "doing", box=None)
+    table = Table("server", "name", "here", "seen", "next round", "refused", "doing", box=None)
     for server in status["servers"]:
         seen = "–" if server["seen_seconds_ago"] is None else f"{server['seen_seconds_ago']:g} s ago"
         here = "drained" if server["drained"] else "yes" if server["active"] else "no"
-        table.add_row(str(server["index"]), server["name"], here, seen, str(server["round"]), server["doing"])
+        here = "quarantine" if server.get("quarantined") and here == "no" else here
+        refused = sum(server.get("refused", {}).values())  # a coordinator of an older version does not say
+        row = (server["name"], here, seen, str(server["round"]), str(refused or "–"), server["doing"])
+        table.add_row(str(server["index"]), *row)
     out.print(table)

@@ -132,9 +132,11 @@ def test_an_address_that_is_none_is_refused(text):
         split_address(text)
 
 
-def test_the_identity_room_and_its_commands_load_no_torch_and_the_commands_no_cryptography():
-    room = "import hatdfed.deploy.identity.join_server, hatdfed.deploy.identity.join, hatdfed.deploy.identity.tls"
+def test_identities_and_endpoints_load_no_torch_and_the_commands_no_cryptography():
+    both = (
+        "import hatdfed.deploy.identity.join_server, hatdfed.deploy.identity.join, hatdfed.deploy.transport.endpoints"
+    )
     check = "import sys; assert not {'torch'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", f"{room}; {check}"], check=True)
+    subprocess.run([sys.executable, "-c", f"{both}; {check}"], check=True)
     light = "assert not {'torch', 'cryptography', 'grpc'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", f"import sys, hatdfed.cli.identity; {light}"], check=True)

@@ -12,7 +12,12 @@ from hatdfed.deploy.identity.authority import create_authority
 from hatdfed.deploy.identity.certificates import make_csr
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.names import COORDINATOR, NodeId, edge_id
-from hatdfed.deploy.identity.tls import channel_credentials, identify_peer, server_credentials, target_name_options
+from hatdfed.deploy.transport.endpoints import (
+    channel_credentials,
+    identify_peer,
+    server_credentials,
+    target_name_options,
+)
 from hatdfed.errors import IdentityError
 
 METHOD = "/test.Who/Am"

@@ -1,7 +1,9 @@
 """Tokens that work once, and a list of those who are locked out."""
 
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -96,6 +98,15 @@ def test_a_token_is_for_a_name_that_can_be(tokens):
 def test_a_broken_store_is_a_sentence(tokens):
     tokens.path.write_bytes(b"nonsense" * 100)
     with pytest.raises(IdentityError, match="cannot be read or written"):
+        tokens.list()
+
+
+@pytest.mark.parametrize("value", ["'soon'", "x'00'", "1e300", "-1e18"])
+def test_a_damaged_row_of_the_store_is_a_sentence(tokens, value):
+    tokens.create("edge-1", HOUR)
+    with closing(sqlite3.connect(tokens.path)) as database, database:
+        database.execute(f"UPDATE tokens SET expires = {value}")  # noqa: S608 (of this test)
+    with pytest.raises(IdentityError, match=r"cannot be read or written \(an entry is damaged\)"):
         tokens.list()
 
 

@@ -5,21 +5,24 @@ It has the same three methods as `Coordinator`, so the main loop plays it like a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from hatdfed.core.availability import Presence
 from hatdfed.core.coordinator import Coordinator, CoordinatorState, Vector
-from hatdfed.core.energy.prices import EnergyPrices, grow_prices
-from hatdfed.core.round import RoundPlan, RoundRecord, RoundReport
+from hatdfed.core.energy.energy_model import Cause, EnergyPrices, grow_prices
+from hatdfed.core.round import Presence, RoundPlan, RoundRecord, RoundReport, ServerReport
+from hatdfed.deploy import history
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.orders import Manifest
+from hatdfed.deploy.coordinator.membership import Manifest
 from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.transport.frames import MAX_SENDS
-from hatdfed.setup.build.coordinator import make_coordinator, make_prices
+from hatdfed.jsonable import to_jsonable
+from hatdfed.setup.build.coordinator import make_coordinator, make_limits, make_prices
 from hatdfed.setup.config import Config
 
 
@@ -31,17 +34,26 @@ class DurableCoordinator:
     """
 
     def __init__(
-        self, config: Config, manifest: Manifest, journal: Journal, wait_for_servers: Callable[[], Presence]
+        self,
+        config: Config,
+        manifest: Manifest,
+        journal: Journal,
+        wait_for_servers: Callable[[], Presence],
+        max_hops: int = 1,
     ) -> None:
+        """With a relay a model takes up to two hops, and a budget of joules has to allow for both."""
         self._config = config
         self._manifest = manifest
         self._journal = journal
         self._wait_for_servers = wait_for_servers
+        self._attempts = max_hops * MAX_SENDS
         self.for_servers = cache(self._for_servers)
 
     def restore(self) -> CoordinatorState | None:
         """Return the state to go on from; None at the beginning."""
-        return self._journal.read_state(self._make_template(self._config.servers))
+        state = self._journal.read_state(self._make_template(self._config.servers))
+        _note_state("restore", state)
+        return state
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """Make the state before round 0."""
@@ -50,12 +62,14 @@ class DurableCoordinator:
     def plan(self, state: CoordinatorState) -> RoundPlan:
         """Draw and commit the plan of a round, or return the one that was committed before a restart."""
         if (known := self._journal.read_plan(state.t)) is not None:
+            _note_plan(known, None)
             return known
         presence = self._wait_for_servers()
         grown = self._grow(state, len(presence.active))
         plan = self.for_servers(len(presence.active)).plan(grown, presence)
         failpoint("before-plan-commit")
         self._journal.commit_plan(plan, grown)
+        _note_plan(plan, grown)
         failpoint("after-plan-commit")
         return plan
 
@@ -66,7 +80,9 @@ class DurableCoordinator:
         failpoint("before-learn")
         servers = plan.draw.topology.num_servers
         drawn_from = state if len(state.accuracy) == servers else self._restore_open_round(servers)
-        return self.for_servers(servers).learn(drawn_from, plan, report)
+        new_state, record = self.for_servers(servers).learn(drawn_from, plan, report)
+        _note_report(plan, record.report)
+        return new_state, record
 
     def is_due(self, state: CoordinatorState) -> bool:
         """Every state is committed."""
@@ -76,6 +92,7 @@ class DurableCoordinator:
         """Commit what the next round depends on."""
         failpoint("before-state-commit")
         self._journal.commit_state(state)
+        _note_state("state", state)
         failpoint("after-state-commit")
 
     def _grow(self, state: CoordinatorState, servers: int) -> CoordinatorState:
@@ -101,7 +118,9 @@ class DurableCoordinator:
     def _for_servers(self, servers: int) -> Coordinator:
         config = self._config.model_copy(update={"servers": servers})
         share = self._manifest.message_share
-        return make_coordinator(config, self._make_prices(servers), message_share=share, attempts=MAX_SENDS)
+        prices = self._make_prices(servers)
+        coordinator = make_coordinator(config, prices, message_share=share, attempts=self._attempts)
+        return replace(coordinator, limits=make_limits(config, MAX_SENDS * share))  # for each hop
 
     def _make_prices(self, servers: int) -> EnergyPrices:
         manifest, energy = self._manifest, self._config.energy
@@ -117,3 +136,34 @@ class DurableCoordinator:
             strong_joules_per_sample=energy.strong_joules_per_sample,
             link_kbit_per_joule=energy.link_kbit_per_joule,
         )
+
+
+def _note_state(what: str, state: CoordinatorState | None) -> None:
+    if history.is_kept():
+        t = 0 if state is None else state.t
+        history.note(what, history.COORDINATOR, round=t, state=None if state is None else _digest_state(state))
+
+
+def _note_plan(plan: RoundPlan, state: CoordinatorState | None) -> None:
+    if history.is_kept():
+        active = [] if plan.presence is None else np.flatnonzero(plan.presence.active).tolist()
+        links = plan.draw.topology.pairs.tolist()
+        digest = None if state is None else _digest_state(state)
+        history.note("plan", history.COORDINATOR, round=plan.t, links=links, active=active, state=digest)
+
+
+def _note_report(plan: RoundPlan, report: RoundReport) -> None:
+    if history.is_kept():
+        rows = [[row.sender, row.receiver, row.bits, row.joules] for row in report.energy if row.cause is Cause.LINK]
+        history.note("ledger", history.COORDINATOR, round=plan.t, links=rows)
+        reports = [None if each is None else _describe_report(each) for each in report.servers]
+        history.note("learn", history.COORDINATOR, round=plan.t, reports=reports)
+
+
+def _describe_report(report: ServerReport) -> dict[str, Any]:
+    scores = {name: to_jsonable(values) for name, values in report.scores.items()}
+    return to_jsonable(report._replace(scores={}, sketch=None)) | {"scores": scores}  # type: ignore[no-any-return]
+
+
+def _digest_state(state: CoordinatorState) -> str:
+    return history.digest_text(json.dumps(to_jsonable(state)))

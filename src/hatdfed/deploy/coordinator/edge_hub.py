@@ -7,37 +7,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 
-from hatdfed.core.availability import Presence
-from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.energy.energy_model import EnergyPrices
+from hatdfed.core.report_check import ReportLimits
+from hatdfed.core.round import Presence, RoundPlan, RoundReport
+from hatdfed.deploy import history
 from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.deploy.coordinator.membership import (
     STARTED_TWICE,
     EdgeMember,
+    Manifest,
     Membership,
     NameTakenError,
+    describe_manifests,
+    describe_neighbour,
+    read_manifest,
     refuse_second_process,
 )
-from hatdfed.deploy.coordinator.open_round import BAD_REPORT, OpenRound, still_waiting
-from hatdfed.deploy.coordinator.orders import (
-    Manifest,
+from hatdfed.deploy.coordinator.open_round import (
+    BAD_FINAL,
+    BAD_REPORT,
+    OpenRound,
     count_refusals,
-    describe_neighbour,
     make_missing_order,
     make_round_orders,
-    read_manifest,
+    still_waiting,
 )
+from hatdfed.deploy.coordinator.participation import Participation
+from hatdfed.deploy.coordinator.returns import Returns
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.failpoints import failpoint
+from hatdfed.deploy.monitoring.time_by_kind import TimeByKind
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
 _PROBE_SECONDS = 10.0  # that a draw waits for answers about who reaches whom
-_MAX_WORDS = 64  # kinds of refusals that are counted
 _MAX_ORDERS = 1000  # that wait for one edge; an edge that reads none of them counts as gone
+LOST = "its connection was lost"
 END_OF_ORDERS = pb.Order(epoch=-1)  # of no start of any coordinator: ends a queue
 
 
@@ -84,38 +93,56 @@ class EdgeHub:
     """The members, the open round, and a queue of orders for every connected edge."""
 
     def __init__(
-        self, journal: Journal, settings: DeploySettings, num_servers: int, epoch: int, next_round: int
+        self,
+        journal: Journal,
+        settings: DeploySettings,
+        num_servers: int,
+        epoch: int,
+        next_round: int,
     ) -> None:
         self.epoch = epoch
         self.settings = settings
         self.membership = Membership(num_servers, settings.away_seconds)
+        self.quorum = settings.quorum(num_servers)
         self.open_round = OpenRound()
         self.final: dict[int, pb.FinalFigures] = {}
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # messages, as edges report them
+        self.refused_calls: Counter[str] = Counter()
+        self.participation = Participation(self.membership, journal, next_round)
         self.next_round = next_round
-        self.closes_at: float | None = None  # of the open round, on the monotonic clock
+        self.closes_at: float | None = None  # the open round, or the wait before the first; on the monotonic clock
+        self._is_first = next_round == 0  # until the first round has begun
         self.waits_for = "servers"
+        self.waits = TimeByKind("servers", "probes", "reports", "final")
+        self.incomplete_rounds = 0  # that closed without a report, since the start
+        self.waits_until: float | None = None  # when that ends at the latest; None: a pause, until servers are back
         self.stop_requested = asyncio.Event()
         self._journal = journal
+        self._returns = Returns()  # since the wait for servers began
+        self._wants_final = False  # once all rounds are played
+        self._without_final: set[int] = set()  # members whose final figures were refused
         self._queues = OrderQueues()
         self._last_order: pb.Order | None = None  # finish or stop, for edges that come back after it was sent
         self._changed = asyncio.Event()
         drained = journal.read_fact("drained") or []
         for name, accuracy in journal.read_members():
-            self.membership.restore(name, accuracy, time.monotonic()).is_drained = name in drained
+            member = self.membership.restore(name, accuracy, time.monotonic())
+            member.is_drained = name in drained
+            self.participation.restore(member)
+        bounds = {"round_seconds": settings.round_seconds, "away_seconds": settings.away_seconds}
+        history.note("start", history.COORDINATOR, epoch=epoch, round=next_round, **bounds)
 
     @property
     def manifest(self) -> Manifest | None:
-        """What the models of all edges have in common; None before the first edge is ready."""
-        found = self._journal.read_fact("manifest")
-        return None if found is None else Manifest(**found)
+        """What the models of all edges have in common; None before most have agreed."""
+        return self.participation.manifest
 
     # Calls of edges.
 
     def admit(self, name: str, address: str, process: str = "") -> EdgeMember:
         """Admit an edge; a new member is committed before the edge is answered.
 
-        Raises `NameTakenError` if another process has this name.
+        Raises `NameTakenError` if another process has this name, and `MovedTooSoonError`.
         """
         now = time.monotonic()
         if (known := self.membership.find(name)) is None:
@@ -124,7 +151,8 @@ class EdgeHub:
             try:
                 refuse_second_process(self.membership, known, process, now)
             except NameTakenError as error:
-                self.refused.update([STARTED_TWICE] * error.is_sure)
+                if error.is_sure:
+                    self.count_refusal(STARTED_TWICE, name)
                 raise
         return self.membership.admit(name, address, now, process)
 
@@ -133,15 +161,20 @@ class EdgeHub:
         manifest = read_manifest(prepared)
         if manifest is None:
             return f"{member.name} describes a model that cannot exist."
-        if (agreed := self.manifest) is None:
-            self._journal.write_fact("manifest", vars(manifest))
-        elif agreed != manifest:
+        if prepared.round > self.next_round + 1:  # an edge of version 0.1: later ones go back by themselves
+            return (
+                f"{member.name} has played rounds up to {prepared.round - 1}, but this run was restored from a backup "
+                f"and goes on with round {self.next_round}. Install this version of hatdfed there, or give the edge "
+                "another --store, so that it starts with the model of a peer."
+            )
+        if (agreed := self.manifest) is not None and agreed != manifest:
             return f"{member.name} brings another model or other data than this run: {manifest}, wanted {agreed}."
         self._journal.set_first_accuracy(member.index, prepared.accuracy)
-        member.accuracy, member.round = prepared.accuracy, prepared.round
-        member.is_ready, member.is_expected_back, member.doing = True, False, "ready"
+        member.accuracy, member.round, member.manifest = prepared.accuracy, prepared.round, manifest
+        self.set_relayed(member, claimed=prepared.relayed)
+        member.is_ready, member.lost_at, member.doing = True, -math.inf, "ready"
         self.mark_seen(member)
-        _log.info("%s is ready as server %d", member.name, member.index)
+        _log.info("%s is ready as server %d", member.name, member.index, extra={"node": member.name})
         self._request_probes()
         if self.open_round.plan is not None:
             self._bring_up_to_date(self.open_round.plan, member)
@@ -149,6 +182,10 @@ class EdgeHub:
             self.send_order(member.index, self._last_order)
         self._notify()
         return None
+
+    def set_relayed(self, member: EdgeMember, *, claimed: bool) -> None:
+        """Note whether a member says that it waits for calls at the relay; without a relay it cannot."""
+        member.is_relayed = claimed and self.settings.relay is not None
 
     def mark_seen(self, member: EdgeMember) -> None:
         """Note a sign of life."""
@@ -158,11 +195,12 @@ class EdgeHub:
         """Take an edge's report of the open round."""
         self.mark_seen(member)
         answer = self.open_round.take(member.index, outcome)
+        _note_report(member.index, outcome, answer)
         if answer.accepted:
-            member.round = outcome.round + 1
-            for word, count in count_refusals(outcome).items():
-                if word in self.refused or len(self.refused) < _MAX_WORDS:
-                    self.refused[word] += count
+            member.round, member.round_seconds = outcome.round + 1, time.monotonic() - self.open_round.opened_at
+            self.refused += count_refusals(outcome)
+        else:
+            self.participation.conduct.count(member.name, answer.reason)
         if answer.accepted or answer.reason == BAD_REPORT:
             self._release_neighbours(member, outcome if answer.accepted else pb.Outcome())
             self._dismiss_if_drained(member)
@@ -172,27 +210,39 @@ class EdgeHub:
     def mark_left(self, member: EdgeMember, why: str, *, for_good: bool = False) -> None:
         """Note that an edge has left, or that its connection was lost: then it may be back soon."""
         if member.is_ready:
-            _log.info("%s has left: %s", member.name, why)
+            _log.info("%s has left: %s", member.name, why, extra={"node": member.name})
+        # A connection may come back at once: the next round waits for it, as it does for servers that are silent.
+        if member.is_ready and not for_good:
+            member.lost_at = time.monotonic()
         member.is_ready, member.doing = False, why
         member.has_left |= for_good
         self._notify()
 
-    def note_reachable(self, member: EdgeMember, found: pb.Reachable) -> None:
-        """Note whom an edge could dial, and tell peers that it no longer calls in this round not to wait for it."""
+    def note_reachable(self, member: EdgeMember, found: pb.Reachable) -> str | None:
+        """Note whom an edge could dial, and tell peers that it no longer calls in this round not to wait for it.
+
+        Returns why not, if that is refused.
+        """
+        if max(map(len, (found.yes, found.no, found.lost))) > len(self.membership.members):
+            self.count_refusal("too-long", member.name)
+            return f"{member.name} reports on more servers than there are."
         self.membership.record_probes(member, found.yes, found.no)
         if (plan := self.open_round.plan) is not None:
             for index in self.open_round.abandoned.note(plan, member.index, found):
                 self.send_order(index, make_missing_order(self.epoch, plan.t, (), [member.index]))
         self._notify()
+        return None
 
     def open_orders(self, member: EdgeMember) -> asyncio.Queue[pb.Order]:
         """Open an edge's queue of orders; its older one ends."""
         return self._queues.open(member.index)
 
-    def close_orders(self, member: EdgeMember, orders: asyncio.Queue[pb.Order]) -> None:
-        """Close the queue of a lost connection; if the edge has connected again since, it stays a member."""
-        if self._queues.close(member.index, orders):
-            self.mark_left(member, "its connection was lost")
+    def close_orders(
+        self, member: EdgeMember, orders: asyncio.Queue[pb.Order], why: str = LOST, *, for_good: bool = False
+    ) -> None:
+        """Close the queue of a connection that has ended; if the edge has connected again since, it stays a member."""
+        if self._queues.close(member.index, orders) or for_good:
+            self.mark_left(member, why, for_good=for_good)
 
     def drain(self, member: EdgeMember) -> None:
         """Give this edge no new rounds, in this start and in later ones; it may finish the round it is in."""
@@ -200,68 +250,137 @@ class EdgeHub:
         self._journal.write_fact("drained", sorted(drained))
         member.is_drained, member.doing = True, "drained"
         _log.info("%s is drained", member.name)
-        if self.open_round.plan is None or member.index not in self.open_round.waiting_for:
+        if (active := int(self.membership.active_mask(time.monotonic()).sum())) < self.quorum:
+            _log.warning("only %d servers are left; rounds wait until there are %d", active, self.quorum)
+        if self.is_dismissed(member):
             self._dismiss_if_drained(member)
         self._notify()
 
-    def take_final(self, member: EdgeMember, figures: pb.FinalFigures) -> None:
-        """Take an edge's final figures."""
-        self.final[member.index] = figures
+    def is_dismissed(self, member: EdgeMember) -> bool:
+        """Return whether a member was drained, and has finished the round that it was in."""
+        is_playing = self.open_round.plan is not None and member.index in self.open_round.waiting_for
+        return member.is_drained and not is_playing
+
+    def undrain(self, member: EdgeMember) -> None:
+        """Let a drained edge take part again, in this start and in later ones."""
+        drained = {*(self._journal.read_fact("drained") or [])} - {member.name}
+        self._journal.write_fact("drained", sorted(drained))
+        member.is_drained = False
+        member.doing = "ready" if member.is_ready else "may take part again"
+        _log.info("%s is drained no more", member.name)
         self._notify()
+
+    def take_final(self, member: EdgeMember, figures: pb.FinalFigures) -> str | None:
+        """Take an edge's final figures; returns why not, if they are refused. Then they count as missing."""
+        # Members in quarantine are asked, too: only they know in how many private rounds they trained.
+        if not self._wants_final or not member.is_ready or member.is_drained:
+            self.count_refusal("not-asked", member.name)
+            return f"{member.name} was not asked for final figures."
+        numbers = (figures.accuracy, figures.personal_accuracy, figures.validation_accuracy, figures.own_accuracy)
+        is_plausible = all(0 <= number <= 1 for number in numbers)
+        if is_plausible:
+            self.final[member.index] = figures
+        else:
+            self._without_final.add(member.index)
+            self.refused[BAD_FINAL] += 1
+            self.participation.conduct.count(member.name, BAD_FINAL)
+        self._notify()
+        return None if is_plausible else f"{member.name} reports final figures that lie outside 0 to 1."
 
     # Calls of the main loop.
 
-    async def wait_for_servers(self, wanted: int) -> Presence:
-        """Wait until at least `wanted` servers are active; returns which are, and who reaches whom."""
+    async def wait_for_servers(self) -> Presence:
+        """Wait until a quorum of servers is active; returns which are, and who reaches whom."""
         logged = ""
+        # An edge that is there but never gets ready must not delay a round for longer than any other one does.
+        patience = time.monotonic() + max(self.settings.away_seconds, self.settings.round_seconds)
+        self._returns = Returns()
         while True:
             now = time.monotonic()
-            active = int(self.membership.active_mask(now).sum())
-            awaited = [member.name for member in self.membership.expected_back(now)]
-            if active >= wanted and not awaited and not await self._probe_links():
-                self.waits_for = ""
-                return self.membership.make_presence(time.monotonic())
-            if active < wanted or awaited:
-                self.waits_for = f"servers: {active} of at least {wanted} are there"
-                if active >= wanted:
-                    self.waits_for = "servers that were there before the restart: " + ", ".join(awaited)
-                if logged != (logged := self.waits_for):
+            self._returns.note(self.membership.members)
+            self.participation.admit_for_round(self.quorum, now)
+            if self.membership.active_mask(now).sum() >= self.quorum and self._dismiss_other_models(now):
+                continue
+            missing, until = self._describe_missing(now, patience)
+            self._set_wait(missing, until, "servers")
+            if not missing and not await self._probe_links():
+                self.closes_at, self._is_first = None, False
+                self._set_wait("")
+                presence = self.membership.make_presence(time.monotonic())
+                history.note("quorum", history.COORDINATOR, active=int(presence.active.sum()), wanted=self.quorum)
+                return presence
+            if missing:
+                if logged != (logged := missing):
                     _log.warning("round %d waits for %s", self.next_round, logged)
                 await self._wait_for_change(1.0)
 
-    async def play(self, plan: RoundPlan, prices: EnergyPrices) -> RoundReport:
-        """Announce a plan and collect reports until all have come, the missing edges are away, or time is up."""
+    def _describe_missing(self, now: float, patience: float) -> tuple[str, float | None]:
+        """Say which servers the next round waits for, empty if it waits for none, and until when; None: a pause."""
+        active = int(self.membership.active_mask(now).sum())
+        if active < self.quorum:
+            self.closes_at, self._returns = None, Returns()  # a pause is no delay that one member causes
+            return f"servers: {active} of at least {self.quorum} are there", None
+        if self.manifest is None:
+            return "a majority for one model: " + describe_manifests(self.participation.active_members(now)), None
+        lost = self.membership.expected_back(now)
+        awaited = [member.name for member in lost if self._returns.may_be_awaited(member)]
+        if awaited and now <= patience:
+            return "servers that may be back at once: " + ", ".join(awaited), patience
+        wanted = self.membership.num_servers - sum(member.is_drained for member in self.membership.members)
+        if not self._is_first or active >= wanted:
+            return "", None
+        if self.closes_at is None:
+            self.closes_at = now + self.settings.first_wait
+        if now >= self.closes_at:
+            _log.warning("the first round begins with %d of %d servers", active, wanted)
+            return "", None
+        wait = self.settings.first_wait
+        what = f"all servers before the first round, at most {wait:g} s: {active} of {wanted} are there"
+        return what, self.closes_at
+
+    async def play(self, plan: RoundPlan, prices: EnergyPrices, limits: ReportLimits | None = None) -> RoundReport:
+        """Announce a plan and collect reports until all have come, the missing edges are away, or time is up.
+
+        `limits` is what one server can have done in a round, by the settings of the run.
+        """
         expected = {i for i in range(prices.num_servers) if plan.presence is None or plan.presence.active[i]}
         self.next_round, self.closes_at = plan.t, time.monotonic() + self.settings.round_seconds
-        self.open_round.open(plan, expected, prices)
+        self.open_round.open(plan, expected, prices, limits)
+        history.note("open", history.COORDINATOR, round=plan.t, seconds=self.settings.round_seconds)
         self._send_round_orders(plan)
         while (awaited := self.open_round.waiting_for) and time.monotonic() < self.closes_at:
             gone = [index for index in awaited if not self._is_alive(index)]
             if len(gone) == len(awaited):
                 break
             self._announce_gone(plan.t, gone)
-            self.waits_for = "reports of " + ", ".join(m.name for i in awaited if (m := self.membership.get(i)))
+            whom = ", ".join(m.name for i in awaited if (m := self.membership.get(i)))
+            self._set_wait(f"reports of {whom}", self.closes_at, "reports")
             await self.open_round.wait_for_change(min(1.0, max(0.0, self.closes_at - time.monotonic())))
         if awaited := self.open_round.waiting_for:
+            self._count_missed(awaited)
             names = [member.name for index in awaited if (member := self.membership.get(index))]
             _log.warning("round %d closes without %s", plan.t, ", ".join(names))
-        self.closes_at, self.waits_for = None, ""
+        self.closes_at = None
+        self._set_wait("")
         for pair in self.open_round.undelivered():
             self.membership.forget_pair(*pair)
+        self.participation.judge(self.open_round.make_evidence(self.membership), time.monotonic())
         report = self.open_round.close()
+        if history.is_kept():
+            history.note("close", history.COORDINATOR, round=plan.t, reported=report.reported.nonzero()[0].tolist())
         for member in self.membership.members:
             self._dismiss_if_drained(member)
         return report
 
     async def finish(self, seconds: float) -> None:
         """Ask all active edges for their final figures and wait for them."""
-        self._last_order = pb.Order(epoch=self.epoch, finish=pb.Nothing())
+        self._last_order, self._wants_final = pb.Order(epoch=self.epoch, finish=pb.Nothing()), True
         self._send_to_all(self._last_order)
         end = time.monotonic() + seconds
         while (silent := self._names_without_final()) and time.monotonic() < end:
-            self.waits_for = "final figures of " + ", ".join(silent)
+            self._set_wait("final figures of " + ", ".join(silent), end, "final")
             await self._wait_for_change(1.0)
-        self.waits_for = ""
+        self._set_wait("")
 
     async def dismiss(self) -> None:
         """Tell all edges to end."""
@@ -278,10 +397,13 @@ class EdgeHub:
 
     def _send_round_orders(self, plan: RoundPlan, only: int | None = None) -> None:
         left = self.settings.round_seconds if self.closes_at is None else self.closes_at - time.monotonic()
-        for index, order in make_round_orders(plan, self.membership, max(0.0, left)).items():
-            if only in (None, index):
-                self.send_order(index, pb.Order(epoch=self.epoch, round=order))
-                failpoint("half-announced")
+        orders = make_round_orders(plan, self.membership, max(0.0, left))
+        sent = {index: order for index, order in orders.items() if only in (None, index)}
+        self.open_round.note_relayed(sent)  # the other edges keep to the orders that they have
+        for index, order in sent.items():
+            _note_announcement(self.epoch, index, order)
+            self.send_order(index, pb.Order(epoch=self.epoch, round=order))
+            failpoint("half-announced")
 
     def _send_to_all(self, order: pb.Order) -> None:
         for index in self._queues.watching:
@@ -311,7 +433,31 @@ class EdgeHub:
         if member.is_drained:
             self.send_order(member.index, pb.Order(epoch=self.epoch, leave="drained by the coordinator's operator"))
 
+    def count_refusal(self, reason: str, name: str = "") -> None:
+        """Count a refused call, and for whom if that is a member."""
+        self.refused_calls[reason] += 1
+        if self.membership.find(name) is not None:
+            self.participation.conduct.count(name, reason)
+
+    def _count_missed(self, awaited: list[int]) -> None:
+        self.incomplete_rounds += 1
+        for index in awaited:
+            if (member := self.membership.get(index)) is not None:
+                member.missed_rounds += 1
+
     # Who is there.
+
+    def _dismiss_other_models(self, now: float) -> bool:
+        """Dismiss servers that bring another model than most, and return whether there were any.
+
+        They will try to join again, and are told then.
+        """
+        others = self.participation.find_others(now)
+        for member in others:
+            _log.warning("%s brings another model than most: %s", member.name, member.manifest)
+            self.send_order(member.index, END_OF_ORDERS)
+            self.mark_left(member, "it brings another model than most", for_good=True)
+        return bool(others)
 
     def _is_alive(self, index: int) -> bool:
         """Return whether a round still waits for this server; one that is away may come back, but is not waited for."""
@@ -321,7 +467,7 @@ class EdgeHub:
     def _names_without_final(self) -> list[str]:
         now = time.monotonic()
         active = [member for member in self.membership.members if self.membership.is_active(member, now)]
-        return [member.name for member in active if member.index not in self.final]
+        return [member.name for member in active if member.index not in self.final.keys() | self._without_final]
 
     def _request_probes(self) -> None:
         for member, others in self.membership.plan_probes(time.monotonic()):
@@ -333,14 +479,31 @@ class EdgeHub:
         end = time.monotonic() + min(_PROBE_SECONDS, self.settings.idle_seconds)
         before = self.membership.active_mask(time.monotonic())
         self._request_probes()
-        while self.membership.is_probe_pending(time.monotonic()) and time.monotonic() < end:
-            self.waits_for = "answers about who reaches whom"
+        while self._is_probe_pending() and time.monotonic() < end:
+            self._set_wait("answers about who reaches whom", end, "probes")
             await self._wait_for_change(0.2)
         self.membership.give_up_probes()
         for sentence in self.membership.describe_reachability_changes(time.monotonic()):
             _log.warning("%s", sentence)
         after = self.membership.active_mask(time.monotonic())
         return len(before) != len(after) or bool((before != after).any())
+
+    def _is_probe_pending(self) -> bool:
+        frequent = self._returns.find_frequent(self.membership.members)
+        return self.membership.is_probe_pending(time.monotonic(), frequent)
+
+    def _set_wait(self, what: str, until: float | None = None, kind: str = "") -> None:
+        """Say in the status what the main loop waits for, and until when; nothing while it computes.
+
+        `kind` is under what the time is counted in the metrics.
+        """
+        if what:
+            self.waits.begin(kind)
+        else:
+            self.waits.end()
+        if what != self.waits_for:
+            history.note("wait", history.COORDINATOR, waits_for=what, until=until)
+        self.waits_for, self.waits_until = what, until
 
     def _notify(self) -> None:
         self._changed.set()
@@ -352,3 +515,16 @@ class EdgeHub:
             await asyncio.wait_for(self._changed.wait(), seconds)
         except TimeoutError:
             return
+
+
+def _note_announcement(epoch: int, index: int, order: pb.RoundOrder) -> None:
+    if history.is_kept():
+        links = [[index, each.index] for each in order.senders] + [[each.index, index] for each in order.receivers]
+        history.note("announce", history.COORDINATOR, round=order.round, epoch=epoch, to=index, links=links)
+
+
+def _note_report(index: int, outcome: pb.Outcome, answer: pb.Received) -> None:
+    if history.is_kept():
+        found = {"round": outcome.round, "server": index, "accepted": answer.accepted, "reason": answer.reason}
+        merged, sent = [slot.server for slot in outcome.slots], {each.receiver: each.share for each in outcome.sent}
+        history.note("report", history.COORDINATOR, **found, merged=merged, sent=sent)

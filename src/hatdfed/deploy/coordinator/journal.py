@@ -13,18 +13,19 @@ import json
 import os
 import sqlite3
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from hatdfed.core.availability import Presence
 from hatdfed.core.coordinator import CoordinatorState, read_state
 from hatdfed.core.links import LinkTable
 from hatdfed.core.policies.base import make_draw
-from hatdfed.core.round import RoundPlan
+from hatdfed.core.round import Presence, RoundPlan
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable, to_jsonable
+from hatdfed.runs.records.database import SQLITE_ERRORS
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -32,7 +33,9 @@ CREATE TABLE IF NOT EXISTS members (place INTEGER PRIMARY KEY, name TEXT UNIQUE 
 CREATE TABLE IF NOT EXISTS plans (t INTEGER PRIMARY KEY, plan TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS states (t INTEGER PRIMARY KEY, state TEXT NOT NULL);
 """
+_CACHE_KIB = 256  # of pages in memory: old plans are hardly ever read again
 _KEPT_STATES = 2  # the one to go on from and the one before it
+_KINDS: dict[str, type] = {"run": str, "settings": str, "version": str, "epoch": int, "manifest": dict, "drained": list}
 
 
 class Journal:
@@ -44,15 +47,16 @@ class Journal:
         self._mutex = threading.Lock()  # the main loop and the hub both write
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self._lock.close()
             raise self._make_error(error) from None
         try:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             self._db.executescript(_SCHEMA)
             self._check()
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self.close()
             raise self._make_error(error) from None
 
@@ -64,15 +68,27 @@ class Journal:
     def read_fact(self, name: str) -> Any:
         """Read a value that holds for the whole run; None if it was never written."""
         row = self._fetch_one("SELECT value FROM facts WHERE name = ?", name)
-        return None if row is None else json.loads(row[0])
+        if row is None:
+            return None
+        value = self._read_fact(str(row[0]))
+        if not isinstance(value, _KINDS.get(name, object)):
+            raise self.make_damage_error(f"the entry {name} is damaged")
+        return value
 
     def write_fact(self, name: str, value: Any) -> None:
         """Write a value that holds for the whole run."""
-        self._write([("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))])
+        self.write_facts({name: value})
+
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        """Write several values, all of them or none."""
+        statement = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+        self._write([(statement, (name, _seal(value))) for name, value in facts.items()])
 
     def read_members(self) -> list[tuple[str, float | None]]:
         """Read names and first accuracies by index; the accuracy is None for a member that was never ready."""
         rows = self._fetch_all("SELECT name, accuracy FROM members ORDER BY place")
+        if not all(isinstance(name, str) and isinstance(accuracy, float | None) for name, accuracy in rows):
+            raise self.make_damage_error("the list of members is damaged")
         return [(name, accuracy) for name, accuracy in rows]
 
     def add_member(self, index: int, name: str) -> None:
@@ -87,6 +103,10 @@ class Journal:
         """Read the plan of round t; None if none was committed."""
         row = self._fetch_one("SELECT plan FROM plans WHERE t = ?", t)
         return None if row is None else _plan_from_json(t, self._unseal(row[0]))
+
+    def has_plan(self, t: int) -> bool:
+        """Whether the plan of round t was committed."""
+        return self._fetch_one("SELECT 1 FROM plans WHERE t = ?", t) is not None
 
     def commit_plan(self, plan: RoundPlan, state: CoordinatorState) -> None:
         """Commit the plan of a round and the state that it was drawn from, which has grown if servers joined."""
@@ -122,6 +142,15 @@ class Journal:
             ]
         )
 
+    def verify(self) -> None:
+        """Read every entry; damage raises an error."""
+        for (name,) in self._fetch_all("SELECT name FROM facts"):
+            self.read_fact(name)
+        self.read_members()
+        for table, column in (("plans", "plan"), ("states", "state")):
+            for (text,) in self._fetch_all(f"SELECT {column} FROM {table}"):  # noqa: S608 (our own names)
+                self._unseal(text)
+
     def _check(self) -> None:
         (result,) = self._db.execute("PRAGMA quick_check").fetchone()
         if result != "ok":
@@ -134,7 +163,7 @@ class Journal:
                 for text, values in statements:
                     self._db.execute(text, values)
                 self._db.execute("COMMIT")
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise self._make_error(error) from None
@@ -147,20 +176,32 @@ class Journal:
         try:
             with self._mutex:
                 return self._db.execute(text, values).fetchall()
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise self._make_error(error) from None
+
+    def _read_fact(self, text: str) -> Any:
+        """Read a fact; version 0.1 wrote facts without a digest."""
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return self._unseal(text)
 
     def _unseal(self, text: str) -> Any:
         """Parse an entry after checking its digest: SQLite does not notice all damage."""
-        digest, _, content = text.partition(" ")
+        digest, _, content = str(text).partition(" ")
         if digest != _digest(content):
-            raise self._make_error(sqlite3.DatabaseError("an entry is damaged"))
+            raise self.make_damage_error("an entry is damaged")
         return json.loads(content)
 
-    def _make_error(self, error: sqlite3.Error) -> RunFolderError:
+    def make_damage_error(self, what: str) -> RunFolderError:
+        """Make the error for content that cannot be what was written."""
+        return self._make_error(sqlite3.DatabaseError(what))
+
+    def _make_error(self, error: Exception) -> RunFolderError:
         return RunFolderError(
             f"The coordinator's journal {self.path} cannot be used ({error}). Nothing that was announced is lost; see "
-            "that the disk has room and the file is whole, then start the coordinator again."
+            "that the disk has free space and the file is undamaged, then start the coordinator again. A damaged file "
+            "is replaced from a backup (`hatdfed restore`)."
         )
 
 

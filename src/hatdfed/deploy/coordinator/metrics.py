@@ -1,120 +1,69 @@
-"""Serves the figures of `hatdfed status` to Prometheus, collected at every scrape.
-
-There are no labels by pair of servers, which would grow with N². Anybody who reaches the port can connect, so the
-number of connections and their time are bounded.
-"""
+"""The coordinator's metrics, from the same figures as `hatdfed status`."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from hatdfed.deploy.transport.connection_limit import ConnectionLimit
-from hatdfed.errors import ConfigError
+from hatdfed.deploy.coordinator.status import STATES
+from hatdfed.deploy.monitoring.metrics import Figures, Values
 from hatdfed.runs.round_row import columns_in
 
-_MAX_CONNECTIONS = 16
-_SECONDS = 5.0  # for request and response
-_MAX_BYTES = 16 * 1024  # of a request
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # the format that every version of Prometheus reads
+
+def make_figures(status: Mapping[str, Any]) -> Figures:
+    """Return a value for every metric of `COORDINATOR_METRICS`; None where it is unknown."""
+    servers, figures = status["servers"], status["figures"]
+    return {
+        "hatdfed_round": status["round"],
+        "hatdfed_rounds": status["rounds"],
+        "hatdfed_run_state": {(state,): float(state == status["state"]) for state in STATES},
+        "hatdfed_coordinator_starts_total": status["epoch"],
+        "hatdfed_servers_active": sum(server["active"] for server in servers),
+        "hatdfed_servers_known": len(servers),
+        "hatdfed_servers_required": status["quorum"],
+        "hatdfed_validation_accuracy_percent": status["accuracy_percent"],
+        **{f"hatdfed_{name}": figures[name] for name in columns_in("own")},
+        "hatdfed_round_seconds": status["round_seconds"],
+        "hatdfed_round_limit_seconds": status["round_limit_seconds"],
+        "hatdfed_last_round_timestamp_seconds": status["last_round_at"],
+        "hatdfed_coordinator_seconds": status["coordinator_seconds"],
+        "hatdfed_incomplete_rounds_total": status["incomplete_rounds"],
+        "hatdfed_waiting_seconds": status["waiting_seconds"],
+        "hatdfed_wait_seconds_total": _by_label(status["waited_seconds"]),
+        "hatdfed_links_total": status["links"],
+        "hatdfed_links_undelivered_total": status["undelivered"],
+        "hatdfed_unreachable_pairs": len(status["apart"]),
+        "hatdfed_joules_total": _by_label(status["joules"]),
+        "hatdfed_refused_total": _by_label(status["refused"]),
+        **_make_server_figures(servers),
+    }
 
 
-class StatusCollector(Collector):
-    """Collects metrics from the status at every scrape."""
-
-    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
-        status = self._status()
-        yield GaugeMetricFamily("hatdfed_round", "Rounds that are committed.", value=status["round"])
-        yield GaugeMetricFamily("hatdfed_rounds", "Rounds that the run will have.", value=status["rounds"])
-        active = sum(server["active"] for server in status["servers"])
-        yield GaugeMetricFamily("hatdfed_servers_active", "Servers that take part now.", value=active)
-        yield GaugeMetricFamily("hatdfed_servers_known", "Servers that ever joined.", value=len(status["servers"]))
-        if status["accuracy_percent"] is not None:
-            yield GaugeMetricFamily(
-                "hatdfed_validation_accuracy_percent", "Mean over servers.", value=status["accuracy_percent"]
-            )
-        for name, metric in columns_in("own").items():
-            if (value := status["figures"][name]) is not None:
-                yield GaugeMetricFamily(f"hatdfed_{name}", metric.meaning, value=value)
-        yield GaugeMetricFamily(
-            "hatdfed_coordinator_seconds", "The coordinator's own work in a round.", value=status["coordinator_seconds"]
-        )
-        yield CounterMetricFamily("hatdfed_links", "Links that were drawn.", value=status["links"])
-        yield CounterMetricFamily("hatdfed_links_undelivered", "Of these, not delivered.", value=status["undelivered"])
-        joules = CounterMetricFamily("hatdfed_joules", "Energy by cause.", labels=["cause"])
-        for cause, spent in status["joules"].items():
-            joules.add_metric([cause], spent)
-        yield joules
-        refused = CounterMetricFamily("hatdfed_refused", "Messages that were refused, by reason.", labels=["reason"])
-        for reason, count in status["refused"].items():
-            refused.add_metric([reason], count)
-        yield refused
+def _make_server_figures(servers: Sequence[Mapping[str, Any]]) -> Figures:
+    now = time.time()
+    seen: Values = {(s["name"],): now - s["seen_seconds_ago"] for s in servers if s["seen_seconds_ago"] is not None}
+    return {
+        "hatdfed_server_active": _by_server(servers, "active"),
+        "hatdfed_server_drained": _by_server(servers, "drained"),
+        "hatdfed_server_quarantined": _by_server(servers, "quarantined"),
+        "hatdfed_server_last_seen_timestamp_seconds": seen,
+        "hatdfed_server_round_seconds": _by_server(servers, "round_seconds"),
+        "hatdfed_server_missed_rounds_total": _by_server(servers, "missed_rounds"),
+        "hatdfed_server_joins_total": _by_server(servers, "joins"),
+        "hatdfed_server_refused_total": _by_server_and(servers, "refused"),
+        "hatdfed_server_links_total": _by_server_and(servers, "links"),
+        "hatdfed_server_links_undelivered_total": _by_server_and(servers, "undelivered"),
+    }
 
 
-@asynccontextmanager
-async def serve_metrics(status: Callable[[], dict[str, Any]], host: str, port: int) -> AsyncIterator[int]:
-    """Serve http://host:port/metrics while the context is open; yields the port."""
-    registry = CollectorRegistry()
-    registry.register(StatusCollector(status))
-    connections = ConnectionLimit(_MAX_CONNECTIONS, partial(_serve, registry))
-    with _listen(host, port) as listener:
-        accepting = asyncio.ensure_future(connections.accept(listener))
-        try:
-            yield int(listener.getsockname()[1])
-        finally:
-            accepting.cancel()
-            await asyncio.gather(accepting, return_exceptions=True)
-            await connections.close()
+def _by_label(counts: Mapping[str, float]) -> Values:
+    return {(label,): value for label, value in counts.items()}
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family)
-    except OSError as error:
-        raise ConfigError(
-            f"Metrics cannot be served at {host}:{port} ({error.strerror}). Choose another port."
-        ) from None
-    listener.setblocking(False)
-    return listener
+def _by_server(servers: Sequence[Mapping[str, Any]], figure: str) -> Values:
+    return {(server["name"],): float(server[figure]) for server in servers if server[figure] is not None}
 
 
-async def _serve(registry: CollectorRegistry, connection: socket.socket, _: str) -> None:
-    """Answer one request, and close the connection if that takes too long."""
-    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        async with asyncio.timeout(_SECONDS):
-            reader, writer = await asyncio.open_connection(sock=connection, limit=_MAX_BYTES)
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_answer(registry, head.decode("latin-1")))
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-            finally:
-                writer.transport.abort()
-
-
-def _answer(registry: CollectorRegistry, head: str) -> bytes:
-    method, path = (*head.partition("\r\n")[0].split(" "), "", "")[:2]
-    status, body = "200 OK", b""
-    if method not in ("GET", "HEAD"):
-        status = "405 Method Not Allowed"
-    elif path.partition("?")[0] not in ("/", "/metrics"):
-        status = "404 Not Found"
-    else:
-        body = generate_latest(registry)
-    headers = [f"Content-Type: {_CONTENT_TYPE}", f"Content-Length: {len(body)}", "Connection: close"]
-    response = "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""])
-    return response.encode() + (b"" if method == "HEAD" else body)
+def _by_server_and(servers: Sequence[Mapping[str, Any]], figure: str) -> Values:
+    return {(server["name"], label): value for server in servers for label, value in server[figure].items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import secrets
 import sqlite3
@@ -17,30 +16,41 @@ from typing import Any, TypeVar
 
 import grpc
 
-from hatdfed.core.availability import Presence
 from hatdfed.core.fleet import SeparateFleets
 from hatdfed.core.loop import RunInPlay, run
-from hatdfed.core.round import RoundRecord
+from hatdfed.core.round import Presence, RoundRecord
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
 from hatdfed.deploy.coordinator.edge_hub import END_OF_ORDERS, EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.metrics import serve_metrics
+from hatdfed.deploy.coordinator.metrics import make_figures
 from hatdfed.deploy.coordinator.remote_fleet import RemoteFleet
 from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService, OperationService
 from hatdfed.deploy.coordinator.settings import DeploySettings
+from hatdfed.deploy.coordinator.state_folder import (
+    JOURNAL,
+    open_state_folder,
+    refuse_newer_journal,
+    refuse_older_journal,
+)
 from hatdfed.deploy.coordinator.status import DeploymentProgress, make_status
 from hatdfed.deploy.identity.identity_store import IdentityStore
 from hatdfed.deploy.identity.join_server import JoinServer
+from hatdfed.deploy.monitoring.metrics import COORDINATOR_METRICS, PROCESS_METRICS, FiguresCollector
+from hatdfed.deploy.monitoring.process_figures import ProcessFigures
+from hatdfed.deploy.monitoring.server import serve_metrics
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_CoordinationServicer_to_server, add_OperationServicer_to_server
-from hatdfed.deploy.transport.endpoints import Endpoints
+from hatdfed.deploy.transport.endpoints import COORDINATOR_BYTES, Endpoints
 from hatdfed.errors import ConfigError, HatdfedError, RunFolderError, TroubleError
 from hatdfed.runs.recorder import Recorder, open_records
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import continued, is_resume_digest, resume_difference, resume_digest
+from hatdfed.version import __version__
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
 _FINAL_SECONDS = 60.0
+_RENEWAL_CHECK_SECONDS = 60.0
+_STREAM_SECONDS = 60.0  # that an edge's stream of orders may outlive the age of its connection
 _TRANSIENT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _TRANSIENT_IN_SQLITE = {
     sqlite3.SQLITE_FULL,
@@ -73,20 +83,22 @@ class CoordinatorProcess:
     """One start of a coordinator; `serve` plays the run."""
 
     def __init__(self, config: Config, settings: DeploySettings, options: CoordinatorOptions) -> None:
-        self.folder = _open_folder(options.folder, config)
+        self.folder = open_state_folder(options.folder, config)
         earlier = _read_earlier_settings(self.folder)
         config = config if earlier is None else continued(earlier, config)
         self._config = config
         self._settings = settings
         self._options = options
-        self._journal = Journal(options.folder / "journal.sqlite")
+        self._journal = Journal(options.folder / JOURNAL)
         try:
+            refuse_newer_journal(self._journal)
+            refuse_older_journal(self.folder, self._journal)
             run_id, epoch = _open_run(self._journal, config, earlier)
             self.folder.write_config(config)  # the number of rounds may have changed since the last start
+            self.hub = EdgeHub(self._journal, settings, config.servers, epoch, self._journal.read_next_round())
         except BaseException:
             self._journal.close()
             raise
-        self.hub = EdgeHub(self._journal, settings, config.servers, epoch, self._journal.read_next_round())
         self.progress = DeploymentProgress(run_id, config.rounds)
         self.port = self.join_port = self.metrics_port = 0  # once it listens
         self._join_server: JoinServer | None = None
@@ -130,16 +142,17 @@ class CoordinatorProcess:
             self.hub.send_order(member.index, END_OF_ORDERS)
 
     async def _start_server(self) -> grpc.aio.Server:
-        server = self._options.endpoints.make_server()
+        server = self._options.endpoints.make_server(stream_seconds=_STREAM_SECONDS, message_bytes=COORDINATOR_BYTES)
         store = self._options.identity_store
-        access = AccessControl(self._options.endpoints, None if store is None else store.deny_list)
-        text = json.dumps(self._config.model_dump(mode="json"))
-        service = CoordinationService(self.hub, access, self.progress.run, text, store)
+        deny_list = None if store is None else store.deny_list
+        access = AccessControl(self._options.endpoints, deny_list, self.hub.count_refusal)
+        service = CoordinationService(self.hub, access, self.progress.run, self._config, store)
         add_CoordinationServicer_to_server(service, server)
         add_OperationServicer_to_server(OperationService(self.hub, access, self.status), server)
         self.port = self._options.endpoints.listen(server, self._options.listen)
         await server.start()
         _log.info("run %s, start %d, listens at port %d", self.progress.run, self.hub.epoch, self.port)
+        _log.info("a round needs at least %d of %d servers", self.hub.quorum, self._config.servers)
         return server
 
     @asynccontextmanager
@@ -155,8 +168,13 @@ class CoordinatorProcess:
                     self.join_port = self._join_server.port
                     _log.info("new edges join at port %d", self.join_port)
             if self._options.metrics is not None:
-                metrics = serve_metrics(self.status, *self._options.metrics)
-                self.metrics_port = await stack.enter_async_context(metrics)
+                collectors = (
+                    FiguresCollector(COORDINATOR_METRICS, lambda: make_figures(self.status())),
+                    FiguresCollector(
+                        PROCESS_METRICS, ProcessFigures(self._options.endpoints, self._options.folder).read
+                    ),
+                )
+                self.metrics_port = await stack.enter_async_context(serve_metrics(*self._options.metrics, *collectors))
                 _log.info("metrics at port %d", self.metrics_port)
             yield
 
@@ -169,11 +187,12 @@ class CoordinatorProcess:
             if manifest is None:
                 raise RuntimeError("servers are ready without having described their models")
             config = self._config
-            durable = DurableCoordinator(config, manifest, self._journal, self._wait_for_servers)
+            max_hops = 1 if self._settings.relay is None else 2
+            durable = DurableCoordinator(config, manifest, self._journal, self._wait_for_servers, max_hops)
             fleet = RemoteFleet(
                 self.hub,
                 manifest,
-                lambda servers: durable.for_servers(servers).prices,
+                durable.for_servers,
                 self._wait_for,
                 final_seconds=max(_FINAL_SECONDS, self._settings.round_seconds),
             )
@@ -182,6 +201,7 @@ class CoordinatorProcess:
                 config, fleet, self.folder, database, store=durable, watchers=watchers, notes=self._notes
             )
             state = recorder.begin(durable, durable.restore())
+            self.progress.note_caught(state.caught)
             self.progress.state = "running" if state.t < config.rounds else "finishing"
             run([RunInPlay(durable, state, config.rounds, [recorder.keep])], SeparateFleets(fleet))
             summary = recorder.summary()
@@ -194,6 +214,12 @@ class CoordinatorProcess:
         self.progress.count(record, seconds)
         if record.t + 1 >= self._config.rounds:
             self.progress.state = "finishing"
+        for caught in record.caught:
+            member = self.hub.membership.get(caught.server)
+            name = f"server {caught.server}" if member is None else member.name
+            _log.warning(
+                "%s gets no links any more: its report of round %d is false. %s", name, caught.round, caught.reason
+            )
         accuracy = self.progress.figures["avg_accuracy"]
         _log.info(
             "round %d: %s accuracy, %d of %d servers, %d links, %.1f s",
@@ -209,12 +235,8 @@ class CoordinatorProcess:
         lost = self.progress.undelivered
         return [f"{lost} models did not arrive."] if lost else []
 
-    @property
-    def _min_servers(self) -> int:
-        return min(self._settings.min_servers or self._config.servers, self._config.servers)
-
     def _wait_for_servers(self) -> Presence:
-        return self._wait_for(self.hub.wait_for_servers(self._min_servers))
+        return self._wait_for(self.hub.wait_for_servers())
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop from the main loop's thread; raises `StopRequestedError` if stopped."""
@@ -257,20 +279,13 @@ def _is_transient(error: BaseException) -> bool:
 
 
 async def _renew_own_certificate(store: IdentityStore) -> None:
-    """Renew the coordinator's certificate long before it expires, again and again."""
+    """Renew the coordinator's certificate long before it expires, again and again; one from the future, soon."""
     while True:
         try:
             await asyncio.to_thread(store.refresh)
         except HatdfedError as error:
             _log.error("the coordinator's certificate could not be renewed yet: %s", error)
-        await asyncio.sleep(min(600.0, store.lifetime.total_seconds() / 10))
-
-
-def _open_folder(path: Path, config: Config) -> RunFolder:
-    """Create the run folder, or open the one of an earlier start."""
-    if (path / "journal.sqlite").exists():
-        return RunFolder(path)
-    return RunFolder.create(path, config)
+        await asyncio.sleep(min(_RENEWAL_CHECK_SECONDS, store.lifetime.total_seconds() / 10))
 
 
 def _read_earlier_settings(folder: RunFolder) -> Config | None:
@@ -295,6 +310,6 @@ def _open_run(journal: Journal, config: Config, earlier: Config | None) -> tuple
         )
     run_id = journal.read_fact("run") or secrets.token_hex(8)
     epoch = (journal.read_fact("epoch") or 0) + 1
-    for name, value in (("settings", known or resume_digest(config)), ("run", run_id), ("epoch", epoch)):
-        journal.write_fact(name, value)
+    settings = known or resume_digest(config)
+    journal.write_facts({"settings": settings, "version": __version__, "run": run_id, "epoch": epoch})
     return run_id, epoch

@@ -12,15 +12,16 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
-from hatdfed.deploy.coordinator.orders import Manifest
+from hatdfed.deploy.coordinator.membership import Manifest
 from hatdfed.deploy.failpoints import failpoint
 from hatdfed.errors import TroubleError
 
 T = TypeVar("T")
+_MAX_ROUNDS = 10**9
 
 
 class WaitFor(Protocol):
@@ -37,14 +38,17 @@ class RemoteFleet:
         self,
         hub: EdgeHub,
         manifest: Manifest,
-        prices_for: Callable[[int], EnergyPrices],
+        coordinator_for: Callable[[int], Coordinator],
         wait_for: WaitFor,
         *,
         final_seconds: float,
     ) -> None:
-        """`prices_for` gives the prices of N servers; edges have `final_seconds` to measure their last models."""
+        """`coordinator_for` gives the coordinator of N servers, for its prices and limits of reports.
+
+        Edges have `final_seconds` to measure their last models.
+        """
         self._hub = hub
-        self._prices_for = prices_for
+        self._coordinator_for = coordinator_for
         self._wait_for = wait_for
         self._final_seconds = final_seconds
         self.num_params = manifest.num_params
@@ -76,7 +80,8 @@ class RemoteFleet:
         """Announce the plan and wait for the reports; the same plan again gives what the servers did the first time."""
         failpoint("before-announce")
         announced = time.perf_counter()
-        report = self._wait_for(self._hub.play(plan, self._prices_for(plan.draw.topology.num_servers)))
+        coordinator = self._coordinator_for(plan.draw.topology.num_servers)
+        report = self._wait_for(self._hub.play(plan, coordinator.prices, coordinator.limits))
         self.round_seconds = time.perf_counter() - announced
         failpoint("after-reports")
         return report
@@ -89,11 +94,20 @@ class RemoteFleet:
             raise TroubleError(
                 "No server reported its final figures, so there are no results. Start it again to retry."
             )
+        private = tuple(map(self._count_private_rounds, range(self.num_servers)))
         if not all(each.has_test for each in figures):
             validation = np.array([each.validation_accuracy for each in figures])
-            return FinalAccuracy(validation, validation, "validation")
+            return FinalAccuracy(validation, validation, validation, "validation", private)
         overall, personal = zip(*((each.accuracy, each.personal_accuracy) for each in figures), strict=True)
-        return FinalAccuracy(np.array(overall), np.array(personal))
+        own = [each.own_accuracy if each.HasField("own_accuracy") else each.accuracy for each in figures]
+        return FinalAccuracy(np.array(overall), np.array(personal), np.array(own), private_rounds=private)
+
+    def _count_private_rounds(self, index: int) -> int | None:
+        """Return what an edge counted: it alone knows of rounds that it repeated, or whose report was lost."""
+        figures = self._hub.final.get(index)
+        if figures is None or not figures.HasField("private_rounds"):
+            return None
+        return figures.private_rounds if 0 <= figures.private_rounds <= _MAX_ROUNDS else None
 
     def snapshot(self) -> Snapshot:
         """Nothing: every edge keeps its own state."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,8 +13,10 @@ from typing import Any
 
 import grpc
 
-from hatdfed.deploy.identity.join import accept_renewal, make_renewal_request, make_unverified_context
+from hatdfed.deploy.identity.join import make_unverified_context
+from hatdfed.deploy.identity.renewal import accept_renewal, make_renewal_request
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import CoordinationStub
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.errors import HatdfedError
 
@@ -38,6 +41,29 @@ class CoordinatorLink:
         self.epoch = 0
         self.refusal = ""
         self.is_refused = asyncio.Event()
+        self.answered_at = 0.0  # when the coordinator last answered a call, in seconds since 1970; 0: never
+        self.is_renewed = asyncio.Event()  # the certificate: the connection still shows the old one
+        self._channel: grpc.aio.Channel | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def connect(self, channel: grpc.aio.Channel) -> None:
+        """Use this channel from now on; calls in progress may end on the one before."""
+        old, self._channel, self.stub = self._channel, channel, self.make_stub(channel)
+        if old is not None:
+            task = asyncio.ensure_future(old.close(CALL_SECONDS))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def disconnect(self) -> None:
+        """Close the channel; until the next one, calls are not made."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    @staticmethod
+    def make_stub(channel: grpc.aio.Channel) -> Any:
+        """Make the stub for calls over a channel."""
+        return CoordinationStub(channel)
 
     async def report_lost_peer(self, t: int, peer: int) -> None:
         """Report that this edge no longer calls a peer in round t, so that the peer does not wait for it."""
@@ -48,9 +74,12 @@ class CoordinatorLink:
         if self.stub is None:
             return None
         try:
-            return await getattr(self.stub, method)(request, timeout=seconds)
+            answer = await getattr(self.stub, method)(request, timeout=seconds)
+            self.answered_at = time.time()
+            return answer
         except grpc.aio.AioRpcError as error:
-            if error.code() in REFUSALS:
+            # A certificate that has expired ends the stream of orders, and is renewed before the edge joins again.
+            if error.code() in REFUSALS and error.code() != grpc.StatusCode.UNAUTHENTICATED:
                 self.refusal = str(error.details())
                 self.is_refused.set()
         except grpc.aio.UsageError:

@@ -15,6 +15,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +26,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from hatdfed.data.datasets import load_dataset
+from hatdfed.deploy.edge.private_rounds import PrivateRounds
 from hatdfed.deploy.edge.store import EdgeStore
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError, require_one_of
+from hatdfed.runs.privacy_loss import bound_epsilon, count_rounds_trained
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.server.learner import Learner
@@ -184,6 +187,19 @@ def _read_checkpoint(path: Path, server: int | None) -> StoredModel:
             return StoredModel(file.get_tensor(f"{server}.params"), {"server": str(server)})
     except (SafetensorError, OSError) as error:
         raise RunFolderError(f"The checkpoint {path} cannot be read ({error}). Check the path.") from None
+
+
+def add_privacy(model: StoredModel, folder: Path, config: Config) -> StoredModel:
+    """Add what a private run has given away about the images of the server whose model this is."""
+    if config.privacy.clip is None:
+        return model
+    if "run" in model.source:
+        rounds = PrivateRounds(folder).read(model.source["run"])
+    else:
+        with closing(RunFolder(folder).read()) as database:
+            rounds = count_rounds_trained(database.records("servers"), config.servers)[int(model.source["server"])]
+    told = {**config.privacy.model_dump(), "rounds_trained": rounds, "epsilon": bound_epsilon(config, rounds)}
+    return model._replace(source={**model.source, "privacy": json.dumps(told)})
 
 
 def read_run_settings(source: Path, config: Path | None) -> Config:

@@ -6,30 +6,43 @@ import asyncio
 import logging
 import math
 
+from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.deploy.edge.coordinator_link import CALL_SECONDS, CoordinatorLink
+from hatdfed.deploy.edge.denied_peers import DeniedPeers
 from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_runner import RoundRunner
 from hatdfed.deploy.edge.setup import EdgeSetup
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
+from hatdfed.server.work import HeldOut
 
 _log = logging.getLogger("hatdfed.deploy.edge")
+_PROBES_AT_ONCE = 64  # that are answered together
 
 
 class OrderHandler:
     """Handles orders as they come; rounds are played in a task of their own, so that further orders are read."""
 
     def __init__(
-        self, setup: EdgeSetup, runner: RoundRunner, mailbox: RoundMailbox, peers: Peers, link: CoordinatorLink
+        self,
+        setup: EdgeSetup,
+        runner: RoundRunner,
+        mailbox: RoundMailbox,
+        peers: Peers,
+        link: CoordinatorLink,
+        denied: DeniedPeers,
     ) -> None:
         self.setup = setup
         self.runner = runner
         self.mailbox = mailbox
         self.peers = peers
+        self.failed_rounds = 0  # since the start
         self._link = link
+        self._denied = denied
         self._newest: pb.RoundOrder | None = None  # it may come while an older round is played
         self._playing: asyncio.Task[None] | None = None
-        self._probing: set[asyncio.Task[None]] = set()
+        self._to_probe: dict[int, pb.Neighbour] = {}
+        self._probing: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.Task[None] | None = None
 
     def start_heartbeat(self, beat_seconds: float) -> None:
@@ -38,7 +51,7 @@ class OrderHandler:
 
     async def stop(self) -> None:
         """Cancel all tasks and close all connections to peers."""
-        tasks = [task for task in (self._playing, self._heartbeat, *self._probing) if task is not None]
+        tasks = [task for task in (self._playing, self._heartbeat, self._probing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -54,8 +67,9 @@ class OrderHandler:
             bits_per_sample=self.setup.bits_per_sample,
             layout=self.setup.layout,
             message_share=self.setup.message_share,
-            accuracy=await self.runner.measure_accuracy(),
+            accuracy=await self.runner.find_accuracy(),
             round=self.runner.next_round,
+            relayed=self.peers.is_relayed,
         )
         await self._link.stub.Ready(prepared, timeout=CALL_SECONDS)
 
@@ -67,9 +81,9 @@ class OrderHandler:
             case "missing":
                 await self.mailbox.mark_gone(order.missing.round, order.missing.servers, order.missing.silent)
             case "probe":
-                task = asyncio.ensure_future(self._probe(list(order.probe.peers)))
-                self._probing.add(task)
-                task.add_done_callback(self._probing.discard)
+                self._to_probe |= {peer.index: peer for peer in order.probe.peers}
+                if self._probing is None or self._probing.done():
+                    self._probing = asyncio.ensure_future(self._probe())
             case "finish":
                 await self._send_final_figures()
             case "stop":
@@ -80,13 +94,34 @@ class OrderHandler:
                 _log.warning("an order that this version does not know was ignored")
         return None
 
+    async def go_back_if_ahead(self, t: int) -> None:
+        """Go back to round t, which the coordinator plays next, if this edge has played later rounds already.
+
+        A coordinator that was only restarted is one round behind at most: it orders that round again.
+        """
+        if t + 1 < self.runner.next_round:
+            await self._go_back(t)
+
+    async def _go_back(self, t: int) -> None:
+        self._newest = None
+        if self._playing is not None:
+            await self.mailbox.close()  # nobody else plays the round that this edge may be in
+            await self._playing
+        await self.mailbox.forget_rounds()
+        await self.runner.go_back(t)
+
     async def _start_round(self, order: pb.RoundOrder) -> None:
         """Start a round, or report it again if it was played already."""
         if order.round < self.runner.next_round:
             last = self.runner.last_outcome
-            if last is not None and last.round == order.round:
+            if last is None or last.round != order.round:
+                return
+            if is_report_of(last, order):
                 await self._send_report(last)
-            return
+                return
+            if last.epoch == self._link.epoch:
+                return  # an order that comes late: only a later start of the coordinator draws other links
+            await self._go_back(order.round)  # a restored coordinator has drawn other links for this round
         is_playing = self._playing is not None and not self._playing.done()
         if is_playing and self._newest is not None and order.round <= self._newest.round:
             return
@@ -102,6 +137,7 @@ class OrderHandler:
             try:
                 outcome = await self.runner.play(order)
             except Exception:  # noqa: BLE001 (whatever it is, the edge must go on to further rounds)
+                self.failed_rounds += 1
                 _log.exception("round %d failed here; the model stays as it was", order.round)
                 # An invalid report tells the coordinator that none will follow, so that it does not wait.
                 await self._send_report(pb.Outcome(round=order.round, accuracy=math.nan))
@@ -117,9 +153,14 @@ class OrderHandler:
         if answer is not None and not answer.accepted:
             _log.warning("the report of round %d was not taken: %s", outcome.round, answer.reason)
 
-    async def _probe(self, peers: list[pb.Neighbour]) -> None:
-        yes, no = await self.peers.probe(peers)
-        await self._link.call("Reached", pb.Reachable(epoch=self._link.epoch, yes=yes, no=no))
+    async def _probe(self) -> None:
+        """Probe all peers that are to be probed, also by orders that come meanwhile: of one peer, as the last says."""
+        while self._to_probe:
+            peers = list(self._to_probe.values())[:_PROBES_AT_ONCE]
+            for peer in peers:
+                del self._to_probe[peer.index]
+            yes, no = await self.peers.probe(peers)
+            await self._link.call("Reached", pb.Reachable(epoch=self._link.epoch, yes=yes, no=no))
 
     async def _send_final_figures(self) -> None:
         """Measure on the test set, only now, and report; if the connection is lost, the coordinator asks again."""
@@ -128,16 +169,37 @@ class OrderHandler:
             await self._playing
         setup, runner = self.setup, self.runner
         figures = pb.FinalFigures(epoch=self._link.epoch, validation_accuracy=await runner.measure_accuracy())
+        if (private := await runner.run_off_loop(runner.count_private_rounds)) is not None:
+            figures.private_rounds = private
         if setup.test is not None:
-            correct = await runner.run_off_loop(setup.program.learner.correct, runner.server.params, setup.test.data)
-            measured = setup.test.accuracy(correct.numpy()[None])
+            measured = await runner.run_off_loop(self._measure_test, setup.test)
             figures.has_test = True
+            figures.own_accuracy = float(measured.own[0])
             figures.accuracy, figures.personal_accuracy = float(measured.overall[0]), float(measured.personal[0])
         await self._link.call("Final", figures)
 
+    def _measure_test(self, test: HeldOut) -> FinalAccuracy:
+        model, correct = self.runner.server.params, self.setup.program.learner.correct
+        common, own = (correct(model, data).numpy()[None] for data in (test.data, test.own_data(0)))
+        return test.accuracy(common, own)
+
     async def _send_heartbeats(self, seconds: float) -> None:
         while True:
-            pulse = pb.Pulse(epoch=self._link.epoch, round=self.runner.next_round, doing=self.runner.doing)
+            pulse = pb.Pulse(
+                epoch=self._link.epoch,
+                round=self.runner.next_round,
+                doing=self.runner.doing,
+                denied=self._denied.digest,
+                relayed=self.peers.is_relayed,
+            )
             # A heartbeat that takes longer than until the next one is useless.
-            await self._link.call("Beat", pulse, max(1.0, 2 * seconds))
+            heard = await self._link.call("Beat", pulse, max(1.0, 2 * seconds))
+            if heard is not None and heard.HasField("denied"):
+                self._denied.update(heard.denied)
             await asyncio.sleep(seconds)
+
+
+def is_report_of(outcome: pb.Outcome, order: pb.RoundOrder) -> bool:
+    """Return whether a report can be one of this order: it names no link that the order does not have."""
+    senders, receivers = {peer.index for peer in order.senders}, {peer.index for peer in order.receivers}
+    return {slot.server for slot in outcome.slots[1:]} <= senders and {s.receiver for s in outcome.sent} <= receivers

@@ -14,20 +14,26 @@ import grpc
 import torch
 
 from hatdfed.data.datasets import load_dataset
+from hatdfed.data.own.function import UserSource
 from hatdfed.data.own.source import SlowMachine, Standardise, open_own_data
+from hatdfed.deploy import history
 from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
-from hatdfed.deploy.edge.store import EdgeStore, SavedState, delete_other_runs
+from hatdfed.deploy.edge.store import EdgeStore, SavedState, set_aside_other_runs
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.errors import WireError
+from hatdfed.errors import ConfigError, IdentityError, WireError
 from hatdfed.server.codecs.base import message_share
-from hatdfed.server.exchange import MessageContext, pack_offer_parts
+from hatdfed.server.exchange import Limits, MessageContext, check_norm, pack_offer_parts
 from hatdfed.server.message import Buffer, compute_overhead, unpack
+from hatdfed.server.private_steps import secret_noise
 from hatdfed.server.program import EdgeProgram, Offer, ServerState
 from hatdfed.server.work import DataSource, HeldOut
 from hatdfed.setup.build.program import initial_seed, make_program
-from hatdfed.setup.build.world import local_work, make_pools, make_world
+from hatdfed.setup.build.world import local_work, make_world
 from hatdfed.setup.config import Config
+from hatdfed.setup.layers import find_removed_choice, validate
+from hatdfed.setup.versions import fill_in
+from hatdfed.version import __version__
 
 _log = logging.getLogger("hatdfed.deploy.edge")
 _WHOLE_MODEL = "model"  # the codec and the payload of a message with a whole model, whatever the run's codec
@@ -66,8 +72,7 @@ def make_edge_setup(
     With `own_data` the edge trains on that instead, and the data set only says what images look like.
     """
     dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
-    pools = make_pools(dataset)
-    program, seed = make_program(config, dataset), initial_seed(config, index)
+    program, seed = make_program(config, dataset, secret_noise), initial_seed(config, index)
     if own_data is not None:
         source = open_own_data(
             own_data,
@@ -80,9 +85,11 @@ def make_edge_setup(
             standardise=Standardise(dataset.mean, dataset.std),
             warn=_log.warning,
         )
+        if program.learner.private is not None:
+            refuse_uncounted(own_data, source)
         return EdgeSetup(program, source, seed, dataset.bits_per_sample, None)
     here = config if index < config.servers else config.model_copy(update={"servers": index + 1})
-    world = make_world(here, dataset, pools)
+    world = make_world(here, dataset)
     return EdgeSetup(
         program=program,
         source=SlowMachine(world.sources[index], work_share) if work_share < 1 else world.sources[index],
@@ -92,43 +99,92 @@ def make_edge_setup(
     )
 
 
-async def load_first_state(setup: EdgeSetup, store: EdgeStore, welcome: pb.Welcome, peers: Peers) -> SavedState:
+def refuse_uncounted(where: str, source: DataSource) -> None:
+    """Refuse a source of work of the user's own for private training: it may train on one image any number of times."""
+    inner = source.source if isinstance(source, SlowMachine) else source
+    if isinstance(inner, UserSource):
+        raise ConfigError(
+            f"privacy.clip is set, but {where} chooses its batches itself, so nobody can tell how often one image is "
+            "trained on. Use a folder, an .npz file or a function(t)."
+        )
+
+
+def make_limits(config: Config, program: EdgeProgram, index: int) -> Limits:
+    """What other edges may send and claim, as far as this edge can know it."""
+    return Limits(
+        num_params=program.learner.num_params,
+        norm=program.learner.largest_norm,
+        num_samples=config.samples_per_round,  # the same for all, whatever data they have
+        mass=float(max(config.servers, index + 1)),  # all masses sum to the number of servers
+        num_labels=program.num_labels,
+    )
+
+
+def read_settings(welcome: pb.Welcome) -> Config:
+    """Read the run's settings as the coordinator sent them; it may run another version of hatdfed."""
+    try:
+        settings = json.loads(welcome.config)
+        if not isinstance(settings, dict):
+            raise ConfigError("they are no settings.")
+        config = validate(fill_in(settings))
+        if (removed := find_removed_choice(config)) is not None:
+            raise ConfigError(f"{removed}.")
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise ConfigError(
+            f"The settings that the coordinator sent cannot be used here: {error} The coordinator runs hatdfed "
+            f"{welcome.version[:40] or '0.1'}, this edge {__version__}: install the same version on both."
+        ) from None
+    return config
+
+
+async def load_first_state(
+    setup: EdgeSetup, store: EdgeStore, welcome: pb.Welcome, peers: Peers, limits: Limits
+) -> SavedState:
     """Get the state to begin with: the edge's own from disk, else a peer's model, else a fresh one."""
     saved = await asyncio.to_thread(store.load, welcome.run)
     if saved is not None:
         _log.info("goes on with its own model, before round %d", saved.round)
-        return saved
-    await asyncio.to_thread(delete_other_runs, store, welcome.run)
+        return _note_load(welcome, "own", saved)
+    await asyncio.to_thread(set_aside_other_runs, store, welcome.run)
     fresh = await asyncio.to_thread(setup.program.start, setup.initial_seed)
     for peer in welcome.copy_from:
         try:
             data = await peers.copy_model(peer, _COPY_SECONDS)
-            model = await asyncio.to_thread(unpack_model, data, welcome.run, len(fresh.params))
-        except (WireError, grpc.aio.AioRpcError) as error:
+            model = await asyncio.to_thread(unpack_model, data, welcome.run, limits)
+        except (WireError, IdentityError, grpc.aio.AioRpcError) as error:
             _log.warning("the model of %s could not be copied: %s", peer.name, error)
             continue
         _log.info("begins with the model of %s", peer.name)
-        return SavedState(welcome.run, welcome.round, fresh._replace(params=model), b"")
+        copied = SavedState(welcome.run, welcome.round, fresh._replace(params=model), b"")
+        return _note_load(welcome, peer.index, copied)
     if welcome.round:
         _log.warning("begins with a fresh model in round %d: no peer gave its own", welcome.round)
-    return SavedState(welcome.run, welcome.round, fresh, b"")
+    return _note_load(welcome, "fresh", SavedState(welcome.run, welcome.round, fresh, b""))
+
+
+def _note_load(welcome: pb.Welcome, source: str | int, saved: SavedState) -> SavedState:
+    if history.is_kept():
+        finite, digest = bool(saved.server.params.isfinite().all()), history.digest_numbers(saved.server.params)
+        history.note("load", welcome.index, round=saved.round, source=source, model=digest, finite=finite)
+    return saved
 
 
 def pack_model(server: ServerState, mailbox: RoundMailbox) -> list[Buffer]:
     """Pack the whole current model, whatever the codec of the run."""
+    if history.is_kept():
+        history.note("give", mailbox.index, model=history.digest_numbers(server.params))
     context = MessageContext(mailbox.run, _WHOLE_MODEL)
     return pack_offer_parts(Offer({_WHOLE_MODEL: server.params}, 0, 1.0), context, t=0, sender=mailbox.index)
 
 
-def unpack_model(data: Buffer, run: str, num_params: int) -> torch.Tensor:  # -> [P]
+def unpack_model(data: Buffer, run: str, limits: Limits) -> torch.Tensor:  # -> [P]
     """Unpack a peer's whole model, with the same checks as any other message."""
-    message = unpack(data, max_bytes=4 * num_params + compute_overhead())
+    message = unpack(data, max_bytes=4 * limits.num_params + compute_overhead())
     model = message.payload.get(_WHOLE_MODEL)
     if (message.run, message.codec) != (run, _WHOLE_MODEL) or model is None:
         raise WireError("foreign", "A peer sent something else than its model.")
-    if model.shape != (num_params,) or str(model.dtype) != "float32":
+    if model.shape != (limits.num_params,) or str(model.dtype) != "float32":
         raise WireError("wrong-shape", f"A peer's model has {model.size} numbers of {model.dtype}.")
     tensor = torch.from_numpy(model)
-    if not bool(torch.isfinite(tensor).all()):
-        raise WireError("not-finite", "A peer's model holds numbers that are not finite.")
+    check_norm(tensor, limits.norm)
     return tensor

@@ -10,8 +10,10 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +23,12 @@ from safetensors import SafetensorError, safe_open
 
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.checkpoint import write_atomically
-from hatdfed.server.message import pack_tensors
+from hatdfed.server.message import Buffer, pack_tensors
 from hatdfed.server.program import ServerState, server_arrays, server_from
 
 _log = logging.getLogger("hatdfed.deploy.edge")
 _PATTERN = "round-*.safetensors"
+_RUN = re.compile(r"[0-9A-Za-z-]{1,64}")
 _LOCK = "edge.lock"
 
 
@@ -76,17 +79,15 @@ class EdgeStore:
     def save(self, state: SavedState) -> None:
         """Save a state, then delete old ones beyond the limits; the newest always stays."""
         self._make()
-        arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(state.server).items()}
-        about = {"run": state.run, "round": str(state.round), "outcome": state.outcome.hex(), "digest": _digest(arrays)}
-        write_atomically(self._path(state.round), pack_tensors(arrays, about))
+        write_atomically(self.folder / state_name(state.round), pack_state(state))
         self._prune()
 
     def load(self, run: str | None = None) -> SavedState | None:
         """Load the newest state that can be read; None if there is none, or if it is not of `run`."""
-        files = self._files()
+        files = self.list_files()
         for path in files:
             try:
-                state = _read(path)
+                state = read_state(path)
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
                 _log.error("%s cannot be read (%s); the state before it is tried", path, error)
                 continue
@@ -98,15 +99,22 @@ class EdgeStore:
             )
         return None
 
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob(_PATTERN), reverse=True)
+    def load_round(self, run: str, t: int) -> SavedState | None:
+        """Load the state that round t of a run is played from; None if it was not kept, or cannot be read."""
+        try:
+            state = read_state(self.folder / state_name(t))
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+            return None
+        return state if (state.run, state.round) == (run, t) else None
 
-    def _path(self, next_round: int) -> Path:
-        return self.folder / f"round-{next_round:08d}.safetensors"
+    def list_files(self) -> list[Path]:
+        """List the files with states, newest first."""
+        return sorted(self.folder.glob(_PATTERN), reverse=True)
 
     def _make(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
                 f"The folder {self.folder} cannot be made ({error.strerror}). Choose another."
@@ -114,14 +122,27 @@ class EdgeStore:
 
     def _prune(self) -> None:
         total = 0
-        for number, path in enumerate(self._files()):
+        for number, path in enumerate(self.list_files()):
             with contextlib.suppress(OSError):
                 total += path.stat().st_size
                 if number and (number >= self.max_files or total > self.max_bytes):
                     path.unlink()
 
 
-def _read(path: Path) -> SavedState:
+def state_name(next_round: int) -> str:
+    """Return the name of the file with the state that this round is played from."""
+    return f"round-{next_round:08d}.safetensors"
+
+
+def pack_state(state: SavedState) -> list[Buffer]:
+    """Pack a state as the parts of a file, without copies."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in server_arrays(state.server).items()}
+    about = {"run": state.run, "round": str(state.round), "outcome": state.outcome.hex(), "digest": _digest(arrays)}
+    return pack_tensors(arrays, about)
+
+
+def read_state(path: Path) -> SavedState:
+    """Read a state from its file; raises an error of safetensors, or `ValueError` if it is damaged."""
     with safe_open(path, framework="numpy") as file:
         about: dict[str, Any] = file.metadata()
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -139,9 +160,44 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def delete_other_runs(store: EdgeStore, run: str) -> None:
-    """Delete states of other runs, whose file names would clash with those of this run."""
-    for path in store.folder.glob(_PATTERN):
-        with contextlib.suppress(SafetensorError, OSError, KeyError, TypeError, ValueError):
-            if _read(path).run != run:
-                path.unlink()
+def set_aside_other_runs(store: EdgeStore, run: str) -> None:
+    """Move states of other runs, and those that cannot be read, away: their names clash with those of this run."""
+    by_run: dict[str, list[Path]] = {}
+    for path in store.list_files():
+        if (owner := _read_run(path)) != run:
+            by_run.setdefault(owner, []).append(path)
+    for owner, paths in by_run.items():
+        _set_aside(store, paths, f"run-{owner}")
+
+
+def set_aside_later(store: EdgeStore, t: int) -> None:
+    """Move the states after the one that round t is played from away, since the run goes back to that round."""
+    later = [path for path in store.list_files() if path.name > state_name(t)]
+    if later:
+        _set_aside(store, later, f"after-round-{t}")
+
+
+def _set_aside(store: EdgeStore, paths: list[Path], why: str) -> None:
+    """Move files to a folder of their own inside the store; nothing is deleted."""
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    folder = store.folder / f"{why}-set-aside-{now}"
+    try:
+        folder.mkdir(mode=0o700)
+        for path in paths:
+            path.rename(folder / path.name)
+    except OSError as error:
+        raise RunFolderError(
+            f"The older states in {store.folder} cannot be moved to {folder.name} ({error.strerror}). Free up disk "
+            "space, or choose another --store."
+        ) from None
+    _log.warning("%d states of an edge that are not used any more were moved to %s", len(paths), folder)
+
+
+def _read_run(path: Path) -> str:
+    """Read which run a state belongs to, from its header only; a word for a file that does not say."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            run = str(file.metadata()["run"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return "unknown"
+    return run if _RUN.fullmatch(run) else "unknown"

@@ -1,7 +1,7 @@
 """The private certificate authority of a deployment.
 
-There is no revocation list, since gRPC reads none. Certificates are short-lived instead (a day by default), and the
-coordinator's deny list locks a node out at once.
+There is no revocation list, since gRPC reads none. Certificates expire instead (after 30 days by default), and the
+coordinator's deny list, which every call is checked against, locks a node out at once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from hatdfed.deploy.identity.certificates import (
     certificate_to_pem,
     check_certificate,
     compute_pin,
+    format_time,
     is_same_key,
     key_from_pem,
     key_to_pem,
     make_key,
     public_key_from_csr,
 )
-from hatdfed.deploy.identity.names import NodeId
+from hatdfed.deploy.identity.names import VIEWER_ROLE, NodeId
 from hatdfed.deploy.identity.private_files import (
     PRIVATE,
     PUBLIC,
@@ -39,7 +40,7 @@ from hatdfed.deploy.identity.private_files import (
 )
 from hatdfed.errors import IdentityError
 
-LIFETIME = timedelta(hours=24)
+LIFETIME = timedelta(days=30)  # a third of it is always left: a node may be off for more than a week
 _OWN_LIFETIME = timedelta(days=3650)
 _KEY, _CERTIFICATE = "ca-key.pem", "ca.pem"
 
@@ -66,9 +67,12 @@ class Authority:
         """Sign a certificate for `node`. Only the public key is taken from the request."""
         key = public_key_from_csr(csr_pem)
         now = datetime.now(UTC)
+        self._check_clock(now)
         builder = _make_builder(node.name, key, now - CLOCK_SKEW, now + lifetime).issuer_name(self.certificate.subject)
         names = [x509.UniformResourceIdentifier(node.uri), x509.DNSName(node.dns)]
-        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if node.role != VIEWER_ROLE:
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         signed = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -79,6 +83,15 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         return certificate_to_pem(signed)
+
+    def _check_clock(self, now: datetime) -> None:
+        begins, ends = self.certificate.not_valid_before_utc, self.certificate.not_valid_after_utc
+        if not begins <= now <= ends:
+            raise IdentityError(
+                "clock",
+                f"This authority is valid from {format_time(begins)} to {format_time(ends)}, but it is "
+                f"{format_time(now)} now. Set the clock.",
+            )
 
     def check(self, cert_pem: bytes, now: datetime) -> IdentityError | None:
         """Return why a certificate is refused, or None if it is valid."""

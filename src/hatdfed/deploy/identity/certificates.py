@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hatdfed.deploy.identity.names import NodeId, node_from_uri
+from hatdfed.deploy.identity.names import COORDINATOR_ROLE, NodeId, node_from_uri
 from hatdfed.errors import IdentityError
 
 Key = ec.EllipticCurvePrivateKey
@@ -66,7 +66,7 @@ def public_key_from_csr(csr_pem: bytes) -> PublicKey:
     try:
         request = x509.load_pem_x509_csr(csr_pem)
         is_signed, key = request.is_signature_valid, request.public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise IdentityError(
             "bad-request", "The signing request cannot be read. Wanted: a PKCS #10 request in PEM."
         ) from None
@@ -83,7 +83,7 @@ def certificate_from_pem(pem: bytes, what: str) -> x509.Certificate:
         certificate = x509.load_pem_x509_certificate(pem)
         certificate.public_key()
         _ = certificate.extensions
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension):
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion):
         raise IdentityError("bad-certificate", f"{what} holds no certificate that can be read.") from None
     return certificate
 
@@ -138,8 +138,7 @@ def check_certificate(
         ended = format_time(certificate.not_valid_after_utc)
         return IdentityError(
             "expired",
-            f"The certificate of {node} expired at {ended}, and it is {format_time(now)} now. "
-            "Join again with a new token.",
+            f"The certificate of {node} expired at {ended}, and it is {format_time(now)} now. {_describe_remedy(node)}",
         )
     if now < certificate.not_valid_before_utc:
         begins = format_time(certificate.not_valid_before_utc)
@@ -150,9 +149,37 @@ def check_certificate(
     return None
 
 
+def check_renewable(
+    certificate: x509.Certificate, authority: x509.Certificate, now: datetime, grace: timedelta
+) -> IdentityError | None:
+    """Return why a certificate cannot be renewed by proof of its key, or None if it can.
+
+    It may have expired, but no longer ago than `grace`. It may also lie in the future: then it was signed while the
+    coordinator's clock was wrong.
+    """
+    refused = check_certificate(certificate, authority, now)
+    if refused is None or refused.reason == "too-early":
+        return None
+    if refused.reason == "expired" and now <= certificate.not_valid_after_utc + grace:
+        return None
+    return refused
+
+
+def _describe_remedy(node: NodeId) -> str:
+    if node.role == COORDINATOR_ROLE:
+        return "Check the clock; a coordinator renews its certificate when it starts and while it runs."
+    return "If it cannot be renewed, join again with a new token."
+
+
 def issued_at(certificate: x509.Certificate) -> datetime:
     """Return when our authority issued a certificate, without the backdating."""
     return certificate.not_valid_before_utc + CLOCK_SKEW
+
+
+def renewal_time(certificate: x509.Certificate) -> datetime:
+    """Return when two thirds of a certificate's lifetime are over, which leaves a third for retries of its renewal."""
+    issued = issued_at(certificate)
+    return issued + (certificate.not_valid_after_utc - issued) * 2 / 3
 
 
 def format_time(when: datetime) -> str:

@@ -7,9 +7,10 @@ lock a node out while a run goes on.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -90,6 +91,12 @@ class DenyList:
         except FileNotFoundError:
             return _ABSENT
         return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def compute_digest(names: Iterable[str]) -> str:
+    """Compute a digest by which an edge and the coordinator notice that they know different lists; empty for none."""
+    known = sorted(names)
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16] if known else ""
 
 
 def _strip_comment(line: str) -> str:

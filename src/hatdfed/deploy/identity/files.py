@@ -19,10 +19,10 @@ from hatdfed.deploy.identity.certificates import (
     certificate_to_pem,
     check_certificate,
     is_same_key,
-    issued_at,
     key_from_pem,
     key_to_pem,
     node_from_certificate,
+    renewal_time,
 )
 from hatdfed.deploy.identity.names import NodeId
 from hatdfed.deploy.identity.private_files import (
@@ -69,9 +69,8 @@ class Identity:
         return self.certificate.not_valid_after_utc
 
     def should_renew(self, now: datetime) -> bool:
-        """Return whether two thirds of the certificate's lifetime are over, which leaves a third for retries."""
-        issued = issued_at(self.certificate)
-        return now >= issued + (self.expires - issued) * 2 / 3
+        """Return whether it is time to renew the certificate."""
+        return now >= renewal_time(self.certificate)
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,14 @@ class IdentityFolder:
         if refused is not None:
             raise IdentityError(refused.reason, f"The identity in {self.path} is no good: {refused}")
         return identity
+
+    def find_refusal(self) -> IdentityError | None:
+        """Return why the identity is of no use now, or None if it is valid."""
+        try:
+            self.load()
+        except IdentityError as error:
+            return error
+        return None
 
     def read(self) -> Identity:
         """Read the identity, whether or not its certificate is still valid."""

@@ -1,10 +1,11 @@
-"""How a new edge gets its certificate from the coordinator's join server, and how a refused one learns why.
+"""How a new edge or viewer gets its certificate from the coordinator's join server, and how a refused one learns why.
 
 The operator gives the edge a token and the pin of the authority. The edge first asks the join server for the
 authority's certificate, trusting nothing, and compares it with the pin. Then it connects again, now trusting only that
 authority, and sends the token and a signing request. The private key is made on the edge and never leaves it.
 
-Every request is one JSON line over TLS 1.3, and so is every answer; `join_server` lists them.
+Every request is one JSON line over TLS 1.3, and so is every answer; `join_server` lists them. A challenge is answered
+over the same connection.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hmac
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,25 +44,25 @@ JOIN_PORT = 7443
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-async def join(host: str, port: int, token: str, pin: str, folder: IdentityFolder) -> Identity:
+async def join(host: str, port: int, token: str, pin: str, folder: IdentityFolder, role: str = EDGE_ROLE) -> Identity:
     """Become a node of the deployment; key and certificate are written to `folder`."""
     wanted = _parse_pin(pin)
     _refuse_if_taken(folder)
     check_writable(folder.path)  # before the token is spent
     authority = await _fetch_authority(host, port, wanted)
     ca_pem, key = certificate_to_pem(authority), make_key()
-    request = {"ask": "enroll", "token": token, "csr": make_csr(key).decode("ascii")}
+    request = {"ask": "enroll", "token": token, "csr": make_csr(key).decode("ascii"), "role": role}
     answer = await ask_join_server(host, port, make_verified_context(ca_pem), request)
-    _raise_if_refused(answer)
-    cert_pem = read_text(answer, "cert").encode()
+    raise_if_refused(answer)
+    cert_pem = read_text(answer, "cert").encode("utf-8", "replace")
     certificate = certificate_from_pem(cert_pem, "The coordinator's answer")
     refused = check_certificate(certificate, authority, datetime.now(UTC))
     if refused is not None:
         raise refused
     is_own = is_same_key(certificate.public_key(), key.public_key())
-    if not is_own or node_from_certificate(certificate).role != EDGE_ROLE:
+    if not is_own or node_from_certificate(certificate).role != role:
         raise IdentityError(
-            "mismatch", "The coordinator sent a certificate that is not for this edge. Ask its operator."
+            "mismatch", f"The coordinator sent a certificate that is not for this {role}. Ask its operator."
         )
     return folder.save(key, certificate_to_pem(certificate), ca_pem)
 
@@ -77,7 +78,7 @@ async def explain_refusal(host: str, port: int, folder: IdentityFolder) -> str |
             with contextlib.suppress(IdentityError):
                 await ask_join_server(host, port, make_unverified_context(), request)
         raise
-    _raise_if_refused(answer)
+    raise_if_refused(answer)
     return None if answer.get("reason") is None else read_text(answer, "reason")
 
 
@@ -85,16 +86,6 @@ async def report_refusal(host: str, port: int, word: str) -> None:
     """Tell the coordinator why this node gave up, for its log. Nothing secret is sent and no answer is trusted."""
     with contextlib.suppress(IdentityError):
         await ask_join_server(host, port, make_unverified_context(), {"ask": "refuse", "word": word})
-
-
-def make_renewal_request(folder: IdentityFolder) -> bytes:
-    """Make the signing request to send to the coordinator, over a connection made with the present certificate."""
-    return make_csr(folder.read().key)
-
-
-def accept_renewal(folder: IdentityFolder, cert_pem: bytes) -> Identity:
-    """Store a renewed certificate; one for another key, node or authority is refused and changes nothing."""
-    return folder.replace_certificate(cert_pem)
 
 
 async def _fetch_authority(host: str, port: int, pin: str) -> x509.Certificate:
@@ -132,7 +123,8 @@ def _refuse_if_taken(folder: IdentityFolder) -> None:
     )
 
 
-def _raise_if_refused(answer: Mapping[str, Any]) -> None:
+def raise_if_refused(answer: Mapping[str, Any]) -> None:
+    """Raise the error that the join server answered, if it did."""
     if "error" in answer:
         sentence, word = answer["error"], answer.get("word")
         raise IdentityError(str(word or "refused"), f"The coordinator refused: {sentence}")
@@ -158,12 +150,20 @@ def make_verified_context(ca_pem: bytes) -> ssl.SSLContext:
     return context
 
 
-async def ask_join_server(host: str, port: int, context: ssl.SSLContext, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Send one request to the join server and return its answer; failures become an `IdentityError`."""
+Reply = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+async def ask_join_server(
+    host: str, port: int, context: ssl.SSLContext, request: Mapping[str, Any], reply: Reply | None = None
+) -> dict[str, Any]:
+    """Send one request to the join server and return its answer; failures become an `IdentityError`.
+
+    A challenge is answered by `reply`, and what follows it is returned.
+    """
     where = f"The coordinator's join server at {host}:{port}"
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            return await _ask(host, port, context, request)
+            return await _ask(host, port, context, request, reply)
     except ssl.SSLCertVerificationError as error:
         raise IdentityError(
             "not-the-coordinator",
@@ -185,13 +185,19 @@ async def ask_join_server(host: str, port: int, context: ssl.SSLContext, request
         raise IdentityError("unreachable", f"{where} cannot be reached ({reason}). Check address and port.") from None
 
 
-async def _ask(host: str, port: int, context: ssl.SSLContext, request: Mapping[str, Any]) -> dict[str, Any]:
+async def _ask(
+    host: str, port: int, context: ssl.SSLContext, request: Mapping[str, Any], reply: Reply | None
+) -> dict[str, Any]:
     reader, writer = await asyncio.open_connection(
         host, port, ssl=context, server_hostname=COORDINATOR.dns, limit=MAX_LINE_BYTES, ssl_shutdown_timeout=1.0
     )
     try:
         await send_line(writer, request)
-        return await receive_line(reader)
+        answer = await receive_line(reader)
+        if reply is not None and "challenge" in answer:
+            await send_line(writer, reply(answer))
+            answer = await receive_line(reader)
+        return answer
     finally:
         writer.close()
         with contextlib.suppress(OSError):

@@ -1,15 +1,17 @@
-"""The coordinator's join server: a port of its own for edges that have no certificate yet, or none that works.
+"""The coordinator's join server: a port of its own for nodes that have no certificate yet, or none that works.
 
-One request per connection, one JSON line each way, over TLS with the coordinator's certificate.
+One request per connection, one JSON line each way (two for a renewal), over TLS with the coordinator's certificate.
 
     {"ask": "authority"}                          {"ca": PEM}
-    {"ask": "enroll", "token": …, "csr": PEM}     {"node": NAME, "cert": PEM, "ca": PEM}
+    {"ask": "enroll", "token": …, "csr": PEM}     {"node": NAME, "cert": PEM, "ca": PEM}    "role" may say viewer
+    {"ask": "renew", "cert": PEM, "csr": PEM}     {"challenge": TEXT}
+    {"proof": SIGNATURE}, on that connection      {"node": NAME, "cert": PEM, "ca": PEM}
     {"ask": "explain", "cert": PEM}               {"reason": sentence or null}
     {"ask": "refuse", "word": WORD}               {}
     anything that is refused                      {"error": sentence, "word": one counted word}
 
-Anybody can reach it, so connections, bytes and seconds are bounded. A refusal is one log line, which never quotes a
-token, a key or a request. Callers that ask for nothing are counted, and share one log line a minute.
+Anybody can reach it, so connections, bytes and seconds are bounded. A refusal is one log line at most, which never
+quotes a token, a key or a request. Callers that ask for nothing are counted, and share one log line a minute.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ import socket
 import ssl
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from hatdfed.deploy.identity.certificates import certificate_from_pem, format_time
 from hatdfed.deploy.identity.files import IdentityFolder
-from hatdfed.deploy.identity.identity_store import IdentityStore
+from hatdfed.deploy.identity.identity_store import Enrolled, IdentityStore
 from hatdfed.deploy.identity.join import (
     JOIN_PORT,
     MAX_LINE_BYTES,
@@ -35,11 +39,14 @@ from hatdfed.deploy.identity.join import (
     receive_line,
     send_line,
 )
+from hatdfed.deploy.identity.names import EDGE_ROLE
+from hatdfed.deploy.identity.proofs import make_challenge
 from hatdfed.deploy.transport.connection_limit import ConnectionLimit
 from hatdfed.errors import IdentityError
 
 _log = logging.getLogger("hatdfed.deploy.identity.join_server")
 _HANDSHAKE_SECONDS = 5.0
+_THREADS = 4  # that sign; its own, so that nothing else in the process holds up who wants to join
 _LOG_INTERVAL_SECONDS = 60.0  # between log lines about callers that ask for nothing
 
 # Why an edge may say that it gave up by itself.
@@ -47,6 +54,8 @@ _GAVE_UP = {
     "wrong-pin": "It was given the pin of another authority.",
     "no-certificate": "It came in plain text, without a certificate.",
 }
+
+T = TypeVar("T")
 
 
 class JoinServer:
@@ -69,6 +78,7 @@ class JoinServer:
         self._connections = ConnectionLimit(
             max_connections, self._serve, lambda caller: self._count_idle("crowded", caller)
         )
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="join")
         self._idle_callers = 0  # since the last log line about them
         self._next_idle_log = 0.0
 
@@ -90,6 +100,7 @@ class JoinServer:
         await asyncio.gather(self._accepting, return_exceptions=True)
         await self._connections.close()
         self._socket.close()
+        self._threads.shutdown(wait=False)
 
     async def _serve(self, connection: socket.socket, caller: str) -> None:
         try:
@@ -97,7 +108,7 @@ class JoinServer:
                 async with asyncio.timeout(min(self._timeout_seconds, _HANDSHAKE_SECONDS)):
                     reader, writer = await self._handshake(connection)
                 try:
-                    await send_line(writer, await self._answer(reader, caller))
+                    await send_line(writer, await self._answer(reader, writer, caller))
                     writer.close()
                     await writer.wait_closed()
                 finally:
@@ -121,7 +132,7 @@ class JoinServer:
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    async def _answer(self, reader: asyncio.StreamReader, caller: str) -> dict[str, Any]:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: str) -> dict[str, Any]:
         what = "a request"
         try:
             request = await receive_line(reader)
@@ -129,25 +140,46 @@ class JoinServer:
             if ask == "authority":
                 return {"ca": self._store.authority.pem.decode()}
             if ask == "enroll":
-                what = "a new edge"
-                return await self._enroll(read_text(request, "token"), read_text(request, "csr"), caller)
+                what = "a new node"
+                return await self._enroll(request, caller)
+            if ask == "renew":
+                what = "a renewal"
+                return await self._renew(request, reader, writer, caller)
             if ask == "explain":
                 what = "an explanation"
                 return self._explain(read_text(request, "cert"), caller)
             if ask == "refuse":
                 self._log_gave_up(read_text(request, "word"), caller)
                 return {}
-            raise IdentityError("bad-field", "The field 'ask' must be authority, enroll, explain or refuse.")
+            raise IdentityError("bad-field", "The field 'ask' must be authority, enroll, renew, explain or refuse.")
         except IdentityError as error:
             self._refuse(what, caller, error)
             return {"error": str(error), "word": error.reason}
 
-    async def _enroll(self, token: str, csr: str, caller: str) -> dict[str, Any]:
+    async def _enroll(self, request: dict[str, Any], caller: str) -> dict[str, Any]:
+        token, csr = read_text(request, "token"), _read_bytes(request, "csr")
+        role = read_text({"role": EDGE_ROLE, **request}, "role")
         self._connections.protect()  # once the token is used up, its certificate must reach the edge
         # In a thread: the use of the token is flushed to disk, which would hold up the event loop.
-        node, cert_pem = await asyncio.to_thread(self._store.enroll, token, csr.encode("utf-8", "replace"))
+        return self._hand_out(await self._run_off_loop(self._store.enroll, token, csr, role), "joined", caller)
+
+    async def _renew(
+        self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: str
+    ) -> dict[str, Any]:
+        cert, csr = _read_bytes(request, "cert"), _read_bytes(request, "csr")
+        challenge = make_challenge()  # it is known on this connection only, so a proof cannot be used again
+        await send_line(writer, {"challenge": challenge})
+        proof = read_text(await receive_line(reader), "proof")
+        renewed = await self._run_off_loop(self._store.renew_by_proof, cert, csr, challenge, proof)
+        return self._hand_out(renewed, "renewed", caller)
+
+    async def _run_off_loop(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    def _hand_out(self, enrolled: Enrolled, what: str, caller: str) -> dict[str, Any]:
+        node, cert_pem = enrolled
         expires = certificate_from_pem(cert_pem, "Our own signature").not_valid_after_utc
-        _log.info("%s joined from %s; its certificate expires %s.", node, caller, format_time(expires))
+        _log.info("%s %s from %s; its certificate expires %s.", node, what, caller, format_time(expires))
         return {"node": node.name, "cert": cert_pem.decode(), "ca": self._store.authority.pem.decode()}
 
     def _explain(self, cert: str, caller: str) -> dict[str, Any]:
@@ -175,7 +207,7 @@ class JoinServer:
 
     def _refuse(self, what: str, caller: str, error: IdentityError) -> None:
         self.refusals[error.reason] += 1
-        _log.warning("Refused %s from %s: %s [%s]", what, caller, error, error.reason)
+        _log.warning("Refused %s from %s: %s [%s]", what, caller, error, error.reason, extra={"address": caller})
 
 
 class _TlsContext:
@@ -201,6 +233,10 @@ class _TlsContext:
         context.num_tickets = 0  # no connection is ever resumed
         context.load_cert_chain(self._folder.cert_file, self._folder.key_file)
         return context
+
+
+def _read_bytes(request: dict[str, Any], key: str) -> bytes:
+    return read_text(request, key).encode("utf-8", "replace")
 
 
 def _listen(host: str, port: int) -> socket.socket:

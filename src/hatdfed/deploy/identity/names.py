@@ -14,7 +14,9 @@ from hatdfed.errors import IdentityError
 
 COORDINATOR_ROLE = "coordinator"
 EDGE_ROLE = "edge"
-ROLES = (COORDINATOR_ROLE, EDGE_ROLE)
+RELAY_ROLE = "relay"
+VIEWER_ROLE = "viewer"  # reads the status of a run, and nothing else
+ROLES = (COORDINATOR_ROLE, EDGE_ROLE, RELAY_ROLE, VIEWER_ROLE)
 
 _SCHEME = "spiffe://hatdfed/"
 _DOMAIN = "hatdfed.internal"
@@ -31,7 +33,9 @@ class NodeId:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise IdentityError("bad-name", f"A node's role is {self.role!r:.80}, but must be {' or '.join(ROLES)}.")
+            raise IdentityError(
+                "bad-name", f"A node's role is {self.role!r:.80}, but must be {', '.join(ROLES[:-1])} or {ROLES[-1]}."
+            )
         if not _NAME.fullmatch(self.name):
             raise IdentityError(
                 "bad-name",
@@ -67,6 +71,11 @@ COORDINATOR = NodeId(COORDINATOR_ROLE, "coordinator")
 def edge_id(name: str) -> NodeId:
     """Return the id of the edge with this name."""
     return NodeId(EDGE_ROLE, name)
+
+
+def relay_id(name: str) -> NodeId:
+    """Return the id of the relay with this name."""
+    return NodeId(RELAY_ROLE, name)
 
 
 def node_from_uri(uri: str) -> NodeId:

@@ -32,7 +32,7 @@ def check_writable(path: Path) -> None:
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise IdentityError(
-            "disk", f"Nothing can be written to {path} ({error.strerror}). Make room or choose another folder."
+            "disk", f"Nothing can be written to {path} ({error.strerror}). Free up space or choose another folder."
         ) from None
 
 
@@ -57,7 +57,7 @@ def write_durably(path: Path, content: bytes, mode: int) -> None:
         raise IdentityError(
             "disk",
             f"{path} cannot be written ({error.strerror}). What was there before is untouched; "
-            "make room or choose another folder.",
+            "free up space or choose another folder.",
         ) from None
 
 

@@ -25,7 +25,7 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., run: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "epoch", "index", "config", "beat_seconds", "idle_seconds", "round", "copy_from")
+    __slots__ = ("run", "epoch", "index", "config", "beat_seconds", "idle_seconds", "round", "copy_from", "denied", "connection_seconds", "least_bytes_per_second", "relay", "version")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,11 @@ class Welcome(_message.Message):
     IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     COPY_FROM_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEAST_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
     index: int
@@ -42,10 +47,15 @@ class Welcome(_message.Message):
     idle_seconds: float
     round: int
     copy_from: _containers.RepeatedCompositeFieldContainer[Neighbour]
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., config: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., idle_seconds: _Optional[float] = ..., round: _Optional[int] = ..., copy_from: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+    denied: DenyList
+    connection_seconds: float
+    least_bytes_per_second: float
+    relay: RelayAddress
+    version: str
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., config: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., idle_seconds: _Optional[float] = ..., round: _Optional[int] = ..., copy_from: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., denied: _Optional[_Union[DenyList, _Mapping]] = ..., connection_seconds: _Optional[float] = ..., least_bytes_per_second: _Optional[float] = ..., relay: _Optional[_Union[RelayAddress, _Mapping]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("epoch", "num_params", "bits_per_sample", "layout", "message_share", "accuracy", "round")
+    __slots__ = ("epoch", "num_params", "bits_per_sample", "layout", "message_share", "accuracy", "round", "relayed")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUM_PARAMS_FIELD_NUMBER: _ClassVar[int]
     BITS_PER_SAMPLE_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +63,7 @@ class Prepared(_message.Message):
     MESSAGE_SHARE_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     num_params: int
     bits_per_sample: int
@@ -60,7 +71,16 @@ class Prepared(_message.Message):
     message_share: float
     accuracy: float
     round: int
-    def __init__(self, epoch: _Optional[int] = ..., num_params: _Optional[int] = ..., bits_per_sample: _Optional[int] = ..., layout: _Optional[str] = ..., message_share: _Optional[float] = ..., accuracy: _Optional[float] = ..., round: _Optional[int] = ...) -> None: ...
+    relayed: bool
+    def __init__(self, epoch: _Optional[int] = ..., num_params: _Optional[int] = ..., bits_per_sample: _Optional[int] = ..., layout: _Optional[str] = ..., message_share: _Optional[float] = ..., accuracy: _Optional[float] = ..., round: _Optional[int] = ..., relayed: bool = ...) -> None: ...
+
+class RelayAddress(_message.Message):
+    __slots__ = ("name", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Watching(_message.Message):
     __slots__ = ("epoch",)
@@ -69,18 +89,20 @@ class Watching(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class Neighbour(_message.Message):
-    __slots__ = ("index", "name", "address", "dial", "mixing")
+    __slots__ = ("index", "name", "address", "dial", "mixing", "relayed")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DIAL_FIELD_NUMBER: _ClassVar[int]
     MIXING_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     address: str
     dial: bool
     mixing: float
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., dial: bool = ..., mixing: _Optional[float] = ...) -> None: ...
+    relayed: bool
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., dial: bool = ..., mixing: _Optional[float] = ..., relayed: bool = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("epoch", "round", "probe", "finish", "stop", "leave", "missing")
@@ -162,17 +184,29 @@ class Slot(_message.Message):
     def __init__(self, server: _Optional[int] = ..., importance: _Optional[float] = ..., scores: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Sent(_message.Message):
-    __slots__ = ("receiver", "share", "delivered")
+    __slots__ = ("receiver", "share", "delivered", "again")
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     receiver: int
     share: float
     delivered: bool
-    def __init__(self, receiver: _Optional[int] = ..., share: _Optional[float] = ..., delivered: bool = ...) -> None: ...
+    again: float
+    def __init__(self, receiver: _Optional[int] = ..., share: _Optional[float] = ..., delivered: bool = ..., again: _Optional[float] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("name", "reason", "count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    count: int
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch")
+    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch", "refusals")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +223,7 @@ class Outcome(_message.Message):
     SENT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     SKETCH_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     accuracy: float
@@ -198,7 +233,8 @@ class Outcome(_message.Message):
     sent: _containers.RepeatedCompositeFieldContainer[Sent]
     refused: _containers.ScalarMap[str, int]
     sketch: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ...) -> None: ...
+    refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
 class Received(_message.Message):
     __slots__ = ("accepted", "reason")
@@ -209,28 +245,50 @@ class Received(_message.Message):
     def __init__(self, accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FinalFigures(_message.Message):
-    __slots__ = ("epoch", "has_test", "accuracy", "personal_accuracy", "validation_accuracy")
+    __slots__ = ("epoch", "has_test", "accuracy", "personal_accuracy", "validation_accuracy", "private_rounds", "own_accuracy")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HAS_TEST_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     PERSONAL_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    OWN_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     has_test: bool
     accuracy: float
     personal_accuracy: float
     validation_accuracy: float
-    def __init__(self, epoch: _Optional[int] = ..., has_test: bool = ..., accuracy: _Optional[float] = ..., personal_accuracy: _Optional[float] = ..., validation_accuracy: _Optional[float] = ...) -> None: ...
+    private_rounds: int
+    own_accuracy: float
+    def __init__(self, epoch: _Optional[int] = ..., has_test: bool = ..., accuracy: _Optional[float] = ..., personal_accuracy: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., private_rounds: _Optional[int] = ..., own_accuracy: _Optional[float] = ...) -> None: ...
 
 class Pulse(_message.Message):
-    __slots__ = ("epoch", "round", "doing")
+    __slots__ = ("epoch", "round", "doing", "denied", "relayed")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DOING_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
     doing: str
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., doing: _Optional[str] = ...) -> None: ...
+    denied: str
+    relayed: bool
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., doing: _Optional[str] = ..., denied: _Optional[str] = ..., relayed: bool = ...) -> None: ...
+
+class Heard(_message.Message):
+    __slots__ = ("denied",)
+    DENIED_FIELD_NUMBER: _ClassVar[int]
+    denied: DenyList
+    def __init__(self, denied: _Optional[_Union[DenyList, _Mapping]] = ...) -> None: ...
+
+class DenyList(_message.Message):
+    __slots__ = ("digest", "names")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, digest: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("why",)
@@ -271,21 +329,41 @@ class Frame(_message.Message):
     def __init__(self, parcel: _Optional[_Union[Parcel, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class Parcel(_message.Message):
-    __slots__ = ("run", "round", "sender", "size")
+    __slots__ = ("run", "round", "sender", "size", "digest", "offset", "part_bytes", "part_digests")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PART_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     sender: int
     size: int
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., sender: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+    digest: bytes
+    offset: int
+    part_bytes: int
+    part_digests: bytes
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., sender: _Optional[int] = ..., size: _Optional[int] = ..., digest: _Optional[bytes] = ..., offset: _Optional[int] = ..., part_bytes: _Optional[int] = ..., part_digests: _Optional[bytes] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class Wanted(_message.Message):
-    __slots__ = ("run", "round")
+    __slots__ = ("run", "round", "digest", "offset", "confirms")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMS_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+    digest: bytes
+    offset: int
+    confirms: bool
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., offset: _Optional[int] = ..., confirms: bool = ...) -> None: ...

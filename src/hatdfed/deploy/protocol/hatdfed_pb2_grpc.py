@@ -68,7 +68,7 @@ class CoordinationStub(object):
         self.Beat = channel.unary_unary(
                 '/hatdfed.v1.Coordination/Beat',
                 request_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Pulse.SerializeToString,
-                response_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.FromString,
+                response_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Heard.FromString,
                 _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/hatdfed.v1.Coordination/Leave',
@@ -176,7 +176,7 @@ def add_CoordinationServicer_to_server(servicer, server):
             'Beat': grpc.unary_unary_rpc_method_handler(
                     servicer.Beat,
                     request_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Pulse.FromString,
-                    response_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.SerializeToString,
+                    response_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Heard.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -378,7 +378,7 @@ class Coordination(object):
             target,
             '/hatdfed.v1.Coordination/Beat',
             hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Pulse.SerializeToString,
-            hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.FromString,
+            hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Heard.FromString,
             options,
             channel_credentials,
             insecure,
@@ -464,6 +464,11 @@ class OperationStub(object):
                 request_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.NodeName.SerializeToString,
                 response_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.StatusText.FromString,
                 _registered_method=True)
+        self.Undrain = channel.unary_unary(
+                '/hatdfed.v1.Operation/Undrain',
+                request_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.NodeName.SerializeToString,
+                response_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.StatusText.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/hatdfed.v1.Operation/Stop',
                 request_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.SerializeToString,
@@ -487,6 +492,12 @@ class OperationServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Undrain(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -503,6 +514,11 @@ def add_OperationServicer_to_server(servicer, server):
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
+                    request_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.NodeName.FromString,
+                    response_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.StatusText.SerializeToString,
+            ),
+            'Undrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Undrain,
                     request_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.NodeName.FromString,
                     response_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.StatusText.SerializeToString,
             ),
@@ -578,6 +594,33 @@ class Operation(object):
             _registered_method=True)
 
     @staticmethod
+    def Undrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hatdfed.v1.Operation/Undrain',
+            hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.NodeName.SerializeToString,
+            hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.StatusText.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Stop(request,
             target,
             options=(),
@@ -630,6 +673,11 @@ class PeerStub(object):
                 request_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.SerializeToString,
                 response_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.FromString,
                 _registered_method=True)
+        self.HowFar = channel.unary_unary(
+                '/hatdfed.v1.Peer/HowFar',
+                request_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Parcel.SerializeToString,
+                response_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Progress.FromString,
+                _registered_method=True)
 
 
 class PeerServicer(object):
@@ -654,6 +702,13 @@ class PeerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HowFar(self, request, context):
+        """how much of a model that was broken off is here
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -671,6 +726,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Probe,
                     request_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.FromString,
                     response_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.SerializeToString,
+            ),
+            'HowFar': grpc.unary_unary_rpc_method_handler(
+                    servicer.HowFar,
+                    request_deserializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Parcel.FromString,
+                    response_serializer=hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Progress.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -755,6 +815,33 @@ class Peer(object):
             '/hatdfed.v1.Peer/Probe',
             hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.SerializeToString,
             hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Nothing.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HowFar(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hatdfed.v1.Peer/HowFar',
+            hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Parcel.SerializeToString,
+            hatdfed_dot_deploy_dot_protocol_dot_hatdfed__pb2.Progress.FromString,
             options,
             channel_credentials,
             insecure,
