@@ -4,6 +4,7 @@ Topologies and joules are pinned exactly, accuracies to the last image, log-weig
 `python tests/golden/test_golden_trace.py` writes the file anew; say in the CHANGELOG why.
 """
 
+import functools
 import json
 import subprocess
 import sys
@@ -26,6 +27,7 @@ SETTINGS = {
 METHODS = ("hat-dfed", "hat-dfed-literal", "rnd", "d-psgd")
 
 
+@functools.cache
 def trace(method):
     result = run(method=method, **SETTINGS)
     rounds = []

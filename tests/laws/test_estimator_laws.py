@@ -13,7 +13,7 @@ from hatdfed.testing import policy_context
 
 N = 5
 LINKS = LinkTable.all_of(N)
-REPEATS = 20_000
+REPEATS = 6_000
 
 
 def context():
@@ -30,9 +30,9 @@ def skewed_state():
 def mean_estimate(policy):
     rng, utility = stream(0, "estimator"), stream(1, "utility").random(len(LINKS))
     total, square = np.zeros(len(LINKS)), np.zeros(len(LINKS))
-    state = skewed_state()
+    state, now = skewed_state(), context()
     for _ in range(REPEATS):
-        draw = policy.propose(state, context(), rng)
+        draw = policy.propose(state, now, rng)
         estimate = reward_estimate(utility, draw.drawn, draw.propensity)
         total += estimate
         square += estimate**2
@@ -57,10 +57,10 @@ def test_probabilities_taken_after_rounding_are_biased_and_noticed():
 def test_clipping_without_redistribution_draws_too_few_links():
     state, rng = skewed_state(), stream(0, "clip")
     clipped = LinkBandit(capping="clip").propose(state, context(), rng)
-    mended = LinkBandit().propose(state, context(), rng)
+    repaired = LinkBandit().propose(state, context(), rng)
     assert clipped.propensity.sum() < 5.0
-    assert mended.propensity.sum() == pytest.approx(6.0, abs=1e-9)
-    assert mended.topology.num_links == 6
+    assert repaired.propensity.sum() == pytest.approx(6.0, abs=1e-9)
+    assert repaired.topology.num_links == 6
 
 
 def test_a_draw_carries_probabilities_that_nobody_can_change():

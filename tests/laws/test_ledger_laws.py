@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hatdfed.core.energy.ledger import Cause, EnergyRow, joules_by_cause, total_joules
-from hatdfed.core.energy.prices import draw_prices
+from hatdfed.core.energy.energy_model import Cause, EnergyRow, draw_prices, joules_by_cause, total_joules
 from hatdfed.runs.play import run
 
 PAPER = {

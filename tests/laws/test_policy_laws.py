@@ -20,8 +20,8 @@ class TestBuiltInPolicies(TopologyPolicyLaws):
 
 
 def test_the_policies_of_the_package_are_found_by_their_names():
-    assert list(POLICIES.built_in) == [
+    assert set(POLICIES.built_in) >= {
         "all-links", "balanced-links", "base-2-graph", "cheapest-links", "epidemic-local", "epidemic-oracle",
         "epsilon-greedy", "exponential-graph", "hindsight-oracle", "link-bandit", "morph", "no-links", "pens",
         "priced-links", "random-links", "ring", "similarity-links", "upper-confidence",
-    ]  # fmt: skip
+    }  # fmt: skip

@@ -141,7 +141,7 @@ def test_probabilities_from_after_rounding_cost_clearly_more():
 
 @pytest.mark.parametrize("policy", [LinkBandit(learning_rate=0.0), RandomLinks()], ids=["bandit", "random-links"])
 def test_without_learning_every_set_is_equally_likely(policy):
-    rng, repeats, context, state = stream(0, "sets"), 20_000, policy_context(3, budget=2), policy.init(3)
+    rng, repeats, context, state = stream(0, "sets"), 6_000, policy_context(3, budget=2), policy.init(3)
     seen = dict.fromkeys(itertools.combinations(range(6), 2), 0)
     for _ in range(repeats):
         draw = policy.propose(state, context, rng)

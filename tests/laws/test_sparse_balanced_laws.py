@@ -113,7 +113,7 @@ def test_probabilities_are_near_those_of_the_matrix(degree):
 def test_links_are_drawn_as_often_as_their_units_say(size, width, degree):
     log_weights, possible, candidates, active = problem(size, width, 3.0, 2)
     units = balanced_units(log_weights, possible, candidates, active, degree)
-    draws = 3000
+    draws = 1500
     count = sum(halving_rounding(units, candidates, stream(3, "draw", t)).astype(int) for t in range(draws))
     probability = units / UNITS
     deviation = np.sqrt(np.maximum(probability * (1 - probability) / draws, 1e-12))

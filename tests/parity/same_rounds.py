@@ -12,7 +12,11 @@ def assert_same_rounds(mine, theirs, *, tolerance=1e-5, distance_error=0.0):
         assert one.report.energy == other.report.energy
         distances = (each.report.consensus_distance for each in (one, other))
         np.testing.assert_allclose(*distances, atol=tolerance, rtol=distance_error)
+        assert one.caught == other.caught
+        np.testing.assert_array_equal(one.report.reported, other.report.reported)
         for server, same in zip(one.report.servers, other.report.servers, strict=True):
+            if server is None:
+                continue
             assert server.num_samples == same.num_samples
             np.testing.assert_array_equal(server.senders, same.senders)
             np.testing.assert_allclose(server.importance, same.importance, atol=tolerance)

@@ -29,7 +29,7 @@ def end(folder):
 @pytest.mark.parametrize("native", ["1", "0"])
 def test_a_run_ends_with_the_same_bits_in_any_company(tmp_path, monkeypatch, native):
     monkeypatch.setenv("HATDFED_NATIVE", native)
-    configs = [resolve({"dataset": "digits", "rounds": 6, "servers": 4, **settings}) for settings in SETTINGS]
+    configs = [resolve({"dataset": "digits", "rounds": 4, "servers": 4, **settings}) for settings in SETTINGS]
     play([Job(config, tmp_path / f"together-{config.seed}") for config in configs], CPU)
     for config in configs:
         play([Job(config, tmp_path / f"alone-{config.seed}")], CPU)

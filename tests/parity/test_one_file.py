@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hatdfed.core.drawing.budgeted import cap_to_budget, sequential_rounding
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.links import LinkTable, num_servers_of
 from hatdfed.core.policies.base import certain
 from hatdfed.core.policies.link_bandit import BanditState, LinkBandit, reward_estimate, theorem_learning_rate
@@ -26,7 +26,7 @@ from hatdfed.server.networks import linear
 from hatdfed.server.optimisers import Adam
 from hatdfed.setup.build.coordinator import make_coordinator, make_prices
 from hatdfed.setup.build.program import initial_seed, make_program
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed.setup.layers import resolve
 from hatdfed.testing import feedback_for, policy_context
 
@@ -164,7 +164,7 @@ def library_world(maker, seed):
     dataset = load_dataset(config.dataset, options=config.dataset_options)
     learner = Learner(maker, Adam(config.learner.learning_rate))
     program = dataclasses.replace(make_program(config, dataset), learner=learner)
-    world = make_world(config, dataset, make_pools(dataset))
+    world = make_world(config, dataset)
     prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=learner.num_params)
     seeds = [initial_seed(config, server) for server in range(config.servers)]
     fleet = MailboxFleet(program, world.sources, prices, world.test, initial_seeds=seeds)

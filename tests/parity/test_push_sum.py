@@ -4,13 +4,14 @@ Server 2 sends to two others and everybody else to one, so plain averaging is bi
 has its own goal b and the loss (z − b)² / 2; with one common step size the best compromise is the mean of the goals.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.links import LinkTable, Topology
 from hatdfed.core.policies.base import certain
 from hatdfed.core.round import RoundPlan
@@ -32,6 +33,7 @@ class Quadratic:
     """Learns one number: the labels of its batches."""
 
     num_params = num_trainable = 1
+    largest_norm = math.inf
     optimiser = Sgd(learning_rate=0.1)
 
     def init(self, seed):

@@ -18,7 +18,7 @@ from hatdfed.server.networks import NETWORKS
 from hatdfed.server.optimisers import OptimiserState
 from hatdfed.server.work import Batch
 from hatdfed.setup.build.program import initial_seed, make_actors
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 400, "validation": 80, "test": 30})
@@ -86,14 +86,14 @@ def test_another_implementation_plays_the_rounds_of_mailboxes(monkeypatch, metho
     coordinator, program = make_actors(config, DATASET)
     with pytest.raises(NotStackableError):
         choose_model(program.learner, DATASET.train.pixels.shape[1:], CPU)
-    world = make_world(config, DATASET, make_pools(DATASET))
+    world = make_world(config, DATASET)
     seeds = [initial_seed(config, server) for server in range(config.servers)]
     member = RunServers(program, world.sources, coordinator.prices, seeds, world.test)
     (fleet,) = StackedFleet([member], Execution(CPU, 2, 3), PlainModel(program.learner)).fleets
-    referee = mailbox_simulation(config, DATASET)
+    reference = mailbox_simulation(config, DATASET)
     mine, theirs = [], []
     run_alone(coordinator, fleet, rounds=3, sinks=[lambda _, record: mine.append(record)])
-    run_alone(*referee, rounds=3, sinks=[lambda _, record: theirs.append(record)])
+    run_alone(*reference, rounds=3, sinks=[lambda _, record: theirs.append(record)])
     assert_same_rounds(mine, theirs)
-    torch.testing.assert_close(fleet.models, referee.fleet.models, rtol=0, atol=1e-5)
+    torch.testing.assert_close(fleet.models, reference.fleet.models, rtol=0, atol=1e-5)
     assert fleet.computed_by["kernels"] == "plain"

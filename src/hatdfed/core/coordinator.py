@@ -6,21 +6,24 @@ It sees scalars only, needs numpy only, and does no I/O. Hyper-parameters are fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.availability import Presence, present
 from hatdfed.core.candidates import CandidateRule
-from hatdfed.core.energy.ledger import Cause
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.cross_check import find_contradictions
+from hatdfed.core.energy.energy_model import Cause, EnergyPrices
 from hatdfed.core.links import FloatColumn, Indices, LinkTable
-from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, silence, with_candidates
+from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_beliefs, silence, with_candidates
 from hatdfed.core.regret import RegretSums
-from hatdfed.core.round import RoundPlan, RoundRecord, RoundReport
+from hatdfed.core.report_check import ReportLimits, find_breaches, recompute_energy
+from hatdfed.core.round import Caught, Presence, RoundPlan, RoundRecord, RoundReport, present
 from hatdfed.core.utility import LinkUtility, RoundFacts
+from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable
 from hatdfed.randomness import stream
 
@@ -35,6 +38,7 @@ class CoordinatorState(NamedTuple):
     accuracy: Vector  # [N] P_{k−1}, last known
     regret: RegretSums  # of the rounds so far
     candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
+    caught: tuple[Caught, ...] = ()  # who has no links any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,7 @@ class Coordinator:
     churn: float = 0.0  # chance of a server to be away, in a simulation
     candidates: CandidateRule | None = None  # None: everybody considers everybody
     message_share: float = 1.0  # what a message takes of a float32 model
+    limits: ReportLimits | None = None  # of what a report may say; None: reports are not checked
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
@@ -86,7 +91,11 @@ class Coordinator:
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[CoordinatorState, RoundRecord]:
-        """Turn the round's reports into utilities and let the policy learn from them."""
+        """Turn the round's reports into utilities and let the policy learn from them.
+
+        False reports are not used; neither are those of servers that were caught before.
+        """
+        report, caught = self._check(state, plan, report)
         context, draw = self.context(state, plan.presence), plan.draw
         utility = self.utility(self.facts(state, plan, report))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
@@ -96,8 +105,10 @@ class Coordinator:
             policy=self.policy.update(state.policy, draw, Feedback(report, utility), context),
             accuracy=np.where(report.reported, report.accuracy, state.accuracy),
             regret=state.regret.add(draw.propensity, utility, int(np.count_nonzero(context.possible))),
+            caught=state.caught + caught,
         )
-        record = RoundRecord(plan.t, draw, report, utility, new_state.regret.regret())
+        beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
+        record = RoundRecord(plan.t, draw, report, utility, new_state.regret.regret(), beliefs, caught)
         return self._swap_candidates(new_state, context), record
 
     def context(self, state: CoordinatorState, presence: Presence | None = None) -> PolicyContext:
@@ -106,12 +117,14 @@ class Coordinator:
         if presence is None:
             active = present(self.seed, state.t, self.prices.num_servers, self.churn)
             presence = Presence(active, np.ones(len(considered.links), dtype=bool))
+        if state.caught:
+            presence = presence._replace(active=presence.active & ~_is_caught(state.caught, len(presence.active)))
         context = PolicyContext(
             t=state.t,
             horizon=self.horizon,
             budget=self.budget,
             links=considered.links,
-            prices=considered.model_joules,
+            prices=self.prices.drifted(considered.model_joules, considered.links, state.t),
             active=presence.active,
             reachable=presence.reachable,
         )
@@ -129,11 +142,40 @@ class Coordinator:
             compute_joules=fill_with_mean(spent[Cause.TRAINING], report.reported),
             prices=self.prices,
             links=considered.links,
-            link_joules=considered.message_joules,
+            link_joules=self.prices.drifted(considered.message_joules, considered.links, plan.t),
             draw=plan.draw,
             report=report,
             possible=self.context(state, plan.presence).possible,
         )
+
+    def _check(
+        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
+    ) -> tuple[RoundReport, tuple[Caught, ...]]:
+        """The reports that may be used, and whose report of this round is false."""
+        if (limits := self._limits_in(plan)) is None:
+            return report, ()
+        told = {server: each for server, each in enumerate(report.servers) if each is not None}
+        before = {each.server for each in state.caught}
+        false = find_breaches(told, plan, self.prices, limits)
+        possible = self._set_aside(report, false.keys() | before, plan, limits)
+        false |= find_contradictions(possible, self._considered(state.candidates).links)
+        caught = tuple(Caught(server, plan.t, false[server]) for server in sorted(false.keys() - before))
+        return self._set_aside(report, false.keys() | before, plan, limits), caught
+
+    def _set_aside(self, report: RoundReport, servers: Set[int], plan: RoundPlan, limits: ReportLimits) -> RoundReport:
+        """Without the reports of some servers; the ledger keeps of them what can be computed again."""
+        unused = [(i, each) for i, each in enumerate(report.servers) if each is not None and i in servers]
+        if not unused:
+            return report
+        rows = (recompute_energy(i, each, plan, self.prices, limits) for i, each in unused)
+        used = tuple(None if i in servers else each for i, each in enumerate(report.servers))
+        return replace(report, servers=used, unused_energy=tuple(chain.from_iterable(rows)))
+
+    def _limits_in(self, plan: RoundPlan) -> ReportLimits | None:
+        """In a simulation, a server that is away has no devices."""
+        if self.limits is None or plan.presence is not None:
+            return self.limits
+        return self.limits.without(~present(self.seed, plan.t, self.prices.num_servers, self.churn))
 
     def _swap_candidates(self, state: CoordinatorState, context: PolicyContext) -> CoordinatorState:
         """With some candidates swapped, if it is time; `context` is that of the round before."""
@@ -174,6 +216,10 @@ class _LastConsidered:
     value: _Considered | None = None
 
 
+def _is_caught(caught: tuple[Caught, ...], num_servers: int) -> NDArray[np.bool_]:  # -> [N]
+    return np.isin(np.arange(num_servers), [each.server for each in caught])
+
+
 def fill_with_mean(values: Vector, known: NDArray[np.bool_]) -> Vector:
     """The mean of the known values for a server that did not report: it sets neither end of anybody's scale."""
     return values if known.all() else np.where(known, values, values[known].mean() if known.any() else 0.0)
@@ -193,7 +239,17 @@ def read_state(data: Any, like: CoordinatorState) -> CoordinatorState:
     if isinstance(data, dict) and "utility_sum" in data:
         sums = {"utility": "utility_sum", "drawn": "utility_drawn", "best_each_round": "utility_best"}
         data = data | {"regret": {name: data[old] for name, old in sums.items()} | {"num_links": data.get("links", 0)}}
-    return from_jsonable(data, like, fit=_as_column)
+    caught = data.get("caught", []) if isinstance(data, dict) else []
+    state = from_jsonable(data | {"caught": []} if caught else data, like, fit=_as_column)
+    return state._replace(caught=_read_caught(caught))
+
+
+def _read_caught(rows: Any) -> tuple[Caught, ...]:
+    """Who was caught; there may be any number of them, so that a template does not help."""
+    try:
+        return tuple(Caught(int(row["server"]), int(row["round"]), str(row["reason"])) for row in rows)
+    except (KeyError, TypeError, ValueError):
+        raise RunFolderError("A saved state has a damaged list of caught servers. Start a new run.") from None
 
 
 def _as_column(array: NDArray[Any], like: NDArray[Any]) -> NDArray[Any]:

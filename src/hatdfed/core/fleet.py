@@ -17,9 +17,11 @@ Accuracies = NDArray[np.float64]  # [N], fractions
 class FinalAccuracy(NamedTuple):
     """What the models are worth after the last round, for the n servers that could be measured."""
 
-    overall: Accuracies  # [n]
+    overall: Accuracies  # [n] on data that all servers have in common
     personal: Accuracies  # [n] on each server's own mix of labels
+    own: Accuracies  # [n] on data as the server sees them; the same as `overall` where all see the same
     measured_on: str = "test"  # "validation" where there are no test data
+    private_rounds: tuple[int | None, ...] | None = None  # [N] rounds of private training, where servers count them
 
 
 class Fleet(Protocol):
@@ -103,4 +105,5 @@ def measured_accuracy(
     """
     by_label = np.stack([correct[:, labels == label].mean(axis=1) for label in np.unique(labels)], axis=1)
     held = label_shares[:, np.unique(labels)]
-    return FinalAccuracy(correct.mean(axis=1), (by_label * held).sum(axis=1) / held.sum(axis=1))
+    overall = correct.mean(axis=1)
+    return FinalAccuracy(overall, (by_label * held).sum(axis=1) / held.sum(axis=1), overall)

@@ -1,27 +1,59 @@
-"""What travels in a round: the plan goes down to the servers, reports come up, a record is kept.
+"""One round: who is there, the plan that goes down to the servers, the reports that come up, the record that is kept.
 
-Only scalars go up. No model ever passes through the coordinator, so everything here is numpy and small.
+Only scalars go up, and where models lie apart a sketch of each. No model ever passes through the coordinator, so
+everything here is numpy and small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.availability import Presence
-from hatdfed.core.consensus import Sketch
-from hatdfed.core.energy.ledger import EnergyRow
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.beliefs import Beliefs
+from hatdfed.core.energy.energy_model import EnergyPrices, EnergyRow
 from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, Indices, LinkTable, Scalar, Topology
 from hatdfed.core.regret import Regret
+from hatdfed.randomness import stream
 
 Values = NDArray[np.float64]
+
+STRETCH = 10  # rounds that a simulated server is there or away at a time
+
+# Numbers of a sketch. A prime, so that layers whose sizes are powers of two spread evenly over them. A length is
+# estimated with a relative standard error of 1/√(2 · SKETCH_SIZE), a distance over a length with 1/√SKETCH_SIZE.
+SKETCH_SIZE = 509
+
+Sketch = NDArray[np.float32]  # [SKETCH_SIZE] a linear map of a model that keeps lengths nearly
+
+
+class Presence(NamedTuple):
+    """What is known of the servers before a round's links are drawn."""
+
+    active: NDArray[np.bool_]  # [N] who takes part
+    reachable: BoolColumn  # [E] which of the links that are considered the network can carry
+
+
+def is_present(seed: int, t: int, server: int, churn: float) -> bool:
+    """Whether a simulated server takes part in round t; `churn` is the chance to be away for a stretch of rounds."""
+    return churn == 0 or float(stream(seed, "away", t // STRETCH, server).random()) >= churn
+
+
+def present(seed: int, t: int, num_servers: int, churn: float) -> NDArray[np.bool_]:  # -> [N]
+    """All servers at once."""
+    if churn == 0:
+        return np.ones(num_servers, dtype=bool)
+    return _present(seed, t // STRETCH, num_servers, churn).copy()
+
+
+@lru_cache(maxsize=4)  # a stretch is asked for many times
+def _present(seed: int, stretch: int, num_servers: int, churn: float) -> NDArray[np.bool_]:
+    return np.array([is_present(seed, stretch * STRETCH, server, churn) for server in range(num_servers)])
 
 
 class LinkDraw(NamedTuple):
@@ -77,6 +109,14 @@ class Worked(Protocol):
         """That sent them."""
 
 
+class LinkUse(NamedTuple):
+    """What a server sent to one receiver."""
+
+    share: float  # of a float32 model
+    again: float = 0.0  # of it: what had been sent before
+    hops: int = 1  # 2 through a relay
+
+
 class WorkDone(NamedTuple):
     """The same as two numbers, for whoever knows no more of it."""
 
@@ -94,27 +134,30 @@ def make_server_report(
     senders: Indices,
     importance: Values,
     scores: Mapping[str, Values],
-    compression: float | Mapping[int, float],
+    compression: float | Mapping[int, LinkUse],
     sketch: Sketch | None = None,
 ) -> ServerReport:
     """The report of `server` about itself and the models that it merged, those of `senders`.
 
-    `compression` is the share of a float32 model that it sent, to all receivers or to each.
+    `compression` is the share of a float32 model that it sent to all receivers, or what it sent to each.
     """
     energy = _energy_spent(prices, plan, work, server, compression)
     return ServerReport(accuracy, work.num_samples, senders, importance, energy, scores, sketch)
 
 
 def _energy_spent(
-    prices: EnergyPrices, plan: RoundPlan, work: Worked, server: int, compression: float | Mapping[int, float]
+    prices: EnergyPrices, plan: RoundPlan, work: Worked, server: int, compression: float | Mapping[int, LinkUse]
 ) -> tuple[EnergyRow, ...]:
     """Uploads to the server, its training, and every model it sent, whether or not it was accepted."""
     receivers = plan.draw.topology.receivers(server)
-    shares = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, compression)
+    use = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, LinkUse(compression))
     return (
         prices.upload(plan.t, server, work.devices_online, work.num_samples),
         prices.training(plan.t, server, work.num_samples),
-        *(prices.link(plan.t, receiver, server, compression=shares[receiver]) for receiver in receivers),
+        *(
+            prices.link(plan.t, i, server, compression=use[i].share, again=use[i].again, hops=use[i].hops)
+            for i in receivers
+        ),
     )
 
 
@@ -123,7 +166,8 @@ class RoundReport:
     """The reports of all servers; None where none came."""
 
     servers: tuple[ServerReport | None, ...]
-    consensus_distance: float | None = None  # of the merged models, relative (`hatdfed.core.consensus`); None: unknown
+    consensus_distance: float | None = None  # of the merged models, relative; None: unknown
+    unused_energy: tuple[EnergyRow, ...] = ()  # of servers whose reports came and are not used
 
     @cached_property
     def accuracy(self) -> Values:
@@ -138,6 +182,11 @@ class RoundReport:
     @property
     def energy(self) -> tuple[EnergyRow, ...]:
         """All ledger rows of the round."""
+        return (*self.told_energy, *self.unused_energy)
+
+    @property
+    def told_energy(self) -> tuple[EnergyRow, ...]:
+        """Those of the reports that are used."""
         return tuple(chain.from_iterable(report.energy for report in self.servers if report is not None))
 
     def arrived(self, topology: Topology) -> NDArray[np.bool_]:
@@ -203,6 +252,31 @@ class _Received(NamedTuple):
         return np.concatenate([np.zeros(0), *told])[self.is_link]
 
 
+def estimate_consensus_distance(sketches: Sequence[Sketch | None]) -> float | None:
+    """The mean of ‖x_i − x̄‖ over servers, relative to ‖x̄‖, from the sketches of all that took part.
+
+    Models are those after the merge, as servers store and evaluate them; under push-sum these are the de-biased ones.
+    Sketches are linear, so their mean is the sketch of the mean model. `hatdfed.server.consensus` makes them, and
+    computes the distance itself where all models lie in one place. None where a sketch is missing or not finite, or
+    where the mean model is 0.
+    """
+    known = [sketch for sketch in sketches if sketch is not None and np.isfinite(sketch).all()]
+    if not known or len(known) < len(sketches):
+        return None
+    models = np.stack(known).astype(np.float64)
+    mean = models.mean(axis=0)
+    length = np.linalg.norm(mean)
+    return float(np.linalg.norm(models - mean, axis=1).mean() / length) if length > 0 else None
+
+
+class Caught(NamedTuple):
+    """A server whose report is false: it has no links from the next round on."""
+
+    server: int
+    round: int
+    reason: str  # a sentence
+
+
 class RoundRecord(NamedTuple):
     """Everything worth keeping of one round."""
 
@@ -211,3 +285,5 @@ class RoundRecord(NamedTuple):
     report: RoundReport
     utility: FloatColumn  # [E] u of every link that is considered, drawn or not
     regret: Regret
+    beliefs: Beliefs | None = None  # of the policy after the round, if it has any
+    caught: tuple[Caught, ...] = ()  # whose report of this round is false

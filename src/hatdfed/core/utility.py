@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.links import BoolColumn, FloatColumn, LinkTable
 from hatdfed.core.round import LinkDraw, RoundReport
 from hatdfed.errors import require_one_of

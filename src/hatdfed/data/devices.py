@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hatdfed.core.availability import is_present
+from hatdfed.core.round import is_present
 from hatdfed.randomness import stream, torch_seed
 from hatdfed.server.work import Batch, Indices, LazyBatches, Work, WorkPlan
+
+_NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,17 @@ class LocalWork:
     batch_size: int = 64
     probe_size: int = 16  # B
     probe_top_up: bool = False  # fill the probe with own images that no device sent
+    holds_out_probe: bool = False  # choose the probe from images that are never trained on
     churn: float = 0.0  # probability that the server is absent; then no device can connect to it
+
+
+class DataChange(NamedTuple):
+    """From round `t` on, a server owns other images: as many, in the same order; and is measured on others."""
+
+    t: int
+    shard: Indices
+    validation: Batch
+    held_out: Indices = _NO_IMAGES
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +52,27 @@ class SimulatedDevices:
     settings: LocalWork
     seed: int
     server: int
+    change: DataChange | None = None
+    held_out: Indices = field(default_factory=_NO_IMAGES.copy)  # that it owns, too, and never trains on
+
+    def validation_at(self, t: int) -> Batch:
+        """Images that accuracy is measured on in round t; the same tensors while they are."""
+        return self.validation if self.change is None or t < self.change.t else self.change.validation
+
+    def label_counts_at(self, t: int) -> Tensor:
+        """[C] number of images of each label that the server owns in round t; the same tensor while they are."""
+        return self._label_counts[0 if self.change is None or t < self.change.t else 1]
 
     @cached_property
-    def label_counts(self) -> Tensor:
-        """[C] number of images of each label in the shard."""
-        labels = self.pool.y[torch.from_numpy(self.shard)]
-        return torch.bincount(labels, minlength=self.num_classes)
+    def _label_counts(self) -> tuple[Tensor, ...]:
+        shards = [self.shard] if self.change is None else [self.shard, self.change.shard]
+        labels = [self.pool.y[torch.from_numpy(shard)] for shard in shards]
+        return tuple(torch.bincount(each, minlength=self.num_classes) for each in labels)
+
+    def _owned(self, t: int) -> tuple[Indices, Indices]:
+        """The images to train on in round t, and those that are held out."""
+        owner = self if self.change is None or t < self.change.t else self.change
+        return owner.shard, owner.held_out
 
     @property
     def largest_batch(self) -> int:
@@ -59,19 +87,22 @@ class SimulatedDevices:
             num_samples=plan.num_samples,
             devices_online=plan.devices_online,
             probe=self._take(plan.probe),
-            validation=self.validation,
+            validation=self.validation_at(t),
             seed=plan.seed,
-            label_counts=self.label_counts,
+            label_counts=self.label_counts_at(t),
         )
 
     def plan(self, t: int) -> WorkPlan:
         """Choose the round's images, as indices into the pool; a function of (seed, server, t) alone."""
         collected, devices_online = self._collect(t)
+        (shard, held_out), held_out_only = self._owned(t), self.settings.holds_out_probe
         return WorkPlan(
-            batches=tuple(self.shard[chosen] for chosen in self._batches(t, collected)),
+            batches=tuple(shard[chosen] for chosen in self._batches(t, collected)),
             num_samples=len(collected),
             devices_online=devices_online,
-            probe=self.shard[self._probe(t, collected)],
+            probe=self._choose_held_out(t, held_out)
+            if self.settings.holds_out_probe
+            else shard[self._probe(t, collected)],
             seed=torch_seed(self.seed, "dropout", t, self.server),
         )
 
@@ -101,6 +132,10 @@ class SimulatedDevices:
             return probe
         unsent = np.setdiff1d(np.arange(len(self.shard)), collected)
         return np.concatenate([probe, rng.permutation(unsent)[:missing]])
+
+    def _choose_held_out(self, t: int, held_out: Indices) -> Indices:
+        rng = stream(self.seed, "probe", t, self.server)
+        return rng.permutation(held_out)[: self.settings.probe_size]
 
     def _take(self, chosen: Indices) -> Batch:
         index = torch.from_numpy(chosen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ def draw_label_skewed_shards(
     *,
     seed: int,
     num_servers: int,
-    images_per_server: int,
+    images_per_server: int | Sequence[int],
     label_concentration: float,
     disjoint: bool = False,
     label_groups: int = 1,
@@ -26,7 +28,8 @@ def draw_label_skewed_shards(
     Images are drawn without replacement within a server; servers may share images unless `disjoint`. With several
     `label_groups`, servers and labels are assigned to the groups in turn, and a server owns labels of its group only.
     """
-    _check_sizes(len(labels), num_servers, images_per_server, disjoint=disjoint)
+    amounts = [images_per_server] * num_servers if isinstance(images_per_server, int) else list(images_per_server)
+    _check_sizes(len(labels), amounts, disjoint=disjoint)
     by_label = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     if label_groups > min(num_servers, len(by_label)):
         raise ConfigError(
@@ -39,8 +42,8 @@ def draw_label_skewed_shards(
         available = [
             len(pool) if label % label_groups == server % label_groups else 0 for label, pool in enumerate(by_label)
         ]
-        _check_group(sum(available), images_per_server, label_groups)
-        counts = _draw_label_counts(rng, available, images_per_server, label_concentration)
+        _check_group(sum(available), amounts[server], label_groups)
+        counts = _draw_label_counts(rng, available, amounts[server], label_concentration)
         chosen = [rng.choice(pool, size=count, replace=False) for pool, count in zip(by_label, counts, strict=True)]
         shard = np.concatenate(chosen)
         rng.shuffle(shard)
@@ -94,21 +97,20 @@ def _check_group(available: int, images_per_server: int, label_groups: int) -> N
         )
 
 
-def _check_sizes(num_images: int, num_servers: int, images_per_server: int, *, disjoint: bool) -> None:
-    if images_per_server > num_images:
+def _check_sizes(num_images: int, amounts: Sequence[int], *, disjoint: bool) -> None:
+    num_servers, most = len(amounts), max(amounts)
+    if most > num_images:
         raise ConfigError(
-            f"images_per_server is {images_per_server}, but the training pool has {num_images} images. "
-            f"Use at most {num_images}."
+            f"images_per_server is {most}, but the training pool has {num_images} images. Use at most {num_images}."
         )
     if num_servers > num_images:
         raise ConfigError(
             f"servers is {num_servers}, but the training pool has only {num_images} images, less than one for each. "
             f"Use at most {num_images} servers or a larger data set."
         )
-    if disjoint and num_servers * images_per_server > num_images:
-        needed = num_servers * images_per_server
+    if disjoint and sum(amounts) > num_images:
         raise ConfigError(
-            f"{num_servers} servers with {images_per_server} images of their own need {needed}, but "
-            f"the training pool has {num_images}. Use at most {num_images // images_per_server} servers, "
+            f"{num_servers} servers with {most} images of their own need {sum(amounts)}, but "
+            f"the training pool has {num_images}. Use at most {num_images // most} servers, "
             "fewer images_per_server, or disjoint: false."
         )

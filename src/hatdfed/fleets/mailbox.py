@@ -1,4 +1,4 @@
-"""N servers in one process that post each other bytes: slow, obvious, and the referee of every faster fleet.
+"""N servers in one process that post each other bytes: slow, obvious, and the reference for every faster fleet.
 
 Messages go through the very `pack` and `unpack` that a network uses. What a receiver refuses is absent from its merge,
 as on a real link.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
+from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.round import RoundPlan, RoundReport, make_server_report
 from hatdfed.errors import WireError
+from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.consensus import consensus_distance
-from hatdfed.server.exchange import MessageContext, Received, accept, make_inbox, pack_offer
+from hatdfed.server.exchange import Limits, MessageContext, Received, accept, make_inbox, pack_offer, stack_label_shares
 from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
 from hatdfed.server.work import DataSource, HeldOut, Work
 
@@ -40,6 +43,8 @@ class MailboxFleet:
         codec_name: str = "float32",
         run: str = "",
         channel: Callable[[bytes], bytes] = bytes,
+        liars: Liars | None = None,
+        loss: LinkLoss | None = None,
     ) -> None:
         self._program = program
         self._sources = sources
@@ -47,6 +52,9 @@ class MailboxFleet:
         self._test = test
         self._mark = MessageContext(run, codec_name)
         self._channel = channel
+        self._liars = liars
+        self._loss = loss
+        self._initial_seeds = initial_seeds
         self._servers = [program.start(seed) for seed in initial_seeds]
         self._before: tuple[int, list[ServerState]] | None = None  # the last round played, and the servers before it
         self.refused: Counter[str] = Counter()
@@ -82,8 +90,12 @@ class MailboxFleet:
 
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
-        answers = [self._program.learner.correct(server.params, self._test.data) for server in self._servers]
-        return self._test.accuracy(torch.stack(answers).numpy())
+        correct = self._program.learner.correct
+        common = [correct(server.params, self._test.data) for server in self._servers]
+        if self._test.kind_of is None:
+            return self._test.accuracy(torch.stack(common).numpy())
+        own = [correct(server.params, self._test.own_data(i)) for i, server in enumerate(self._servers)]
+        return self._test.accuracy(torch.stack(common).numpy(), torch.stack(own).numpy())
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure."""
@@ -92,15 +104,17 @@ class MailboxFleet:
         works = [source.work(plan.t) for source in self._sources]
         trained = [self._train(before[i], works[i], plan.t) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
+        offers = tuple(self._with_lies(plan.t, trained, offers))
         exchange = self._exchange(plan, offers)
         mailboxes = exchange.mailboxes
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
         inboxes = [make_inbox(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
-        merged = [self._program.merge(servers[i], inboxes[i], works[i]) for i in everyone]
+        labels = [stack_label_shares(offers[i], mailboxes[i]) for i in everyone]
+        merged = [self._program.merge(servers[i], inboxes[i], works[i], labels[i]) for i in everyone]
         self.refused.update(verdict.trouble for _, verdict in merged if verdict.trouble)
         self._before = (plan.t, before)
         self._servers = [server for server, _ in merged]
-        return RoundReport(
+        report = RoundReport(
             tuple(
                 make_server_report(
                     plan,
@@ -117,6 +131,7 @@ class MailboxFleet:
             ),
             consensus_distance=float(consensus_distance(self.models)),
         )
+        return report if self._liars is None else self._liars.report(report)
 
     def snapshot(self) -> Snapshot:
         """Models, optimisers, codec memories and masses of all servers."""
@@ -138,7 +153,7 @@ class MailboxFleet:
         """Nothing to give back."""
 
     def _train(self, server: ServerState, work: Work, t: int) -> ServerState:
-        trained, trouble = self._program.keep_finite(server, self._program.train(server, work, t))
+        trained, trouble = self._program.keep_usable(server, self._program.train(server, work, t))
         if trouble:
             self.refused[trouble] += 1
         return trained
@@ -146,23 +161,51 @@ class MailboxFleet:
     def _offer(self, plan: RoundPlan, i: int, server: ServerState, work: Work) -> tuple[ServerState, Offer]:
         return self._program.offer(server, work, len(plan.draw.topology.receivers(i)))
 
+    def _with_lies(self, t: int, trained: Sequence[ServerState], offers: Sequence[Offer]) -> Sequence[Offer]:
+        """The offers of all servers, those of liars replaced by what they send instead."""
+        if self._liars is None:
+            return offers
+        told, codec = list(offers), self._program.codec
+        models = torch.stack([server.params for server in trained])
+        for i in self._liars.servers.tolist():
+            if offers[i].payload:
+                make_first = partial(self._program.learner.init, self._initial_seeds[i])
+                crafted = self._liars.craft(models, i, make_first, t)
+                payload, _ = codec.encode(crafted, codec.init(self.num_params))
+                told[i] = offers[i]._replace(payload=payload)
+        return told
+
     def _exchange(self, plan: RoundPlan, offers: Sequence[Offer]) -> _Exchange:
         """Post every offer along the drawn links."""
         done = _Exchange([{} for _ in offers], Counter())
-        codec, num_params = self._program.codec, self.num_params
+        codec, limits = self._program.codec, self._limits
+        lost = self._find_lost(plan)
         for sender, offer in enumerate(offers):
             receivers = plan.draw.topology.receivers(sender)
             data = pack_offer(offer, self._mark, t=plan.t, sender=sender) if len(receivers) else b""
             for receiver in receivers:
+                if (receiver, sender) in lost:
+                    done.failed[sender] += 1
+                    continue
                 sent = self._channel(data)
                 try:
-                    received = accept(sent, self._mark, t=plan.t, sender=sender, codec=codec, num_params=num_params)
+                    received = accept(sent, self._mark, t=plan.t, sender=sender, codec=codec, limits=limits)
                 except WireError as error:
                     self.refused[error.reason] += 1
                     done.failed[sender] += 1
                     continue
                 done.mailboxes[receiver][sender] = received
         return done
+
+    def _find_lost(self, plan: RoundPlan) -> set[tuple[int, int]]:
+        """Receiver and sender of the messages that the network loses."""
+        pairs = plan.draw.topology.pairs
+        return set() if self._loss is None else set(map(tuple, pairs[self._loss.find_lost(plan.t, pairs)].tolist()))
+
+    @property
+    def _limits(self) -> Limits:
+        program = self._program
+        return Limits(self.num_params, program.learner.largest_norm, num_labels=program.num_labels)
 
     def _share(self, offer: Offer) -> float:
         """What a message takes of a float32 model."""

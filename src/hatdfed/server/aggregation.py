@@ -2,91 +2,45 @@
 
 The weights of every rule are at least 0 and sum to 1 over the models that are present, so equal models stay as they
 are and an absent model has no effect. Rules are written for one server without branches on values, so that `torch.vmap`
-can apply them to many servers at once.
+can apply them to many servers at once. Rules that withstand liars are in `hatdfed.server.robust`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, is_dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from hatdfed.core.policies.trusted_links import LEAST_EVIDENCE
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.registry import Registry
+from hatdfed.server.harm import measure_harm
+from hatdfed.server.inbox import Aggregator, AveragingRule, Inbox, Merged, Probe, Rule, weighted
+from hatdfed.server.robust import Balance, ClippedGossip, Median, MultiKrum, TrimmedMean, Ubar
 
-_CHUNK = 1 << 18  # parameters that are merged at once: all at once would need as much memory again as the models
-
-
-class Inbox(NamedTuple):
-    """The models of one server when it merges; slot 0 is its own model."""
-
-    models: Tensor  # [D, P]
-    num_samples: Tensor  # [D] that each model was trained on in this round
-    mixing: Tensor  # [D] mixing weight of the link in the round's plan, or nan
-    mass: Tensor  # [D] push-sum mass of each message; 1 for every other method
-    present: Tensor  # [D] False: padding, or a model that did not arrive
-
-
-class Probe(NamedTuple):
-    """Losses of the models on a small sample of the server's own data."""
-
-    losses: Tensor  # [D, Q] of each model on each sample
-    valid: Tensor  # [Q] False: padding
-
-    @property
-    def size(self) -> Tensor:
-        """B, the number of samples."""
-        return self.valid.sum()
-
-    @property
-    def root_mean_square(self) -> Tensor:
-        """[D] √(mean of squared losses)."""
-        return (self._masked(self.losses.square()) / self.size).sqrt()
-
-    @property
-    def mean(self) -> Tensor:
-        """[D] mean loss."""
-        return self._masked(self.losses) / self.size
-
-    def _masked(self, values: Tensor) -> Tensor:
-        return torch.where(self.valid, values, 0.0).sum(dim=-1)
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "AveragingRule",
+    "BestBySamples",
+    "ByPlan",
+    "BySamples",
+    "HarmlessMean",
+    "Importance",
+    "Inbox",
+    "Merged",
+    "Probe",
+    "PushSum",
+    "Rule",
+    "Uniform",
+    "weighted",
+]
 
 
-class Merged(NamedTuple):
-    """The merged model and the weights that it was computed with."""
-
-    model: Tensor  # [P]
-    importance: Tensor  # [D] weights, 0 where absent
-    mass: Tensor  # [] push-sum mass of the new model
-
-
-class Aggregator(Protocol):
-    """Merges an inbox. Has frozen hyper-parameters and no state."""
-
-    needs_probe: ClassVar[bool]  # whether `probe` must be measured
-    needs_plan: ClassVar[bool]  # whether the policy must give mixing weights
-    splits_mass: ClassVar[bool]  # whether senders split their push-sum mass between themselves and their receivers
-    averages: ClassVar[bool]  # whether the new model is always Σ importance·model, so that the weights are enough
-
-    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
-        """Merge the models in the inbox."""
-
-
-class Rule:
-    """Base class of aggregators; by default a rule needs nothing but the inbox."""
-
-    needs_probe: ClassVar[bool] = False
-    needs_plan: ClassVar[bool] = False
-    splits_mass: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
-
-
-class AveragingRule(Rule):
-    """Base class of aggregators that return `weighted(weights, inbox)`."""
-
-    averages: ClassVar[bool] = True
+_MOST_IGNORANCE = 2.0  # times the loss of a guess above the own loss
 
 
 @dataclass(frozen=True)
@@ -185,6 +139,36 @@ class PushSum(AveragingRule):
         return merged._replace(mass=mass.sum())
 
 
+@dataclass(frozen=True)
+class HarmlessMean(AveragingRule):
+    """The mean of the server's own model and of the received ones that do not contradict its data.
+
+    A model that a plan gives the weight 0 is judged, but not merged.
+    """
+
+    bar: float = 0.75  # harm above which a model is left out, as a share of what the server knows
+    guess_loss: float = math.log(10)  # loss of a guess: log of the number of classes
+
+    needs_probe: ClassVar[bool] = True
+    needs_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bar <= 10:
+            raise ConfigError(f"aggregator.bar is {self.bar}, but must be above 0 and at most 10.")
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """Merge with equal weights."""
+        if probe is None:
+            raise ValueError("leaving out harmful models needs a probe")
+        judged = measure_harm(probe, self.guess_loss)
+        contradicts = (judged.evidence >= LEAST_EVIDENCE) & (judged.harm > self.bar)
+        # Without evidence a model may be ignorant, but not this bad.
+        is_absurd = ~(probe.mean <= probe.mean[:1] + _MOST_IGNORANCE * self.guess_loss)
+        kept = inbox.present & (inbox.mixing != 0) & ~contradicts & ~is_absurd
+        kept = torch.cat([inbox.present[:1], kept[1:]])
+        return weighted(kept / kept.sum(), inbox._replace(present=kept))
+
+
 _BUILT_IN: dict[str, type[Aggregator]] = {
     "importance": Importance,
     "uniform": Uniform,
@@ -192,6 +176,13 @@ _BUILT_IN: dict[str, type[Aggregator]] = {
     "best-by-samples": BestBySamples,
     "by-plan": ByPlan,
     "push-sum": PushSum,
+    "harmless-mean": HarmlessMean,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "multi-krum": MultiKrum,
+    "clipped-gossip": ClippedGossip,
+    "balance": Balance,
+    "ubar": Ubar,
 }
 
 AGGREGATORS: Registry[type[Aggregator]] = Registry(
@@ -200,18 +191,6 @@ AGGREGATORS: Registry[type[Aggregator]] = Registry(
     wanted="a dataclass that merges an inbox when called",
     fits=lambda thing: is_dataclass(thing) and hasattr(thing, "needs_probe"),
 )
-
-
-def weighted(weights: Tensor, inbox: Inbox) -> Merged:
-    """Merge with these weights: Σ q·m over the models present, Eq. (21)."""
-    weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
-    counts, models = (weights != 0)[:, None], inbox.models
-    merged = torch.empty_like(models[0])
-    for start in range(0, models.shape[-1], _CHUNK):
-        piece = slice(start, start + _CHUNK)
-        # A model of weight 0 may hold NaN or infinity, and 0 times that is NaN.
-        merged[piece] = weights @ torch.where(counts, models[:, piece], 0.0)
-    return Merged(merged, weights, torch.ones((), dtype=torch.float64, device=models.device))
 
 
 def _softmax_present(scores: Tensor, present: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor
 
-from hatdfed.core.consensus import SKETCH_SIZE
+from hatdfed.core.round import SKETCH_SIZE
 from hatdfed.randomness import stream
 
 _NUMBERS_ON_CPU, _NUMBERS_ON_GPU = 1 << 18, 1 << 25  # at once: as many as fit into a cache, and as keep a GPU busy

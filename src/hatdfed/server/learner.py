@@ -9,16 +9,20 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 
 from hatdfed.server.dropout import replace_dropouts
+from hatdfed.server.guard import largest_norm
 from hatdfed.server.optimisers import Optimiser, OptimiserState
+from hatdfed.server.private_steps import PrivateSteps, clip_and_sum
 from hatdfed.server.work import Batch
 
 # Input values of one forward pass, as many as in 100 images of 28×28: ten such passes are twice as fast as one over
@@ -30,10 +34,18 @@ _CHUNK = 1 << 14  # parameters that an optimiser updates at once: few enough for
 class Learner:
     """Initialises, trains and evaluates models of one architecture; it holds no model itself."""
 
-    def __init__(self, make_module: Callable[[], nn.Module], optimiser: Optimiser, *, xavier: bool = True) -> None:
+    def __init__(
+        self,
+        make_module: Callable[[], nn.Module],
+        optimiser: Optimiser,
+        *,
+        xavier: bool = True,
+        private: PrivateSteps | None = None,
+    ) -> None:
         self._make_module = make_module
         self._xavier = xavier
         self.optimiser = optimiser
+        self.private = private  # None: gradients are neither clipped nor noisy
         with torch.random.fork_rng(devices=[]):
             module = make_module()
         self._eval_module = copy.deepcopy(module).eval()
@@ -71,6 +83,11 @@ class Learner:
         starts = accumulate((shape.numel() for shape in shapes), initial=0)
         return {name: (start, shape) for name, start, shape in zip(names, starts, shapes, strict=False)}
 
+    @cached_property
+    def largest_norm(self) -> float:
+        """The norm beyond which no model of this network is used (`hatdfed.server.guard`)."""
+        return largest_norm(self.init(0))
+
     def init(self, seed: int) -> Tensor:  # -> [P]
         """Initialise a model: Xavier weights and zero biases, or the module's own initialisation."""
         with torch.random.fork_rng(devices=[]):
@@ -103,12 +120,15 @@ class Learner:
             state = OptimiserState(state.step, state.first.clone(), state.second.clone())
         trainable, buffers = self._parts(params)
         buffers = buffers.clone()  # batch norm writes its running statistics into it
+        compute = self._gradients
+        if self.private is not None:
+            compute = partial(self._private_gradients, self.private, self.private.source(seed))
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             for step, batch in enumerate(batches):
                 for dropout in self._dropouts:
                     dropout.seed, dropout.step = seed, step
-                self._step(trainable, buffers, batch, offset, state, step_scale)
+                self._step(trainable, partial(compute, trainable, buffers, batch, offset), state, step_scale)
                 state = state._replace(step=state.step + 1)
         params[self.num_trainable :] = buffers
         return params, state
@@ -149,17 +169,10 @@ class Learner:
         return start, start + shape.numel()
 
     def _step(
-        self,
-        trainable: Tensor,
-        buffers: Tensor,
-        batch: Batch,
-        offset: Tensor | None,
-        state: OptimiserState,
-        step_scale: float,
+        self, trainable: Tensor, compute_gradients: Callable[[], list[Tensor]], state: OptimiserState, step_scale: float
     ) -> None:
         """Take one step in place; its gradients are freed before the next one."""
-        gradients = self._gradients(trainable, buffers, batch, offset)
-        for (start, stop), gradient in zip(self._slices, gradients, strict=True):
+        for (start, stop), gradient in zip(self._slices, compute_gradients(), strict=True):
             moments = OptimiserState(state.step, state.first[start:stop], state.second[start:stop])
             _step_in_place(self.optimiser, trainable[start:stop], gradient.view(-1), moments, step_scale)
 
@@ -173,6 +186,30 @@ class Learner:
             torch.zeros_like(gradient) if name in self._cancelled else gradient.contiguous()
             for name, gradient in zip(leaves, gradients, strict=True)
         ]
+
+    def _private_gradients(
+        self,
+        private: PrivateSteps,
+        noise: np.random.Generator,
+        trainable: Tensor,
+        buffers: Tensor,
+        batch: Batch,
+        offset: Tensor | None,
+    ) -> list[Tensor]:
+        """Compute the mean of the samples' clipped gradients with noise, tensor by tensor."""
+
+        def compute_loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            logits = self._forward(self._train_module, tensors, buffers, x[None])
+            return F.cross_entropy(logits if offset is None else logits + offset, y[None])
+
+        by_sample = vmap(grad(compute_loss), in_dims=(None, 0, 0), randomness="different")
+        views = self._trainable.views(trainable)
+        totals = {name: torch.zeros_like(view) for name, view in views.items()}
+        at_once = private.count_at_once(self.num_trainable)
+        for x, y in zip(torch.split(batch.x, at_once), torch.split(batch.y, at_once), strict=True):
+            for name, part in clip_and_sum(by_sample(views, x, y), private.clip).items():
+                totals[name] += part
+        return [private.finish(total, len(batch.y), noise) for total in totals.values()]
 
     def _parts(self, params: Tensor) -> tuple[Tensor, Tensor]:
         return params[: self.num_trainable].detach(), params[self.num_trainable :].detach()

@@ -24,6 +24,7 @@ MAGIC = b"HDF1"
 _PREFIX = len(MAGIC) + hashlib.sha256().digest_size
 _FIELDS = ("run", "round", "sender", "num_samples", "mass", "codec")
 _MAX_HEADER_BYTES = 64 * 1024
+_MAX_COUNT = 2**31  # rounds, servers, samples
 _ALIGNMENT = 64  # bytes; tensors start at multiples of it, counted from the first byte of a message
 _DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2",
@@ -44,6 +45,7 @@ class Message(NamedTuple):
     mass: float
     codec: str
     payload: Mapping[str, NDArray[Any]]
+    label_shares: bytes = b""  # one byte for each label, where the receiver's rule wants them
 
 
 def pack(message: Message) -> bytes:
@@ -55,6 +57,8 @@ def pack_parts(message: Message) -> list[Buffer]:
     """Pack the message in parts; tensors are views, not copies, so they must not change meanwhile."""
     values = (message.run, message.t, message.sender, message.num_samples, repr(message.mass), message.codec)
     about = {name: str(value) for name, value in zip(_FIELDS, values, strict=True)}
+    if message.label_shares:
+        about["label_shares"] = message.label_shares.hex()
     body = pack_tensors(message.payload, about, before=_PREFIX)
     digest = hashlib.sha256()
     for part in body:
@@ -122,9 +126,9 @@ def _check_whole_numbers(values: Sequence[Any]) -> list[int]:
     return list(values)
 
 
-def compute_overhead(num_tensors: int = 4) -> int:
+def compute_overhead(num_tensors: int = 4, num_labels: int = 0) -> int:
     """Return an upper bound on the bytes of magic, digest and header, which `max_bytes` must allow for."""
-    return _PREFIX + 8 + 1024 + 256 * num_tensors
+    return _PREFIX + 8 + 1024 + 256 * num_tensors + 2 * num_labels
 
 
 def _read_header(start: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -142,9 +146,13 @@ def _read_header(start: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
             "num_samples": int(fields["num_samples"]),
             "mass": float(fields["mass"]),
             "codec": fields["codec"],
+            "label_shares": bytes.fromhex(fields.get("label_shares", "")),
         }
+        if not isinstance(header["run"], str) or not isinstance(header["codec"], str):
+            raise TypeError("run and codec are no texts")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError("bad-header", f"A message has a header that cannot be read ({error}).") from None
-    if min(header["t"], header["sender"], header["num_samples"]) < 0 or not 0 <= header["mass"] < math.inf:
+    counts = (header["t"], header["sender"], header["num_samples"])
+    if not all(0 <= count <= _MAX_COUNT for count in counts) or not 0 <= header["mass"] < math.inf:
         raise WireError("bad-header", "A message has a header with a number out of range.")
     return text, header

@@ -42,6 +42,23 @@ def small_cnn(shape: Shape, num_classes: int) -> nn.Module:
     )
 
 
+def small_cnn_group_norm(shape: Shape, num_classes: int) -> nn.Module:
+    """small-cnn with group norm, which treats every image by itself, as private training needs it."""
+    channels, height, width = shape
+    if min(height, width) < 4:
+        raise ConfigError(
+            f"network small-cnn-group-norm needs images of 4×4 or larger, but these have {height}×{width}."
+        )
+    return nn.Sequential(
+        *_group_norm_stage(channels, 16),
+        *_group_norm_stage(16, 32),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), 64),
+        nn.ReLU(),
+        nn.Linear(64, num_classes),
+    )
+
+
 def linear(shape: Shape, num_classes: int) -> nn.Module:
     """Softmax regression."""
     channels, height, width = shape
@@ -52,8 +69,11 @@ _BUILT_IN: dict[str, NetworkMaker] = {
     "paper-cnn": paper_cnn,
     "paper-cnn-relu": paper_cnn_relu,
     "small-cnn": small_cnn,
+    "small-cnn-group-norm": small_cnn_group_norm,
     "linear": linear,
 }
+
+PRIVATE_NETWORK = "small-cnn-group-norm"  # what to use instead of one that cannot be trained privately
 
 NETWORKS: Registry[NetworkMaker] = Registry(
     "hatdfed.networks", _BUILT_IN, wanted="a function of image shape and number of classes", fits=callable
@@ -90,6 +110,15 @@ def _stage(channels_in: int, channels_out: int, *, padding: int) -> list[nn.Modu
     return [
         nn.Conv2d(channels_in, channels_out, 3, padding=padding),
         nn.BatchNorm2d(channels_out),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+
+
+def _group_norm_stage(channels_in: int, channels_out: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(channels_in, channels_out, 3, padding=1),
+        nn.GroupNorm(4, channels_out),
         nn.ReLU(),
         nn.MaxPool2d(2),
     ]

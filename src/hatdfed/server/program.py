@@ -6,6 +6,7 @@ Three pure steps, cut where the network is: `train`, `offer`, then the exchange 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,13 +18,14 @@ from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
+from hatdfed.errors import ConfigError
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, Memory, Payload
-from hatdfed.server.guard import fallback_weights, has_nothing, is_finite
+from hatdfed.server.guard import compute_norms, fallback_weights, has_nothing, is_usable
+from hatdfed.server.harm import Harm, find_relevance, measure_harm, share_labels
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
 from hatdfed.server.optimisers import OptimiserState
-from hatdfed.server.step_schedule import StepSchedule
 from hatdfed.server.work import Batch, Work
 
 
@@ -42,6 +44,7 @@ class Offer(NamedTuple):
     payload: Payload
     num_samples: int
     mass: float
+    label_shares: Tensor | None = None  # [C] uint8, as `hatdfed.server.harm` makes them; None: not wanted, or unknown
 
 
 class Verdict(NamedTuple):
@@ -50,7 +53,28 @@ class Verdict(NamedTuple):
     accuracy: float  # of the merged model on validation data
     importance: Tensor  # [D]
     scores: Mapping[str, Tensor]  # [D] each
-    trouble: str = ""  # the word for a merge that was not finite, or nothing
+    trouble: str = ""  # the word for a merge that was not usable, or nothing
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """Learning-rate schedule: factor 1, then linear decay to almost zero over the last part of a run.
+
+    A full step on a few images adds noise to a model. That does not matter while the servers still learn; the models of
+    the last round are better without it.
+    """
+
+    rounds: int = 1  # K
+    cool_down: float = 0.0  # share of the run, at its end, over which the factor decays
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cool_down <= 1:
+            raise ConfigError(f"learner.cool_down is {self.cool_down}, but must be a share between 0 and 1.")
+
+    def at(self, t: int) -> float:
+        """Return the factor in round t, counted from 0; it stays constant beyond the last round."""
+        left = max(1, self.rounds - t)
+        return min(1.0, left / (1 + self.cool_down * self.rounds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +87,17 @@ class EdgeProgram:
     scores: frozenset[str] = frozenset()  # what the policy wants to know about received models
     loss: LocalLoss = field(default_factory=CrossEntropy)
     pace: StepSchedule = field(default_factory=StepSchedule)
+    num_classes: int = 10
+
+    @property
+    def guess_loss(self) -> float:
+        """The loss of a guess."""
+        return math.log(self.num_classes)
+
+    @property
+    def num_labels(self) -> int:
+        """Labels whose shares travel with a model; 0 where nobody asks for them."""
+        return self.num_classes if self.aggregator.needs_labels else 0
 
     def start(self, seed: int) -> ServerState:
         """A fresh server with its own initial model."""
@@ -88,16 +123,20 @@ class EdgeProgram:
         )
         return server._replace(params=params, optimiser=optimiser)
 
-    def keep_finite(self, before: ServerState, trained: ServerState) -> tuple[ServerState, str]:
-        """The trained server, or the one before with a new optimiser if the model is not finite; and a word for that.
+    def keep_usable(self, before: ServerState, trained: ServerState) -> tuple[ServerState, str]:
+        """The trained server, or the one before with a new optimiser if the model is not usable; and a word for that.
 
-        Without a finite model before the training either, it is up to the merge.
+        Without a usable model before the training either, it is up to the merge.
         """
-        if bool(is_finite(trained.params)):
+        if self.is_usable(trained.params):
             return trained, ""
         optimiser = self.learner.optimiser.init(self.learner.num_trainable)
-        word = OWN_NOT_FINITE if bool(is_finite(before.params)) else ""
+        word = OWN_NOT_FINITE if self.is_usable(before.params) else ""
         return trained._replace(params=before.params, optimiser=optimiser), word
+
+    def is_usable(self, model: Tensor) -> bool:  # [P]
+        """Whether a model is finite and bounded."""
+        return bool(is_usable(compute_norms(model), self.learner.largest_norm))
 
     def step_scale(self, mass: float, t: int) -> float:
         """How long steps are in round t."""
@@ -111,18 +150,28 @@ class EdgeProgram:
         if num_receivers:
             payload, memory = self.codec.encode(server.params, memory)
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
-        return server._replace(codec_memory=memory, mass=share), Offer(payload, work.num_samples, share)
+        return server._replace(codec_memory=memory, mass=share), Offer(
+            payload, work.num_samples, share, self._label_shares(work)
+        )
+
+    def _label_shares(self, work: Work) -> Tensor | None:
+        counts = work.label_counts if self.aggregator.needs_labels else None
+        return None if counts is None else share_labels(counts)
 
     def take_back(self, server: ServerState, offer: Offer, failed_sends: int) -> ServerState:
         """Under push-sum, what nobody received stays with its sender: mass is never lost."""
         return server._replace(mass=server.mass + failed_sends * offer.mass) if self.aggregator.splits_mass else server
 
-    def merge(self, server: ServerState, inbox: Inbox, work: Work) -> tuple[ServerState, Verdict]:
-        """Judge the models on the probe, merge them, measure the result (Algorithm 3, lines 6–9)."""
-        needs_probe = self.aggregator.needs_probe or "loss" in self.scores
-        probe = self._judge(inbox, work.probe) if needs_probe else None
-        merged, trouble = self._keep_finite_merge(self.aggregator(probe, inbox), inbox)
-        scores = {} if probe is None else {"loss": probe.mean}
+    def merge(
+        self, server: ServerState, inbox: Inbox, work: Work, label_shares: Tensor | None = None
+    ) -> tuple[ServerState, Verdict]:
+        """Judge the models on the probe, merge them, measure the result (Algorithm 3, lines 6–9).
+
+        `label_shares` [D, C] are those of the models' senders, where the aggregator wants them.
+        """
+        probe = self._judge(inbox, work.probe, label_shares) if self.needs_probe else None
+        merged, trouble = self._keep_usable_merge(self.aggregator(probe, inbox), inbox)
+        scores = {} if probe is None else self.judge_scores(probe)
         if "similarity" in self.scores:
             scores["similarity"] = self.learner.similarity(inbox.models)
         accuracy = self.learner.accuracy(merged.model, work.validation)
@@ -130,22 +179,35 @@ class EdgeProgram:
             accuracy, merged.importance, scores, trouble
         )
 
-    def _keep_finite_merge(self, merged: Merged, inbox: Inbox) -> tuple[Merged, str]:
-        if bool(is_finite(merged.model)):
+    @property
+    def needs_probe(self) -> bool:
+        """Whether models are judged on the server's own data."""
+        return self.aggregator.needs_probe or bool(self.scores & {"loss", *Harm._fields})
+
+    def judge_scores(self, probe: Probe) -> dict[str, Tensor]:  # [D] each
+        """What the probe says about each model: its loss and, if the policy wants to know, its harm."""
+        scores = {"loss": probe.mean}
+        if self.scores & set(Harm._fields):
+            scores |= measure_harm(probe, self.guess_loss)._asdict()
+        return scores
+
+    def _keep_usable_merge(self, merged: Merged, inbox: Inbox) -> tuple[Merged, str]:
+        if self.is_usable(merged.model):
             return merged, ""
-        own_is_finite = is_finite(inbox.models[0])
-        safe = weighted(fallback_weights(inbox.present, own_is_finite), inbox)
-        word = NOTHING_FINITE if bool(has_nothing(inbox.present, own_is_finite)) else OWN_NOT_FINITE
+        own_is_usable = torch.tensor(self.is_usable(inbox.models[0]))
+        safe = weighted(fallback_weights(inbox.present, own_is_usable), inbox)
+        word = NOTHING_FINITE if bool(has_nothing(inbox.present, own_is_usable)) else OWN_NOT_FINITE
         return safe._replace(mass=merged.mass), word
 
-    def _judge(self, inbox: Inbox, probe: Batch) -> Probe:
+    def _judge(self, inbox: Inbox, probe: Batch, label_shares: Tensor | None) -> Probe:
         """Losses of every present model on the server's own sample, Eq. (19)."""
         absent = torch.zeros(len(probe.y))
         losses = [
             self.learner.losses(model, probe) if present else absent
             for model, present in zip(inbox.models, inbox.present.tolist(), strict=True)
         ]
-        return Probe(torch.stack(losses), torch.ones(len(probe.y), dtype=torch.bool))
+        relevance = None if label_shares is None else find_relevance(label_shares, probe.y)
+        return Probe(torch.stack(losses), torch.ones(len(probe.y), dtype=torch.bool), relevance)
 
 
 def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:

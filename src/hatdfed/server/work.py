@@ -24,16 +24,37 @@ class Batch(NamedTuple):
 class HeldOut(NamedTuple):
     """Test data, for after the last round, and what the data of each server consist of."""
 
-    data: Batch
+    data: Batch  # that all servers have in common
     label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
+    kinds: tuple[Batch, ...] = ()  # the same images as groups of servers see them, where they see them otherwise
+    kind_of: NDArray[np.int64] | None = None  # [N] which of them is the server's own; −1: `data`; None: of all
 
     def of_servers(self, first: int, last: int) -> HeldOut:
         """The same for servers `first` to `last` − 1."""
-        return HeldOut(self.data, self.label_shares[first:last])
+        kind_of = None if self.kind_of is None else self.kind_of[first:last]
+        return self._replace(label_shares=self.label_shares[first:last], kind_of=kind_of)
 
-    def accuracy(self, correct: NDArray[np.bool_]) -> FinalAccuracy:  # [N, n]
-        """From which of the samples each server answers rightly."""
-        return measured_accuracy(correct, self.data.y.numpy(), self.label_shares)
+    def accuracy(self, correct: NDArray[np.bool_], own: NDArray[np.bool_] | None = None) -> FinalAccuracy:  # [N, n]
+        """From which of the samples each server answers rightly: of those in common, and of its own kind.
+
+        The personal accuracy is about the labels that a server has, so it is that of its own kind.
+        """
+        overall = correct.mean(axis=1)
+        if own is None or self.kind_of is None:
+            return measured_accuracy(correct, self.data.y.numpy(), self.label_shares)
+        servers = range(len(own))
+        parts = [
+            measured_accuracy(own[i : i + 1], self.own_data(i).y.numpy(), self.label_shares[i : i + 1]) for i in servers
+        ]
+        personal, own_accuracy = (
+            np.concatenate(list(each)) for each in zip(*((p.personal, p.own) for p in parts), strict=True)
+        )
+        return FinalAccuracy(overall, personal, own_accuracy)
+
+    def own_data(self, server: int) -> Batch:
+        """The test data as a server sees them."""
+        kind = -1 if self.kind_of is None else int(self.kind_of[server])
+        return self.data if kind < 0 else self.kinds[kind]
 
 
 class Work(NamedTuple):
@@ -83,7 +104,7 @@ class DataSource(Protocol):
 
     @property
     def validation(self) -> Batch:
-        """Images that accuracy is measured on."""
+        """Images that accuracy is measured on before the first round."""
 
     def work(self, t: int) -> Work:
         """Return the server's work of round t."""
@@ -96,9 +117,11 @@ class PooledSource(DataSource, Protocol):
     def pool(self) -> Batch:
         """All training images, of all servers."""
 
-    @property
-    def label_counts(self) -> Tensor:
-        """[C] number of images of each label that the server owns."""
+    def validation_at(self, t: int) -> Batch:
+        """Images that accuracy is measured on in round t; the same tensors while they are."""
+
+    def label_counts_at(self, t: int) -> Tensor:
+        """[C] number of images of each label that the server owns in round t; the same tensor while they are."""
 
     @property
     def largest_batch(self) -> int:

@@ -77,6 +77,51 @@ class EnergyConfig(Section):
     """Range of EE^{ij}, the energy efficiency of a link, drawn once for each directed link."""
 
 
+class PrivacyConfig(Section):
+    """Differentially private training (DP-SGD), as described in docs/privacy.md."""
+
+    clip: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    """C: norm that the gradient of a single image is clipped to; null trains without privacy."""
+    noise: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 1.0
+    """σ: standard deviation of the noise on the sum of a batch's clipped gradients, as a multiple of C."""
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-5
+    """δ: probability with which the guarantee may fail; should be far below 1 / number of images."""
+
+
+class WorldConfig(Section):
+    """How servers differ from each other in a simulation, besides their labels, as described in docs/worlds.md."""
+
+    groups: Count = 1
+    """Number of groups of servers whose data differ in the way that `differ` names."""
+    group_shares: tuple[Positive, ...] | None = None
+    """Relative sizes of the groups, such as [0.8, 0.2]; equal by default. Every group has at least one server."""
+    differ: Literal["none", "inputs", "labels"] = "none"
+    """What differs between groups: nothing, inputs (images are turned or inverted) or labels (a label means another
+    class)."""
+    changing: Share = 0.0
+    """Share of the servers that move to another group during the run."""
+    change_at: Share = 0.5
+    """When they move, as a share of the run."""
+    bad_labels: Share = 0.0
+    """Share of the servers whose training labels are mostly wrong."""
+    bad_label_rate: Share = 0.8
+    """Share of such a server's labels that are replaced by random ones."""
+    broken_sensors: Share = 0.0
+    """Share of the servers whose training images are noise."""
+    amount_ratio: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 1.0
+    """Images of the largest server divided by those of the smallest; servers lie in between at random."""
+    liars: Share = 0.0
+    """Share of the servers that attack the others."""
+    attack: Literal[
+        "sign-flip", "scale", "noise", "constant", "stale", "alie", "ipm", "label-flip", "sleeper", "false-reports"
+    ] = "sign-flip"
+    """What liars send, train on or report (docs/robust.md)."""
+    link_loss: tuple[Share, Share] = (0.0, 0.0)
+    """Range of the links' loss rates, drawn once for each directed link; no policy is told."""
+    price_drift: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 1.0
+    """How far the price of a link changes during a run: up to this factor, down to its inverse."""
+
+
 class ScheduleConfig(Section):
     """In which rounds links are drawn, for any policy."""
 
@@ -97,7 +142,7 @@ class Config(Section):
     """Data set: digits, synthetic, fashion-mnist or cifar-10."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Determines data, devices, prices and initial models. Methods with the same seed run in the same world."""
-    servers: Annotated[int, Field(ge=2)] = 5
+    servers: Annotated[int, Field(ge=2, le=1_000_000)] = 5
     """N: number of edge servers."""
     rounds: Count = 200
     """K: number of rounds."""
@@ -136,8 +181,9 @@ class Config(Section):
     """Whether no two servers may own the same image (D1)."""
     validation_images: Count = 1000
     """Size of the sample that accuracy is measured on during a run (D3)."""
-    feedback: Literal["validation", "test"] = "validation"
-    """Data that the bandit learns from. `test` reproduces a leak of the test set and marks the run (D3)."""
+    feedback: Literal["validation", "own", "test"] = "validation"
+    """Data that the bandit learns from: a validation sample that all servers share, or images held out from each
+    server's own. `test` reproduces a leak of the test set and marks the run (D3)."""
     first_gain_from: Literal["initial-models", "zero"] = "initial-models"
     """P_0, the accuracy before the first round: measured, or zero as released (D8, D13)."""
     common_init: bool = False
@@ -153,6 +199,9 @@ class Config(Section):
     """B: number of a server's own images on which it evaluates received models (D15)."""
     probe_top_up: bool = False
     """Whether the probe is filled up with images that no device sent (D8)."""
+    probe_from: Literal["round", "held-out"] = "round"
+    """Images of the probe: those of the round (D15), or own images that the server never trains on: a tenth of them in
+    a simulation, the validation images of an edge with its own data."""
     codec: str = "float32"
     """Encoding of models on a link: float32, float16, int8 or int4 (the last two with error feedback)."""
 
@@ -162,6 +211,8 @@ class Config(Section):
     loss: Component = Component(name="cross-entropy")
     schedule: ScheduleConfig = ScheduleConfig()
     learner: LearnerConfig = LearnerConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    world: WorldConfig = WorldConfig()
     energy: EnergyConfig = EnergyConfig()
     dataset_options: dict[str, Any] = {}
     """Options passed to the data set's loader."""

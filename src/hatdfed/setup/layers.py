@@ -12,9 +12,11 @@ from pydantic import BaseModel, ValidationError
 from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.policies import POLICIES
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
+from hatdfed.data.members import Members, draw_members
 from hatdfed.errors import ConfigError, did_you_mean
-from hatdfed.setup.config import Component, Config
+from hatdfed.setup.config import Component, Config, WorldConfig
 from hatdfed.setup.methods import METHODS, method_named
+from hatdfed.setup.versions import fill_in
 
 Layer = Mapping[str, Any]
 
@@ -27,7 +29,7 @@ _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupErro
 _BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _HINTS = {
     "link_share": " It is the share of all links that is drawn in a round; the paper uses 0.3.",
-    "servers": " One server has nobody to exchange models with.",
+    "servers": " It must be between 2 and 1,000,000: one server has nobody to exchange models with.",
 }
 # Choices of earlier versions, and what to use instead. A folder that was played with one can still be read.
 _REMOVED = {
@@ -74,7 +76,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = {_SYNONYMS.get(key, key): value for key, value in (user or {}).items()}
+    layer = _rename_synonyms(user or {})
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)))
@@ -84,7 +86,21 @@ def resolve(user: Layer | None = None) -> Config:
     chosen = overlay(method.settings, layer).get("energy")
     if not _is_priced(dataset, settings["network"]) and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
-    config = validate(settings)
+    return _refuse_removed_choice(validate(settings))
+
+
+def resolve_over(earlier: Config, user: Layer) -> Config:
+    """Complete the user's settings by those of a run that goes on with them."""
+    layer = _rename_synonyms(user)
+    refuse_unknown(layer)
+    return _refuse_removed_choice(validate(overlay(earlier.model_dump(mode="json"), layer)))
+
+
+def _rename_synonyms(layer: Layer) -> dict[str, Any]:
+    return {_SYNONYMS.get(key, key): value for key, value in layer.items()}
+
+
+def _refuse_removed_choice(config: Config) -> Config:
     removed = find_removed_choice(config)
     if removed is not None:
         raise ConfigError(f"{removed}.")
@@ -111,14 +127,34 @@ def validate(settings: Layer) -> Config:
     low, high = config.energy.link_kbit_per_joule
     if low > high:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
+    _check_world(config)
     return config
 
 
+def _check_world(config: Config) -> None:
+    world = config.world
+    low, high = world.link_loss
+    if low > high:
+        raise ConfigError(f"world.link_loss is [{low}, {high}], but the first must not exceed the second.")
+    if world.groups > 1 and world.differ == "none":
+        raise ConfigError(f"world.groups is {world.groups}, but nothing differs: set world.differ to inputs or labels.")
+    if world.groups == 1 and world.differ != "none":
+        raise ConfigError(f"world.differ is {world.differ}, but there is one group. Set world.groups to 2 or more.")
+    if config.split == "groups" and world.amount_ratio > 1:
+        raise ConfigError("world.amount_ratio is for split: labels; with split: groups the data say who has how much.")
+    if world.changing and world.groups == 1:
+        raise ConfigError(
+            f"world.changing is {world.changing}, but there is one group. Set world.groups and world.differ."
+        )
+    if world != WorldConfig():
+        config_members(config)
+
+
 def read_config(path: Path) -> Config:
-    """Read the complete settings of a run folder; errors name the file."""
+    """Read the complete settings of a run folder, maybe of an earlier version; errors name the file."""
     settings = read_yaml(path)
     try:
-        return validate(settings)
+        return validate(fill_in(settings))
     except ConfigError as error:
         raise ConfigError(f"The config file {path} cannot be used: {error}") from None
 
@@ -227,6 +263,13 @@ def collect_notes(config: Config) -> list[str]:
             "server learns alone."
         )
     found += _foreign_prices(config)
+    if config.privacy.clip is not None:
+        found.append(
+            "Servers are trained one by one, with mailboxes, because privacy.clip is set; ε covers their training and "
+            "nothing else (docs/privacy.md)."
+        )
+        if not config.privacy.noise:
+            found.append("privacy.noise is 0: gradients are clipped, but nothing is protected.")
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
     return found
@@ -327,3 +370,18 @@ def describe_error(error: ValidationError) -> str:
     key = ".".join(map(str, parts))
     hint = _HINTS.get(key, "") if first["type"] in _BOUNDS else ""
     return f"{key} is {_format_value(first['input'])}, but must {wanted}.{hint}"
+
+
+def config_members(config: Config) -> Members:
+    """Who belongs to which group, who lies and who has bad data, in the world of these settings."""
+    world = config.world
+    return draw_members(
+        config.seed,
+        config.servers,
+        groups=world.groups,
+        group_shares=world.group_shares,
+        changing=world.changing if world.change_at < 1 else 0.0,
+        liars=world.liars,
+        bad_labels=world.bad_labels,
+        broken_sensors=world.broken_sensors,
+    )

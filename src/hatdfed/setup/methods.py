@@ -89,7 +89,7 @@ _ALL_OF_THE_ROUND = 10_000
 
 _TABLE = (
     Method("hat-dfed", "The paper: a bandit over links, importance-aware merging", _OUR_READING),
-    Method("hat-dfed-literal", "The paper as printed, mended only where it could not run", _AS_PRINTED),
+    Method("hat-dfed-literal", "The paper as printed, corrected only where it could not run", _AS_PRINTED),
     Method(
         "hat-dfed-released",
         "What the authors' code does, test-set feedback included; never ranked",
@@ -97,7 +97,7 @@ _TABLE = (
     ),
     Method(
         "hat-dfed-plus",
-        "Beyond the paper: cheap balanced links now and then, four bits, label-prior loss, a calm and common end",
+        "Beyond the paper: cheap balanced links every second round, four bits, label-prior loss, all links at the end",
         _PLUS_0_1,
     ),
     Method(
@@ -106,13 +106,29 @@ _TABLE = (
         _PLUS_0_1,
     ),
     Method(
+        "hat-dfed-trust",
+        "Experimental: the recipe of hat-dfed-plus with links that learn whose models fit a server's own data",
+        {
+            **_PLUS_0_1,
+            "policy": {"name": "trusted-links"},
+            "aggregator": {"name": "harmless-mean"},
+            "probe_size": 60,
+            "probe_from": "held-out",
+        },
+    ),
+    Method(
+        "oracle-groups",
+        "The recipe of hat-dfed-plus told who belongs together: an upper bound in simulated worlds, not for comparison",
+        {**_PLUS_0_1, "policy": {"name": "known-groups"}},
+    ),
+    Method(
         "hat-dfed-without-utc",
         "Ablation: random links at the same budget",
         {**_OUR_READING, "policy": {"name": "random-links"}},
     ),
     Method(
         "hat-dfed-without-ima",
-        "Ablation: plain averaging of what arrives",
+        "Ablation: plain averaging of the received models",
         {**_OUR_READING, "aggregator": {"name": "uniform"}},
     ),
     Method(
@@ -127,12 +143,12 @@ _TABLE = (
     ),
     Method(
         "sgp",
-        "Baseline: push-sum on the directed exponential graph, two peers a round (Assran et al. 2019)",
+        "Baseline: push-sum on the directed exponential graph, two peers per round (Assran et al. 2019)",
         {"policy": {"name": "exponential-graph", "peers": 2}, "aggregator": {"name": "push-sum"}},
     ),
     Method(
         "dac",
-        "Baseline: two neighbours chosen by how well their models do on own data (Zec et al. 2022)",
+        "Baseline: two neighbours chosen by how well their models do on the receiver's data (Zec et al. 2022)",
         {
             "policy": {"name": "similarity-links", "neighbours": 2},
             "aggregator": {"name": "by-samples"},
@@ -141,7 +157,7 @@ _TABLE = (
     ),
     Method(
         "el-local",
-        "Epidemic learning: everybody sends to two random others (de Vos et al. 2023)",
+        "Epidemic learning: every server sends to two random others (de Vos et al. 2023)",
         {"policy": {"name": "epidemic-local", "fanout": 2}, "aggregator": {"name": "uniform"}},
     ),
     Method(
@@ -151,22 +167,22 @@ _TABLE = (
     ),
     Method(
         "one-peer-exponential",
-        "The exponential graph with one peer a round, plain averaging (Ying et al. 2021)",
+        "The exponential graph with one peer per round, plain averaging (Ying et al. 2021)",
         {"policy": {"name": "exponential-graph", "peers": 1}, "aggregator": {"name": "uniform"}},
     ),
     Method(
         "base-2",
-        "Pairs in a sequence that averages exactly after a period, for any N (Takezawa et al. 2023)",
+        "A sequence of pairings that averages exactly after one period, for any N (Takezawa et al. 2023)",
         {"policy": {"name": "base-2-graph"}, "aggregator": {"name": "by-plan"}},
     ),
     Method(
         "morph",
-        "Two senders each, exchanged one by one for less similar ones (Cox et al. 2026)",
+        "Two senders for each server, replaced one by one by less similar ones (Cox et al. 2026)",
         {"policy": {"name": "morph", "degree": 2}, "aggregator": {"name": "uniform"}},
     ),
     Method(
         "pens",
-        "First find out whose models do well on own data, then keep to them (Onoszko et al. 2021)",
+        "First find the senders whose models do well on the receiver's data, then use only those (Onoszko et al. 2021)",
         {
             "policy": {"name": "pens", "sampled": 3, "best": 2},
             "aggregator": {"name": "best-by-samples", "best": 2},
@@ -175,7 +191,7 @@ _TABLE = (
     ),
     Method(
         "cheapest",
-        "The cheapest links that still connect everybody, plain averaging",
+        "The cheapest links that still connect all servers, plain averaging",
         {"policy": {"name": "cheapest-links"}, "aggregator": {"name": "uniform"}},
     ),
     Method(
@@ -190,7 +206,7 @@ _TABLE = (
     ),
     Method(
         "oracle",
-        "hat-dfed with the links that were best so far, drawn or not: for regret plots, not a rival",
+        "hat-dfed with the links that were best so far, drawn or not: for regret plots, not for comparison",
         {**_OUR_READING, "policy": {"name": "hindsight-oracle"}},
     ),
     Method(
@@ -216,5 +232,8 @@ METHODS: Registry[Method] = Registry(
 def method_named(name: str) -> Method:
     """The recipe called `name`."""
     if name not in METHODS:
-        raise ConfigError(f"There is no method called {name!r}. {did_you_mean(name, METHODS)}")
+        from hatdfed.core.policies import POLICIES  # only here: names of methods are listed without numpy
+
+        hint = f"It is a policy: --set policy.name={name}." if name in POLICIES else did_you_mean(name, METHODS)
+        raise ConfigError(f"There is no method called {name!r}. {hint}")
     return METHODS[name]

@@ -87,15 +87,21 @@ SETTINGS: dict[str, Setting] = {
     "learner.learning_rate": Setting(_PLAIN | Role.FLEET),
     "learner.momentum": Setting(_PLAIN | Role.FLEET),
     "learner.cool_down": Setting(_PLAIN, 0.0, Since.V0_1),
+    # Private runs are played with mailboxes, each by itself.
+    "privacy.clip": Setting(_PLAIN | Role.FLEET, None, Since.V0_2),
+    "privacy.noise": Setting(_PLAIN | Role.FLEET, 1.0, Since.V0_2, only_with="privacy.clip"),
+    "privacy.delta": Setting(_PLAIN, 1e-5, Since.V0_2, only_with="privacy.clip"),
     # A run of another number of samples or steps would keep the others of its fleet waiting.
     "local_passes": Setting(_WORK | Role.FLEET),
     "batch_size": Setting(_WORK | Role.FLEET),
     "probe_size": Setting(_WORK),
     "probe_top_up": Setting(_WORK),
+    "probe_from": Setting(_WORK, "round", Since.V0_2),
     "feedback": Setting(_WORK),  # says which images a server is measured on
     # Rounds may be added to a run, `horizon` keeps it what it was; runs of different lengths are not paired.
-    "rounds": Setting(Role.RESULT | Role.WORLD),
-    "horizon": Setting(Role.RESULT),
+    # A world in which groups change or sleepers wake does so at a share of the run.
+    "rounds": Setting(Role.RESULT | Role.WORLD | Role.SOURCES),
+    "horizon": Setting(Role.RESULT | Role.SOURCES),
     "checkpoint_every": Setting(Role(0)),
     # Which world. Runs are paired seed by seed, so it does not say whether seeds mean the same.
     "seed": Setting(_PLAIN | Role.SOURCES),
@@ -113,6 +119,20 @@ SETTINGS: dict[str, Setting] = {
     "validation_images": Setting(_DATA),
     "device_online_probability": Setting(_DATA),
     "churn": Setting(_DATA, 0.0, Since.V0_1),
+    # How servers differ, who of them lies, and what their links do.
+    "world.groups": Setting(_DATA, 1, Since.V0_2),
+    "world.group_shares": Setting(_DATA, None, Since.V0_2),
+    "world.differ": Setting(_DATA, "none", Since.V0_2),
+    "world.changing": Setting(_DATA, 0.0, Since.V0_2),
+    "world.change_at": Setting(_DATA, 0.5, Since.V0_2, only_with="world.changing"),
+    "world.bad_labels": Setting(_DATA, 0.0, Since.V0_2),
+    "world.bad_label_rate": Setting(_DATA, 0.8, Since.V0_2, only_with="world.bad_labels"),
+    "world.broken_sensors": Setting(_DATA, 0.0, Since.V0_2),
+    "world.amount_ratio": Setting(_DATA, 1.0, Since.V0_2),
+    "world.liars": Setting(_DATA, 0.0, Since.V0_2),
+    "world.attack": Setting(_DATA, "sign-flip", Since.V0_2, only_with="world.liars"),
+    "world.link_loss": Setting(_WORLD, [0.0, 0.0], Since.V0_2),
+    "world.price_drift": Setting(_WORLD, 1.0, Since.V0_2),
     # The initial models: a seed draws other ones for another network or initialisation, and one for all or one each.
     # The network is also in the prices, since a model of more numbers costs more to send.
     "network": Setting(_WORLD | Role.FLEET),

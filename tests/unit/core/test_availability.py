@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hatdfed
-from hatdfed.core.availability import STRETCH, is_present, present
+from hatdfed.core.round import STRETCH, is_present, present
 from hatdfed.setup.methods import METHODS
 
 SMALL = {"dataset": "synthetic", "network": "linear", "servers": 5, "rounds": 25, "seed": 2, "validation_images": 60}

@@ -4,17 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hatdfed.core.availability import Presence
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.coordinator import Coordinator, CoordinatorState, links_in_budget, read_state
-from hatdfed.core.energy.ledger import Cause, EnergyRow
-from hatdfed.core.energy.prices import draw_prices
+from hatdfed.core.energy.energy_model import Cause, EnergyRow, draw_prices
 from hatdfed.core.links import LinkTable
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import certain
 from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.regret import best_links_utility
-from hatdfed.core.round import RoundReport, ServerReport
+from hatdfed.core.round import Presence, RoundReport, ServerReport
 from hatdfed.core.utility import LinkUtility
 from hatdfed.jsonable import to_jsonable
 from hatdfed.randomness import stream

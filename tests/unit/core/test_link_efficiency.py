@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from hatdfed.core.energy.energy_model import draw_prices, grow_prices
 from hatdfed.core.energy.link_efficiency import LinkEfficiencies
-from hatdfed.core.energy.prices import draw_prices, grow_prices
 from hatdfed.core.links import LinkTable, Topology
 
 WORLD = {

@@ -3,7 +3,7 @@ import pytest
 
 from hatdfed.core.links import LinkTable, Topology
 from hatdfed.core.policies.base import certain, make_draw
-from hatdfed.core.round import RoundReport, ServerReport
+from hatdfed.core.round import RoundReport, ServerReport, estimate_consensus_distance
 
 N = 4
 DRAWN = Topology.from_pairs(N, [(0, 1), (0, 2), (0, 3), (1, 0), (2, 0), (3, 2)])
@@ -73,3 +73,27 @@ def test_probabilities_of_a_draw_cannot_be_overwritten_through_what_they_were_ma
 def test_a_draw_that_is_not_a_column_is_refused(column):
     with pytest.raises(ValueError, match=r"`links\.from_dense` makes a column of a matrix"):
         make_draw(TABLES[0], np.zeros(12, dtype=bool), column)
+
+
+def sketches(*rows):
+    return [None if row is None else np.array(row, dtype=np.float32) for row in rows]
+
+
+def test_the_distance_is_relative_to_the_mean_model():
+    # The mean is (3, 4) of length 5; the models are 1 and 1 away from it.
+    assert estimate_consensus_distance(sketches([4, 4], [2, 4])) == pytest.approx(1 / 5)
+
+
+def test_servers_count_alike_however_far_away_they_are():
+    # Around the mean (10, 0): distances 3, 3 and 0.
+    assert estimate_consensus_distance(sketches([10, 3], [10, -3], [10, 0])) == pytest.approx(2 / 10)
+
+
+def test_a_server_alone_and_servers_that_agree_are_at_distance_0():
+    assert estimate_consensus_distance(sketches([1, 2])) == 0
+    assert estimate_consensus_distance(sketches([1, 2], [1, 2])) == 0
+
+
+@pytest.mark.parametrize("rows", [(), (None,), ([1, 2], None), ([1, -1], [-1, 1]), ([0, 0],), ([np.nan, 1], [1, 1])])
+def test_it_is_unknown_without_all_sketches_and_around_a_mean_of_0(rows):
+    assert estimate_consensus_distance(sketches(*rows)) is None

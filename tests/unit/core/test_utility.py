@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatdfed.core.energy.prices import draw_prices
+from hatdfed.core.energy.energy_model import draw_prices
 from hatdfed.core.links import LinkTable, Topology, all_links
 from hatdfed.core.policies.base import certain
 from hatdfed.core.round import RoundReport, ServerReport

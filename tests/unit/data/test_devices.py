@@ -73,3 +73,13 @@ def test_servers_and_seeds_differ(other):
 def test_dropout_differs_between_rounds_servers_and_seeds():
     seeds = {devices(server=i, seed=s).work(t).seed for i in (0, 1) for s in (0, 1) for t in (0, 1)}
     assert len(seeds) == 8
+
+
+def test_a_held_out_probe_has_images_that_are_never_trained_on():
+    work = LocalWork(holds_out_probe=True, probe_size=20)
+    source = SimulatedDevices(POOL, np.arange(700), VALIDATION, 800, work, 0, 0, held_out=np.arange(700, 800))
+    for t in range(20):
+        probe = set(source.work(t).probe.y.tolist())
+        assert len(probe) == 20
+        assert min(probe) >= 700
+        assert max(set().union(*trained_on(source.work(t)))) < 700

@@ -130,6 +130,9 @@ def header(shape, descr="|u1", version=(1, 0)):
         (header((1 << 40, 8, 8)), "it claims .* bytes in all were wanted"),
         (header((4, 8, 8)), "0 bytes of data were found, 256 were wanted"),
         (header((4,), descr="nonsense"), "it has no valid .npy header"),
+        (header((4,)).replace(b"}", b" "), "it has no valid .npy header"),
+        (header((0, 1 << 62)), r"it claims to hold \[0, 4611686018427387904\] numbers"),
+        (header((1,) * 30), "it claims to hold"),
         (header((4,), version=(3, 0)), r"its format is \(3, 0\)"),
     ],
 )

@@ -32,6 +32,7 @@ def test_a_listed_class_may_come_later(tmp_path):
         (b"cat\ndog\ncat\n", "names 2 different classes on 3 lines"),
         (b"cat\ndog\n../owl\n", r"names '\.\./owl', which is not the name of a sub-folder. Use names without slashes"),
         (b"cat\ndog\n..\n", "which is not the name of a sub-folder"),
+        (b"cat\ndog\nowl\0\n", "which is not the name of a sub-folder"),
         (b"cat\ndog\n\xff\xfe\n", "is not UTF-8 text. Write one name of a sub-folder on each line"),
     ],
 )

@@ -125,6 +125,14 @@ def test_a_topped_up_probe_is_full_and_one_without_images_comes_from_the_stock(t
     assert not set(contents(idle.probe)) & set(contents(source.validation))
 
 
+def test_a_held_out_probe_is_a_sample_of_the_validation_images(tmp_path):
+    settings = LocalWork(samples_per_round=100, probe_size=3, holds_out_probe=True)
+    source = open_source(fill(tmp_path, range(40)), settings=settings)
+    probes = [set(contents(source.work(t).probe)) for t in range(4)]
+    assert all(len(probe) == 3 and probe <= set(contents(source.validation)) for probe in probes)
+    assert len(set(map(frozenset, probes))) > 1
+
+
 def test_a_slow_machine_is_put_around_the_data(tmp_path):
     source = open_source(fill(tmp_path, range(40)), work_share=0.3)
     assert isinstance(source, SlowMachine)

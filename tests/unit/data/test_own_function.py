@@ -133,6 +133,14 @@ def given(monkeypatch, source):
     return "tests.unit.data.own_files:source"
 
 
+def test_a_source_of_ones_own_claims_no_more_than_others_accept(monkeypatch):
+    source = Source()
+    source.made = source.made._replace(num_samples=10**6, devices_online=10**6)
+    work = open_source(given(monkeypatch, source)).work(5)
+    assert (work.num_samples, work.devices_online) == (12, 30)
+    assert work.batches is source.made.batches
+
+
 def test_a_source_of_ones_own_is_used_as_it_is(monkeypatch):
     source = Source()
     where = given(monkeypatch, source)

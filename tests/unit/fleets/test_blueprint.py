@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hatdfed.fleets.kernels.blueprint import Dropout, Linear, Relu, read_blueprint
+from hatdfed.fleets.kernels.blueprint import DropoutLayer, LinearLayer, Relu, read_blueprint
 from hatdfed.fleets.kernels.torch_stage import StageShape
 from hatdfed.fleets.stacked.model import NotStackableError
 from hatdfed.server.learner import find_cancelled_biases
@@ -26,9 +26,16 @@ def test_the_papers_network():
     assert [s.weight for s in blueprint.stages] == ["0.weight", "4.weight"]
     assert blueprint.features == (64, 6, 6)
     kinds = [type(layer) for layer in blueprint.head]
-    assert kinds == [Linear, Dropout, Linear, Linear]
+    assert kinds == [LinearLayer, DropoutLayer, LinearLayer, LinearLayer]
     with_relu = read_blueprint(paper_cnn_relu((3, 32, 32), 10), (3, 32, 32))
-    assert [type(layer) for layer in with_relu.head] == [Linear, Relu, Dropout, Linear, Relu, Linear]
+    assert [type(layer) for layer in with_relu.head] == [
+        LinearLayer,
+        Relu,
+        DropoutLayer,
+        LinearLayer,
+        Relu,
+        LinearLayer,
+    ]
 
 
 @pytest.mark.parametrize("maker", [small_cnn, linear])
@@ -42,7 +49,7 @@ def test_nested_modules_keep_their_names():
     blueprint = read_blueprint(module, (1, 8, 8))
     assert blueprint.stages[0].weight == "0.0.weight"
     assert blueprint.stages[0].norm == "0.1"
-    assert blueprint.head == (Linear("4.0.weight", "4.0.bias"),)
+    assert blueprint.head == (LinearLayer("4.0.weight", "4.0.bias"),)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +96,7 @@ def head(*layers):
 def test_a_relu_that_stands_twice_counts_twice():
     relu = nn.ReLU()
     blueprint = read_blueprint(head(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2)), (1, 2, 2))
-    assert [type(layer) for layer in blueprint.head] == [Linear, Relu, Linear, Relu, Linear]
+    assert [type(layer) for layer in blueprint.head] == [LinearLayer, Relu, LinearLayer, Relu, LinearLayer]
 
 
 class Skip(nn.Sequential):

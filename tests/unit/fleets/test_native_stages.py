@@ -21,7 +21,6 @@ SHAPES = [
     StageShape(32, 64, 14, 14, 0),
     StageShape(1, 16, 5, 5, 1),
     StageShape(3, 20, 7, 9, 0),
-    StageShape(3, 32, 9, 7, 1),
     StageShape(16, 32, 4, 4, 1),
     StageShape(16, 20, 8, 5, 0),
     StageShape(5, 48, 6, 13, 1),
@@ -31,7 +30,11 @@ SHAPES = [
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+    """One for all worker processes: compiling takes most of the time, and no shape need be compiled twice."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -157,17 +160,17 @@ def test_x_needs_no_gradient_and_nothing_need_be_contiguous() -> None:
         [StageShape(3, 32, 32, 32, 1), StageShape(32, 64, 16, 16, 0)],
         [StageShape(1, 16, 8, 8, 1), StageShape(16, 32, 4, 4, 1)],
         [StageShape(3, 20, 11, 23, 0), StageShape(20, 48, 4, 10, 1)],
-        *([StageShape(32, 16, *size)] for size in [(8, 8, 0), (8, 8, 1), (7, 9, 1), (4, 26, 0), (6, 13, 1), (4, 4, 0)]),
+        *([StageShape(32, 16, *size)] for size in [(8, 8, 0), (7, 9, 1), (4, 26, 0), (4, 4, 0)]),
     ],
 )
-@pytest.mark.parametrize("shared", [False, True])
-def test_inference_agrees_with_torch(shapes: list[StageShape], shared: bool) -> None:
-    servers = 3
-    x = images(shapes[0], 1 if shared else servers, 11)
+def test_inference_agrees_with_torch(shapes: list[StageShape]) -> None:
+    servers, stages = 3, compiled(*shapes)
     weights, _, biases = zip(*(parameters(shape, servers) for shape in shapes), strict=True)
-    expected = infer_stages(shapes, x, list(weights), list(biases))
-    actual = compiled(*shapes).infer(x, weights, biases)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=5e-6 * expected.max().item())
+    for batches in (servers, 1):  # one for each server, or one that they share
+        x = images(shapes[0], batches, 11)
+        expected = infer_stages(shapes, x, list(weights), list(biases))
+        actual = stages.infer(x, weights, biases)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=5e-6 * expected.max().item())
 
 
 @pytest.mark.parametrize("batch", [1, 3, 7, 17])
@@ -229,6 +232,12 @@ def test_empty_batches() -> None:
 TINY = StageShape(1, 4, 4, 4, 1)
 
 
+@pytest.fixture
+def quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of where compiled code is kept: it need not be fast."""
+    monkeypatch.setattr(build, "_FLAGS", ("-O0", "-fPIC", "-shared"))
+
+
 def test_no_compiler_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda _name: None)
     assert native_stages([TINY]) is None
@@ -251,6 +260,7 @@ def test_shapes_without_output_give_none() -> None:
     assert native_stages([]) is None
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_second_build_uses_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiled(TINY)
@@ -264,6 +274,7 @@ def test_second_build_uses_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert native_stages([TINY]) is not None
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_a_file_of_someone_else_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiled(TINY)
@@ -278,6 +289,7 @@ def refuse(*_arguments: object, **_options: object) -> None:
     raise PermissionError
 
 
+@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("trouble", ["someone else's", "open to all", "a file", "unwritable"])
 def test_no_cache_folder_is_not_fatal(trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -10,8 +10,9 @@ from hatdfed.fleets.kernels.native.vectors import native_vectors
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.kernels.triton.stage import triton_available
 from hatdfed.fleets.kernels.triton.vectors import TritonVectors
-from hatdfed.fleets.kernels.vectors import TorchVectors, restore_rows, step_in_place, vectors_for
+from hatdfed.fleets.kernels.vectors import TorchVectors, compute_norms, restore_rows, step_in_place, vectors_for
 from hatdfed.fleets.stacked.model import Rates, Step, step_rates
+from hatdfed.server import guard
 from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
@@ -67,11 +68,24 @@ def test_a_merge_is_a_weighted_sum_that_ignores_what_has_no_weight(form):
     weights = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.2, 0.3, 0.5], [0.0, 1.0, 0.0]])
     sender = torch.tensor([[0, 1, 3], [1, 3, 3], [2, 0, 1], [3, 2, 3]])
     out = torch.full((SERVERS, SIZE + 5), 9.0)[:, :SIZE]
-    form.weighted_rows(weights, own, sent, sender, out)
+    norms = form.weighted_rows(weights, own, sent, sender, out)
     expected = torch.stack(
         [0.5 * own[0] + 0.5 * sent[1], own[1], 0.2 * own[2] + 0.3 * sent[0] + 0.5 * sent[1], sent[2]]
     )
     torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(norms.double(), expected.double().norm(dim=1), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("form", forms(), ids=lambda form: type(form).__name__)
+@pytest.mark.parametrize("place", [0, SIZE // 2, SIZE - 1])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3e38])
+def test_a_merge_tells_which_sums_are_finite(form, place, value):
+    own, sent = torch.ones(2, SERVERS, SIZE)
+    own[1, place] = sent[0, place] = value  # 3e38 is finite, the sum of two such numbers is not
+    weights, sender = torch.ones(SERVERS, 2), torch.zeros(SERVERS, 2, dtype=torch.int64)
+    weights[0, 1] = weights[3, 1] = 0
+    norms = form.weighted_rows(weights, own, sent, sender, torch.empty(SERVERS, SIZE))
+    assert torch.isfinite(norms).tolist() == [True, False, value == 3e38, True]
 
 
 def test_threads_do_not_change_a_bit(world):
@@ -102,6 +116,15 @@ def test_gradient_descent_without_momentum_needs_no_moments(world):
 def test_without_a_compiler_torch_does_it(monkeypatch):
     monkeypatch.setattr("hatdfed.fleets.kernels.vectors.native_vectors", lambda: None)
     assert isinstance(vectors_for(torch.zeros(2, 2)), TorchVectors)
+
+
+@pytest.mark.parametrize("place", [0, SIZE // 2, SIZE - 1])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_model_with_one_bad_number_is_not_finite(place, value):
+    models = torch.full((SERVERS, SIZE + 27), 3e38)[:, :SIZE]  # finite, though their sum in float32 is not
+    models[2, place] = value
+    for norms in (compute_norms(models), guard.compute_norms(models)):
+        assert torch.isfinite(norms).tolist() == [True, True, False, True]
 
 
 RESTORING = [restore_rows, *([triton_vectors.restore_rows] if len(forms()) > 2 else [])]

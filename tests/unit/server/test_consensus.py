@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import hatdfed.server.consensus as consensus
-from hatdfed.core.consensus import SKETCH_SIZE, estimate_consensus_distance
+from hatdfed.core.round import SKETCH_SIZE, estimate_consensus_distance
 from hatdfed.server.consensus import consensus_distance, sketch
 
 STANDARD_ERROR = SKETCH_SIZE**-0.5

@@ -9,7 +9,7 @@ from tests.small_runs import config
 from hatdfed.data.datasets import load_dataset
 from hatdfed.setup.build.coordinator import make_prices
 from hatdfed.setup.build.program import initial_seed, make_learner
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed.setup.config import Config, EnergyConfig, LearnerConfig
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.run_identity import (
@@ -47,6 +47,8 @@ OTHER_VALUES = {
     "utility.normalisation": "softmax", "utility.gain": "released", "utility.thrift": "released",
     "schedule.budget_joules": 3.0, "learner.optimiser": "sgd", "learner.initialisation": "module",
     "energy.model_bits": 1e6, "energy.link_kbit_per_joule": (1.0, 2.0),
+    "world.group_shares": (1.0, 2.0), "world.differ": "labels", "world.attack": "noise", "world.link_loss": (0.1, 0.2),
+    "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 
@@ -75,7 +77,10 @@ def test_every_setting_is_declared():
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_question_is_answered_by_the_settings_of_its_role(name, role):
-    assert ROLES[role](BASE, changed(BASE, name)) is (Role[role] not in SETTINGS[name].roles)
+    switch = SETTINGS[name].only_with
+    is_off = switch is not None and value_of(BASE, switch) == SETTINGS[switch].neutral
+    base = changed(BASE, switch) if is_off else BASE
+    assert ROLES[role](base, changed(base, name)) is (Role[role] not in SETTINGS[name].roles)
 
 
 @pytest.mark.parametrize("name", ["common_init", *(f"energy.{name}" for name in EnergyConfig.model_fields)])
@@ -108,13 +113,12 @@ def declared(role):
 
 def test_a_world_is_made_from_settings_that_are_declared_to_make_it():
     dataset = load_dataset("synthetic", options={"train": 300, "validation": 60, "test": 30})
-    pools = make_pools(dataset)
-    read = read_by(lambda settings: make_world(settings, dataset, pools))
+    read = read_by(lambda settings: make_world(settings, dataset))
     assert read == declared(Role.SOURCES)
     read = read_by(lambda settings: make_prices(settings, bits_per_sample=8, num_params=10))
     assert read - {"seed", "candidates"} <= declared(Role.WORLD)
     read = read_by(lambda settings: make_learner(settings, dataset).init(initial_seed(settings, 0)))
-    assert read - {"seed"} <= declared(Role.WORLD)
+    assert read - {"seed", "privacy"} <= declared(Role.WORLD)  # private training begins with the same models
 
 
 def test_settings_in_a_section_are_told_apart_by_their_dotted_names():
@@ -197,7 +201,8 @@ def test_a_setting_that_is_added_and_not_declared_is_noticed():
 
 
 def as_0_1_0_journals_have_it(settings):
-    left = settings.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"})
+    new = {"privacy", "world", "probe_from"}
+    left = settings.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"} | new)
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 
 

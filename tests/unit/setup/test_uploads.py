@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.parity.test_stacked import played
 
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.data.datasets import load_dataset
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import make_batch

@@ -137,9 +137,10 @@ def _circle(start: int, receivers: list[set[int]], senders: list[set[int]]) -> l
     seen = {(0, start): 0}  # side and server, and how many links led there
     side, here, before = 0, start, -1
     while True:
-        around = receivers[here] if side == 0 else senders[here]
-        there = next((other for other in around if other != before), None)
-        if there is None:
+        for there in receivers[here] if side == 0 else senders[here]:
+            if there != before:
+                break
+        else:
             return links[-1:]
         links.append((here, there) if side == 0 else (there, here))
         side, here, before = 1 - side, there, here
@@ -151,8 +152,8 @@ def _circle(start: int, receivers: list[set[int]], senders: list[set[int]]) -> l
 def _shift(circle: list[Link], value: list[list[float]], rng: np.random.Generator) -> list[Link]:
     """Move the circle's links as far as one of them can go; returns those that are settled by it."""
     ups, downs = circle[0::2], circle[1::2]
-    forth = min(min(1 - value[i][j] for i, j in ups), min(value[i][j] for i, j in downs))
-    back = min(min(value[i][j] for i, j in ups), min(1 - value[i][j] for i, j in downs))
+    high, low = [value[i][j] for i, j in ups], [value[i][j] for i, j in downs]
+    forth, back = min(1 - max(high), min(low)), min(min(high), 1 - max(low))
     step = forth if rng.random() < back / (forth + back) else -back
     for i, j in ups:
         value[i][j] += step

@@ -1,1 +1,1 @@
-"""What the work costs: prices, and the ledger of what was spent."""
+"""What the work costs: the energy model, and the efficiency of links."""

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.beliefs import Beliefs
 from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, LinkTable, Topology
 from hatdfed.core.round import LinkDraw, RoundReport
 
@@ -89,6 +90,12 @@ class CandidatePolicy(Protocol):
         """The state for new candidates; `carry` makes a column for them out of one for the old."""
 
 
+def find_beliefs(policy: AnyPolicy, before: Any, after: Any, context: PolicyContext) -> Beliefs | None:
+    """What a policy believes after a round; a policy of a user's own need not say."""
+    find = getattr(policy, "beliefs", None)
+    return None if find is None else cast("Beliefs | None", find(before, after, context))
+
+
 def with_candidates(policy: AnyPolicy) -> CandidatePolicy:
     """A policy that `takes_candidates`, seen as one."""
     return cast("CandidatePolicy", policy)
@@ -100,7 +107,16 @@ class Policy:
     uses_budget: ClassVar[bool] = True
     plans_mixing: ClassVar[bool] = False
     needs_scores: ClassVar[frozenset[str]] = frozenset()
+    learns_in_silence: ClassVar[bool] = False  # whether it learns from rounds in which it drew no link
     takes_candidates: ClassVar[bool] = False  # whether it works on any links, not only on all; then the rest counts
+
+    def finish(self, state: Any, context: PolicyContext) -> BoolColumn:  # -> [E]
+        """The links of a finish (`Scheduled`): all that are possible, unless it says."""
+        return context.possible
+
+    def beliefs(self, before: Any, after: Any, context: PolicyContext) -> Beliefs | None:
+        """What it believes after a round that turned one state into another; None: nothing worth recording."""
+        return None
 
     def init(self, num_servers: int) -> Any:
         """The state before the first round."""
@@ -165,7 +181,7 @@ def certain(links: LinkTable, drawn: BoolColumn, mixing: FloatMatrix | None = No
 
 def silence(context: PolicyContext, *, plans_mixing: bool) -> LinkDraw:
     """A draw without links; where a plan is wanted, everybody keeps the own model."""
-    mixing = np.eye(len(context.active)) if plans_mixing else None
+    mixing = np.eye(len(context.active)) if plans_mixing and context.links.has_all else None
     return certain(context.links, np.zeros(len(context.links), dtype=bool), mixing)
 
 

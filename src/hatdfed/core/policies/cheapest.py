@@ -103,8 +103,8 @@ def _relocated(prices: FloatMatrix, tour: Tour) -> Tour:
         before = tour
         for server in before:
             place = int(np.flatnonzero(tour == server)[0])
-            rest = np.delete(tour, place)
-            after = np.roll(rest, -1)
+            rest = np.concatenate([tour[:place], tour[place + 1 :]])
+            after = np.concatenate([rest[1:], rest[:1]])
             added = prices[server, rest] + prices[after, server] - prices[after, rest]
             best = int(added.argmin())
             if added[best] < added[place - 1] - least_gain:

@@ -17,7 +17,7 @@ from hatdfed.core.policies.base import PolicyContext, Stateless, make_draw
 from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError
 
-# A try that demands a simple graph at once succeeds about once in e^((d² − 1)/4): past degree 4 we mend from the start.
+# A try that demands a simple graph at once succeeds about once in e^((d² − 1)/4): past degree 4 we repair at once.
 _STRICT_UP_TO_DEGREE = 4
 _STRICT_TRIES, _ALL_TRIES = 200, 400
 
@@ -99,21 +99,21 @@ def random_regular_graph(num_servers: int, degree: int, rng: np.random.Generator
     """A uniformly random simple graph in which everybody has `degree` neighbours; degree · num_servers is even.
 
     Every server gets `degree` stubs, and all stubs are paired at random. Starting over until no pair is a loop or a
-    repetition gives every graph the same chance, but takes ever longer for larger degrees. Then bad pairs are mended
+    repetition gives every graph the same chance, but takes ever longer for larger degrees. Then bad pairs are repaired
     as by A. Steger and N. Wormald. Generating random regular graphs quickly. Combinatorics, Probability and Computing
     1999, which is nearly uniform over graphs. Over links it is uniform either way, for no server is special.
     """
     if 2 * degree > num_servers - 1:  # of the other links a sparse graph is left over
         return all_links(num_servers) & ~random_regular_graph(num_servers, num_servers - 1 - degree, rng)
     for attempt in range(_ALL_TRIES):
-        mend = degree > _STRICT_UP_TO_DEGREE or attempt >= _STRICT_TRIES
-        graph = _paired_stubs(num_servers, degree, rng, mend=mend)
+        repair = degree > _STRICT_UP_TO_DEGREE or attempt >= _STRICT_TRIES
+        graph = _paired_stubs(num_servers, degree, rng, repair=repair)
         if graph is not None:
             return graph
     return _relabelled_lattice(num_servers, degree, rng)
 
 
-def _paired_stubs(num_servers: int, degree: int, rng: np.random.Generator, *, mend: bool) -> BoolMatrix | None:
+def _paired_stubs(num_servers: int, degree: int, rng: np.random.Generator, *, repair: bool) -> BoolMatrix | None:
     """One try; None where it got stuck."""
     graph = np.zeros((num_servers, num_servers), dtype=bool)
     stubs = np.repeat(np.arange(num_servers), degree)
@@ -123,7 +123,7 @@ def _paired_stubs(num_servers: int, degree: int, rng: np.random.Generator, *, me
         good = np.zeros(len(pairs), dtype=bool)
         good[first] = True
         good &= (pairs[:, 0] != pairs[:, 1]) & ~graph[pairs[:, 0], pairs[:, 1]]
-        if not good.any() or not (mend or good.all()):
+        if not good.any() or not (repair or good.all()):
             return None
         one, other = pairs[good].T
         graph[one, other] = graph[other, one] = True

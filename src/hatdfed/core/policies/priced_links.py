@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hatdfed.core.drawing.budgeted import cap_to_budget, dependent_rounding
 from hatdfed.core.drawing.regular import balance, balanced_rounding
@@ -67,7 +68,7 @@ class PricedLinks(Policy):
 
     def preference(self, state: BanditState, context: PolicyContext) -> FloatColumn:
         """The log-weight of every link: what has been learned, less what its price speaks against it."""
-        return state.log_weights - self.thrift * _scaled(context.prices, context.possible)
+        return state.log_weights - self.thrift * scale_prices(context.prices, context.possible)
 
     def swap_candidates(self, state: BanditState, carry: Callable[[FloatColumn], FloatColumn]) -> BanditState:
         """What is known about those that stay."""
@@ -94,21 +95,39 @@ class BalancedLinks(PricedLinks):
 
     def propose(self, state: BanditState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Draw by learned weight and price, among choices in which all degrees are equal."""
-        draw = _draw_from_all if context.links.has_all else _draw_from_candidates
-        log_weights, degree = self.preference(state, context), self._degree(context.links)
-        found = draw(log_weights, context, degree, rng)
-        if found is None:
-            return free_draw(log_weights, context, degree * int(np.count_nonzero(context.active)), rng)
-        return make_draw(context.links, *found)
+        return draw_balanced(self.preference(state, context), context, find_degree(self.degree, context.links), rng)
 
-    def _degree(self, links: LinkTable) -> int:
-        """So many for N servers. Where all hear about log2 N others, what one knows is everywhere in a few rounds."""
-        if self.degree is None:
-            return min(max(1, math.ceil(math.log2(links.num_servers)) - 2), links.degree)
-        if self.degree > links.degree:
-            among = f"{links.num_servers} servers have" if links.has_all else "every server considers"
-            raise ConfigError(f"policy.degree is {self.degree}, but {among} {links.degree} others.")
-        return self.degree
+
+def find_degree(degree: int | None, links: LinkTable) -> int:
+    """So many for N servers. Where all hear about log2 N others, what one knows is everywhere in a few rounds."""
+    if degree is None:
+        return min(max(1, math.ceil(math.log2(links.num_servers)) - 2), links.degree)
+    if degree > links.degree:
+        among = f"{links.num_servers} servers have" if links.has_all else "every server considers"
+        raise ConfigError(f"policy.degree is {degree}, but {among} {links.degree} others.")
+    return degree
+
+
+def draw_balanced(log_weights: FloatColumn, context: PolicyContext, degree: int, rng: np.random.Generator) -> LinkDraw:
+    """Links in which all degrees are equal; as many anywhere, where that cannot be."""
+    draw = _draw_from_all if context.links.has_all else _draw_from_candidates
+    found = draw(log_weights, context, degree, rng)
+    if found is None:
+        return free_draw(log_weights, context, degree * int(np.count_nonzero(context.active)), rng)
+    return make_draw(context.links, *found)
+
+
+def draw_inside(
+    group: NDArray[np.int64], log_weights: FloatColumn, context: PolicyContext, degree: int, rng: np.random.Generator
+) -> BoolColumn:  # [N], [E] -> [E]
+    """Balanced links inside every group of two or more; a small group has as many as it can."""
+    drawn = np.zeros(len(context.links), dtype=bool)
+    for number in np.unique(group[context.active]):
+        inside = context._replace(active=context.active & (group == number))
+        members = int(np.count_nonzero(inside.active))
+        if members > 1:
+            drawn |= draw_balanced(log_weights, inside, min(degree, members - 1), rng).drawn
+    return drawn
 
 
 _Draw = tuple[BoolColumn, FloatColumn]  # links and their probabilities, [E] each
@@ -173,7 +192,7 @@ def free_draw(log_weights: FloatColumn, context: PolicyContext, budget: int, rng
     return make_draw(context.links, drawn, propensity)
 
 
-def _scaled(prices: FloatColumn, possible: BoolColumn) -> FloatColumn:
+def scale_prices(prices: FloatColumn, possible: BoolColumn) -> FloatColumn:
     """Prices of the possible links as a share of the way from the cheapest to the dearest."""
     known = prices[possible]
     span = float(np.ptp(known)) if known.size else 0.0

@@ -20,9 +20,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.beliefs import Beliefs
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.core.links import FloatColumn, Indices, LinkTable
-from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, certain, silence, with_candidates
+from hatdfed.core.policies.base import (
+    AnyPolicy,
+    Feedback,
+    PolicyContext,
+    certain,
+    find_beliefs,
+    silence,
+    with_candidates,
+)
 from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError
 
@@ -82,7 +91,7 @@ class Scheduled:
     def propose(self, state: ScheduleState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Silence, the policy's draw, or every link."""
         if self._is_finish(context):
-            return self._all_links(context) if self._can_finish(state, context) else self._silence(context)
+            return self._all_links(state, context) if self._can_finish(state, context) else self._silence(context)
         if not self._is_spoken(context.t):
             return self._silence(context)
         allowed = self._allowance(state, context)
@@ -96,13 +105,19 @@ class Scheduled:
 
     def update(self, state: ScheduleState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> ScheduleState:
         """Count the joules; the policy learns from what it drew itself."""
-        link = math.fsum([row.joules for row in feedback.report.energy if row.cause is Cause.LINK])
-        senders = draw.topology.pairs[:, 1]
-        unknown = self._cost(draw.places[~feedback.report.reported[senders]], context)
+        report, senders = feedback.report, draw.topology.pairs[:, 1]
+        link = math.fsum([row.joules for row in report.told_energy if row.cause is Cause.LINK])
+        unknown = self._cost(draw.places[~report.reported[senders]], context)
         state = state._replace(spent=state.spent + link + unknown)
-        if self._is_finish(context) or not self._is_spoken(context.t) or not draw.topology.num_links:
+        if self._is_finish(context) or not self._is_spoken(context.t):
+            return state
+        if not draw.topology.num_links and not getattr(self.policy, "learns_in_silence", False):
             return state
         return state._replace(inner=self.policy.update(state.inner, draw, feedback, self._inner(context)))
+
+    def beliefs(self, before: ScheduleState, after: ScheduleState, context: PolicyContext) -> Beliefs | None:
+        """As its policy."""
+        return find_beliefs(self.policy, before.inner, after.inner, self._inner(context))
 
     def init_for(self, links: LinkTable) -> ScheduleState:
         """As its policy; nothing spent."""
@@ -171,10 +186,11 @@ class Scheduled:
     def _silence(self, context: PolicyContext) -> LinkDraw:
         return silence(context, plans_mixing=self.plans_mixing)
 
-    def _all_links(self, context: PolicyContext) -> LinkDraw:
-        """Every possible link; where a plan is wanted, all models of an inbox weigh the same."""
-        possible = context.possible
-        if not self.plans_mixing:
+    def _all_links(self, state: ScheduleState, context: PolicyContext) -> LinkDraw:
+        """All links that the policy wants; where a plan is wanted, all models of an inbox weigh the same."""
+        finish = getattr(self.policy, "finish", None)  # a policy of a user's own need not have it
+        possible = context.possible if finish is None else finish(state.inner, context)
+        if not (self.plans_mixing and context.links.has_all):
             return certain(context.links, possible)
         merged = context.links.to_dense(possible) | np.eye(len(context.active), dtype=bool)
         return certain(context.links, possible, merged / merged.sum(axis=1, keepdims=True))

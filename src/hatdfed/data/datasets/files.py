@@ -229,7 +229,7 @@ def explain_write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"Cannot write under {folder} ({error.strerror or error}): make room there or set XDG_CACHE_HOME to "
+            f"Cannot write under {folder} ({error.strerror or error}): free up space there or set XDG_CACHE_HOME to "
             "another folder, then run the same command again."
         ) from error
 
@@ -345,6 +345,8 @@ def _describe(error: Exception) -> str:
 
 
 _COPY_BYTES = 1 << 20
+# The last three are raised by tarfile itself, where a header is cut short or claims impossible sizes.
+_ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error, TypeError, ValueError, OverflowError)
 
 
 def unpack(archive: Path, members: Sequence[str], folder: Path, *, member_bytes: int) -> None:
@@ -359,7 +361,7 @@ def unpack(archive: Path, members: Sequence[str], folder: Path, *, member_bytes:
                     if source is not None:
                         _write(source, folder / Path(member.name).name, member_bytes)
                         missing.remove(member.name)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except _ARCHIVE_ERRORS as error:
         raise _damaged_archive(archive, f"it cannot be unpacked ({error or 'it is cut short'})") from error
     if missing:
         raise _damaged_archive(archive, f"it lacks {', '.join(sorted(missing))}")

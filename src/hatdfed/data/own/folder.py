@@ -189,7 +189,7 @@ def _from_list(listed: Path, num_classes: int) -> tuple[str, ...]:
             f"but the model has {num_classes}. Write the name of each class once, in the order that all servers use."
         )
     # A name must stay inside the folder.
-    if odd := [name for name in names if name != Path(name).name or name in (".", "..")]:
+    if odd := [name for name in names if name != Path(name).name or name in (".", "..") or "\0" in name]:
         raise DataError(f"{listed} names {odd[0]!r}, which is not the name of a sub-folder. Use names without slashes.")
     return names
 

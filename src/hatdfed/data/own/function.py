@@ -10,7 +10,9 @@ server.
 
 Without arguments: `function()` returns an object like `hatdfed.server.work.DataSource`, with `validation`, a Batch, and
 `work(t)`, which returns a Work. Images are float tensors [n, C, H, W], standardised as on all other servers. Called
-again with the same t, `work` must return the same work. Holding out, counting and sampling images is up to that object.
+again with the same t, `work` must return the same work. Holding out, counting and sampling images is up to that object;
+of its `num_samples` and `devices_online` no more count than `samples_per_round` and `devices` in the run's settings,
+since others refuse larger claims.
 """
 
 from __future__ import annotations

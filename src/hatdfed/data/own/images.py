@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -236,6 +237,11 @@ def _check_header(size: tuple[int, int], mode: str, image_shape: ImageShape) -> 
 
 CHUNK_BYTES = 1 << 20
 MOST_BYTES = 1 << 32  # a small compressed file must not fill the memory
+MOST_DIMENSIONS = 8
+# A header is a Python literal: numpy parses it, and raises whatever its parser does.
+_HEADER_ERRORS = (
+    ValueError, SyntaxError, TypeError, TokenError, RecursionError, MemoryError, io.UnsupportedOperation
+)  # fmt: skip
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -247,7 +253,9 @@ def read_npy(source: IO[bytes]) -> NDArray[Any]:
             WRONG_NUMBERS, "it holds Python objects, which are never unpickled; numbers were wanted"
         )
     wanted = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or wanted > MOST_BYTES:
+    # Of an empty array too, the other dimensions count: numpy refuses those that are too large together.
+    claimed = math.prod(max(size, 1) for size in shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or claimed > MOST_BYTES or len(shape) > MOST_DIMENSIONS:
         raise UnusableImageError(
             WRONG_NUMBERS, f"it claims to hold {list(shape)} numbers; 0 to {MOST_BYTES} bytes in all were wanted"
         )
@@ -298,5 +306,6 @@ def _read_header(source: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
                 WRONG_NUMBERS, f"its format is {version}, {' or '.join(map(str, HEADERS))} was wanted"
             )
         return HEADERS[version](source)
-    except (ValueError, SyntaxError, TypeError, io.UnsupportedOperation) as error:
-        raise UnusableImageError(UNREADABLE, f"it has no valid .npy header ({str(error).splitlines()[0]})") from error
+    except _HEADER_ERRORS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnusableImageError(UNREADABLE, f"it has no valid .npy header ({reason:.200})") from error

@@ -74,7 +74,8 @@ def open_own_data(
     place = _Location(str(where), image_shape, num_classes, max_images, OnceWarner(warn or _warn), clock)
     incoming = _find_images(place)
     if isinstance(incoming, UserSource):
-        return _limit_work(incoming, work_share)
+        counted = CountedWork(incoming, settings.samples_per_round, settings.num_devices)
+        return _limit_work(counted, work_share)
     store = ImageStore(held_out_share=held_out_share, max_images=max_images, max_held_out=max_validation)
     data = OwnData(
         incoming,
@@ -213,6 +214,31 @@ class SlowMachine:
         return work._replace(batches=batches, num_samples=seen)
 
 
+@dataclass(frozen=True, eq=False)
+class CountedWork:
+    """A user's own source of work, of which no more is counted than the settings of the run allow a server.
+
+    Other edges and the coordinator refuse larger claims, because they cannot tell them from lies.
+    """
+
+    source: DataSource
+    most_samples: int
+    most_devices: int
+
+    @property
+    def validation(self) -> Batch:
+        """The validation images of the source."""
+        return self.source.validation
+
+    def work(self, t: int) -> Work:
+        """Return the source's work; only the counts are limited."""
+        work = self.source.work(t)
+        if work.num_samples <= self.most_samples and work.devices_online <= self.most_devices:
+            return work
+        samples, devices = min(work.num_samples, self.most_samples), min(work.devices_online, self.most_devices)
+        return work._replace(num_samples=samples, devices_online=devices)
+
+
 def count_batches(num_batches: int, work_share: float) -> int:
     """Return the number of batches to train on: the share, rounded up, and at least one if there is one.
 
@@ -313,9 +339,15 @@ class OwnData:
         return [order[start : start + size] for order in passes for start in range(0, count, size)]
 
     def _choose_probe(self, t: int, chosen: list[OwnImage]) -> list[OwnImage]:
-        """Choose B of the round's images; others fill up if there are none, or too few and `probe_top_up` is set."""
+        """Choose B of the round's images; others fill up if there are none, or too few and `probe_top_up` is set.
+
+        With `holds_out_probe` B of the validation images.
+        """
         rng = stream(self._seed, "probe", t, self._server)
         size = self._settings.probe_size
+        if self._settings.holds_out_probe:
+            held_out = self._store.held_out
+            return [held_out[i] for i in rng.permutation(len(held_out))[:size]]
         probe = [chosen[i] for i in rng.permutation(len(chosen))[:size]]
         if chosen and not self._settings.probe_top_up:
             return probe

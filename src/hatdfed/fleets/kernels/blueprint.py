@@ -25,7 +25,7 @@ class StageLayers(NamedTuple):
     momentum: float
 
 
-class Linear(NamedTuple):
+class LinearLayer(NamedTuple):
     """A fully connected layer, by the names of its tensors."""
 
     weight: str
@@ -36,7 +36,7 @@ class Relu(NamedTuple):
     """Negative numbers become 0."""
 
 
-class Dropout(NamedTuple):
+class DropoutLayer(NamedTuple):
     """Number `layer` of the network's dropouts."""
 
     probability: float
@@ -48,7 +48,7 @@ class Blueprint:
     """Convolutional stages, then a head."""
 
     stages: tuple[StageLayers, ...]
-    head: tuple[Linear | Relu | Dropout, ...]
+    head: tuple[LinearLayer | Relu | DropoutLayer, ...]
     features: ImageShape  # what the head is fed with, flattened
 
 
@@ -126,12 +126,12 @@ def _stage(layers: list[tuple[str, nn.Module]], image: ImageShape) -> StageLayer
     return StageLayers(shape, f"{conv_name}.weight", bias, norm_name, norm.eps, norm.momentum)
 
 
-def _head(layers: list[tuple[str, nn.Module]]) -> Iterator[Linear | Relu | Dropout]:
+def _head(layers: list[tuple[str, nn.Module]]) -> Iterator[LinearLayer | Relu | DropoutLayer]:
     dropouts, linears = 0, 0
     for name, layer in layers:
         if type(layer) is nn.Linear:
             linears += 1
-            yield Linear(f"{name}.weight", None if layer.bias is None else f"{name}.bias")
+            yield LinearLayer(f"{name}.weight", None if layer.bias is None else f"{name}.bias")
         elif type(layer) is nn.ReLU:
             if not linears:
                 raise NotStackableError(f"layer {name} is a ReLU with no fully connected layer before it")
@@ -139,7 +139,7 @@ def _head(layers: list[tuple[str, nn.Module]]) -> Iterator[Linear | Relu | Dropo
             yield Relu()
         elif type(layer) is nn.Dropout and layer.p < 1:
             if layer.p > 0:
-                yield Dropout(layer.p, dropouts)
+                yield DropoutLayer(layer.p, dropouts)
                 dropouts += 1
         else:
             raise NotStackableError(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hatdfed.fleets.kernels.blueprint import Blueprint, Dropout, Linear, Relu, read_blueprint
+from hatdfed.fleets.kernels.blueprint import Blueprint, DropoutLayer, LinearLayer, Relu, read_blueprint
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
 from hatdfed.fleets.kernels.vectors import step_in_place
@@ -170,7 +170,7 @@ class StackedNetwork:
             x = outputs[-1].pooled
         h = x.permute(0, 1, 4, 2, 3).flatten(2)  # features in the order of torch's Flatten
         for layer in self.blueprint.head:
-            if isinstance(layer, Linear):
+            if isinstance(layer, LinearLayer):
                 h = _linear(h, tensors[layer.weight], None if layer.bias is None else tensors[layer.bias])
             elif isinstance(layer, Relu):
                 h = h.relu()
@@ -215,11 +215,11 @@ class StackedNetwork:
 
     def _folded_head(self, tensors: Tensors) -> list[tuple[Tensor, Tensor]]:
         """One (weight, bias) for every run of linear layers; the first takes features with channels last."""
-        runs: list[list[Linear]] = [[]]
+        runs: list[list[LinearLayer]] = [[]]
         for layer in self.blueprint.head:
             if isinstance(layer, Relu):
                 runs.append([])
-            elif isinstance(layer, Linear):
+            elif isinstance(layer, LinearLayer):
                 runs[-1].append(layer)
         head = [_product(run, tensors) for run in runs]
         weight, bias = head[0]
@@ -228,7 +228,7 @@ class StackedNetwork:
         return [(in_order, bias), *head[1:]]
 
 
-def _product(layers: list[Linear], tensors: Tensors) -> tuple[Tensor, Tensor]:
+def _product(layers: list[LinearLayer], tensors: Tensors) -> tuple[Tensor, Tensor]:
     """Fully connected layers one after another as a single one, multiplied from the narrow end."""
     last = layers[-1]
     weight = tensors[last.weight]
@@ -272,7 +272,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
     return result
 
 
-def _dropped(x: Tensor, layer: Dropout, seeds: Tensor, step: int) -> Tensor:
+def _dropped(x: Tensor, layer: DropoutLayer, seeds: Tensor, step: int) -> Tensor:
     kept = make_keep_mask(
         seeds, step=step, layer=layer.layer, batch=x.shape[1], units=x.shape[2], probability=layer.probability
     )
@@ -292,7 +292,7 @@ def _bytes_trained(blueprint: Blueprint, pixels: int) -> int:
         narrow = stage.shape.channels_in <= 4  # recomputed, not kept
         numbers += (0 if narrow else 2 * convolved) + 2 * pooled + pooled // 4
     units = [blueprint.features[0] * blueprint.features[1] * blueprint.features[2]]
-    units += [_OUTPUTS for layer in blueprint.head if isinstance(layer, Linear)]
+    units += [_OUTPUTS for layer in blueprint.head if isinstance(layer, LinearLayer)]
     return FLOAT * (numbers + 3 * sum(units))
 
 

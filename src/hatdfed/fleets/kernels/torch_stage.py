@@ -2,7 +2,7 @@
 
 Every function takes S models at once: images are [S, B, H, W, C] (channels last), of which the first `counts[s]` of
 server s are real and the rest padding. A convolution's bias in front of batch norm cancels, so it is not an argument;
-whoever keeps running statistics adds it to the mean. This is the plain form in torch operations, the referee of
+whoever keeps running statistics adds it to the mean. This is the plain form in torch operations, the reference for
 `native` (C, for CPUs) and `triton_stage` (for GPUs).
 """
 

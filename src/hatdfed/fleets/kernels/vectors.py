@@ -10,7 +10,7 @@ from torch import Tensor
 from hatdfed.fleets.kernels.native.vectors import NativeVectors, native_vectors
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.stacked.model import Rates, Step
-from hatdfed.server import consensus
+from hatdfed.server import consensus, guard
 from hatdfed.server.optimisers import Adam, Optimiser, Sgd
 
 
@@ -20,8 +20,11 @@ class Vectors(Protocol):
     def adam_in_place(self, adam: Adam, step: Step) -> None:
         """One step of Adam for the servers that are active."""
 
-    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
-        """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]]; a model without weight counts for nothing."""
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> Tensor:
+        """out[i] = w[i, 0]·own[i] + Σ w[i, d]·sent[sender[i, d]]; a model without weight counts for nothing.
+
+        Returns the norms of the sums, [S].
+        """
 
 
 class TorchVectors:
@@ -39,12 +42,13 @@ class TorchVectors:
             scale = (v * step.rates.second[:, None]).sqrt_().add_(adam.epsilon)
             p.sub_((m / scale).mul_(length))
 
-    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> Tensor:
         """Slot by slot."""
         out.zero_()
         for slot in range(weights.shape[1]):
             share, models = weights[:, slot, None], sent.index_select(0, sender[:, slot]) if slot else own
             out.add_(torch.where(share != 0, models * share, 0.0))  # 0 times what it may hold need not be 0
+        return guard.compute_norms(out)
 
 
 def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
@@ -55,6 +59,13 @@ def consensus_distance(models: Tensor) -> Tensor:  # [R, n, P] -> [R]
     if isinstance(native := vectors_for(models), NativeVectors) and models.stride(-1) == 1:
         return native.consensus_distance(models)
     return consensus.consensus_distance(models)
+
+
+def compute_norms(models: Tensor) -> Tensor:  # [S, P] -> [S]
+    """Norms of models, for the guard, by the fastest that can compute them."""
+    if isinstance(native := vectors_for(models), NativeVectors) and models.stride(-1) == 1:
+        return native.norms(models)
+    return guard.compute_norms(models)
 
 
 def vectors_for(tensor: Tensor) -> Vectors:
@@ -72,6 +83,15 @@ def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:  # [S,
         triton_vectors.restore_rows(rows, earlier, is_kept)
     elif not bool(is_kept.all()):
         rows[~is_kept] = earlier[~is_kept]
+
+
+def copy_rows(rows: Tensor, out: Tensor) -> None:  # [S, P], [S, P]
+    """Copy aligned rows of two buffers of the same layout, with the padding between them, as one block."""
+    out.as_strided(*_whole_rows(out)).copy_(rows.as_strided(*_whole_rows(rows)))
+
+
+def _whole_rows(rows: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (rows.shape[0], rows.stride(0)), (rows.stride(0), 1)
 
 
 def step_in_place(optimiser: Optimiser, step: Step) -> None:

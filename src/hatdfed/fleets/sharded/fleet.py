@@ -13,10 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.consensus import estimate_consensus_distance
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
-from hatdfed.core.round import RoundPlan, RoundReport, WorkDone
+from hatdfed.core.round import RoundPlan, RoundReport, WorkDone, estimate_consensus_distance
 from hatdfed.fleets.sharded.orders import ShardOrder, cut
 from hatdfed.fleets.sharded.shard import Shard, ShardReport
 from hatdfed.fleets.stacked.reports import Measured, round_report
@@ -92,11 +91,14 @@ class ShardedFleet:
 
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
-        return self._test.accuracy(self.correct())
+        return self._test.accuracy(*self.correct())
 
-    def correct(self) -> NDArray[np.bool_]:
-        """[N, n] which of the test data each server answers rightly."""
-        return np.concatenate(self._shards.each("correct"))
+    def correct(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
+        """[N, n] which of the test data each server answers rightly, those in common and those of its own kind."""
+        parts = self._shards.each("correct")
+        common = np.concatenate([each for each, _ in parts])
+        own = [each for _, each in parts if each is not None]
+        return common, np.concatenate(own) if own else None
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""

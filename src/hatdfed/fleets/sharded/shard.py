@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
-from hatdfed.core.refusals import NOT_FINITE
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.orders import Indices, ShardOrder
 from hatdfed.fleets.stacked.fleet import StackedFleet
-from hatdfed.fleets.stacked.merging import InboxTable, StackedInbox, holdings, inboxes_of, is_verbatim
+from hatdfed.fleets.stacked.merging import InboxTable, StackedInbox, count_refused, holdings, inboxes_of, is_verbatim
 from hatdfed.fleets.stacked.reports import Measured, reported_scores
 from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
 from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits
 from hatdfed.server.consensus import sketch
-from hatdfed.server.guard import is_finite
+from hatdfed.server.guard import compute_norms, is_usable
 from hatdfed.server.work import WorkPlan
 
 
@@ -36,6 +35,7 @@ class Letter(NamedTuple):
     payload: Mapping[str, NDArray[Any]]  # [k, …] each
     num_samples: Indices  # [k] that each was trained on in this round
     share: NDArray[np.float64]  # [k] of its push-sum mass that every receiver gets
+    label_shares: NDArray[np.uint8] | None = None  # [k, C] of each one's data, where receivers want them
 
     @property
     def num_bytes(self) -> int:
@@ -96,11 +96,12 @@ class Shard:
         splits_mass = rows.members[0].program.aggregator.splits_mass
         share = rows.mass / (order.num_receivers + 1) if splits_mass else rows.mass.copy()
         samples = np.array([works[row].num_samples for row in range(rows.count)])
-        letters = {}
+        letters, labels = {}, self._label_shares(order.t)
         for shard, wanted in order.post.items():
             place = rows.tensor(np.searchsorted(senders, wanted))
             written = {name: tensor[place].cpu().numpy() for name, tensor in payload.items()}
-            letters[shard] = Letter(wanted + self._first, written, samples[wanted], share[wanted])
+            told = None if labels is None else labels[rows.tensor(wanted)].cpu().numpy()
+            letters[shard] = Letter(wanted + self._first, written, samples[wanted], share[wanted], told)
         posted = sum(letter.num_bytes for letter in letters.values())
         self._open = _Open(order, works, sent, compression, share, posted)
         return letters
@@ -131,9 +132,11 @@ class Shard:
         sent = torch.cat([here.sent, self._restored(letters, order.guests)]) if len(order.guests) else here.sent
         slots, ids = self._slots(order)
         with matrix_products(rows.how):
-            held = self._hold(here, letters, slots, is_finite(sent))
-            merged = self._stack.merge({0: order.t}, here.works, slots, held, sent)
-            correct = self._stack.measure({0: order.t})
+            norms = compute_norms(sent)
+            held = self._hold(here, letters, slots, is_usable(norms, rows.largest_norm[0]))
+            labels = self._labels_of_all(order, letters)
+            merged = self._stack.merge({0: order.t}, here.works, slots, held, sent, labels)
+            accuracy = self._stack.measure({0: order.t})
         rows.mass[:] = merged.mass.cpu().numpy()
         own = slice(0, rows.count)
         present = held.present[own].cpu().numpy()
@@ -141,7 +144,7 @@ class Shard:
         return ShardReport(
             senders=ids[slots.sender[own]],
             measured=Measured(
-                accuracy=correct.cpu().numpy() / len(rows.validation[0].y),
+                accuracy=accuracy.cpu().numpy(),
                 weights=merged.weights[own].double().cpu().numpy(),
                 present=present,
                 scores={name: merged.scores[name][own].double().cpu().numpy() for name in reported_scores(program)},
@@ -149,16 +152,32 @@ class Shard:
             ),
             num_samples=np.array([here.works[row].num_samples for row in range(rows.count)]),
             devices_online=np.array([here.works[row].devices_online for row in range(rows.count)]),
-            refused=self._refused(int(np.count_nonzero(slots.drawn[own] & ~present)), merged.setbacks),
+            refused=self._refused(count_refused(slots, own, present, norms), merged.setbacks),
             posted_bytes=here.posted_bytes,
             sketches=sketch(rows.params).cpu().numpy(),
         )
 
-    def _refused(self, not_finite: int, setbacks: Tensor) -> dict[str, int]:
-        """What was counted in this round; `not_finite` models were refused by their receivers."""
+    def _label_shares(self, t: int) -> Tensor | None:  # -> [n, C]
+        rows = self._stack.rows
+        return rows.label_shares({0: t}) if rows.members[0].program.aggregator.needs_labels else None
+
+    def _labels_of_all(self, order: ShardOrder, letters: Sequence[Letter]) -> Tensor | None:  # -> [n + g, C]
+        """The label shares of the shard's own servers, and behind them those of the guests."""
+        own = self._label_shares(order.t)
+        if own is None:
+            return None
+        guests = torch.zeros(len(order.guests), own.shape[1], dtype=own.dtype, device=own.device)
+        for letter in letters:
+            if letter.label_shares is not None:
+                place = self._stack.rows.tensor(np.searchsorted(order.guests, letter.sender))
+                guests[place] = torch.tensor(letter.label_shares, device=own.device)
+        return torch.cat([own, guests])
+
+    def _refused(self, received: Counter[str], setbacks: Tensor) -> dict[str, int]:
+        """What was counted in this round, models that their receivers refused included."""
         rows = self._stack.rows
         rows.settle(0, setbacks.cpu().numpy())
-        counted = rows.refused[0] + Counter({NOT_FINITE: not_finite})
+        counted = rows.refused[0] + received
         rows.refused[0] = Counter()
         return dict(counted)
 
@@ -180,7 +199,7 @@ class Shard:
         ids = np.concatenate([np.arange(self._first, self._first + count), order.guests])
         return inboxes_of(len(ids), order.receiver, sender), ids
 
-    def _hold(self, here: _Open, letters: Sequence[Letter], slots: InboxTable, finite: Tensor) -> StackedInbox:
+    def _hold(self, here: _Open, letters: Sequence[Letter], slots: InboxTable, usable: Tensor) -> StackedInbox:
         order, count = here.order, self._stack.rows.count
         total = count + len(order.guests)
         samples, share, receivers = np.zeros(total, dtype=np.int64), np.zeros(total), np.zeros(total, dtype=np.int64)
@@ -194,7 +213,7 @@ class Shard:
             own, received = order.mixing
             mixing[:count] = own[:, None]
             mixing[slots.link_receiver, slots.link_slot] = received
-        return holdings(self._stack.rows.tensor, slots, samples, mixing, share, receivers, finite)
+        return holdings(self._stack.rows.tensor, slots, samples, mixing, share, receivers, usable)
 
     def describe(self) -> tuple[int, dict[str, str]]:
         """P, and what computes."""
@@ -204,8 +223,8 @@ class Shard:
         """[n] of the models as they are now."""
         return self._run.validation_accuracy()
 
-    def correct(self) -> NDArray[np.bool_]:
-        """[n, images] which of the test data each server answers rightly."""
+    def correct(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
+        """[n, images] which of the test data each server answers rightly, those in common and those of its own kind."""
         return self._run.correct()
 
     def snapshot(self) -> Snapshot:

@@ -8,7 +8,7 @@ import torch
 
 from hatdfed.fleets.kernels.blueprint import read_blueprint
 from hatdfed.fleets.kernels.model import KernelModel
-from hatdfed.fleets.stacked.model import StackedModel
+from hatdfed.fleets.stacked.model import NotStackableError, StackedModel
 from hatdfed.server.learner import Learner
 
 
@@ -19,4 +19,6 @@ def choose_model(learner: Learner, sample: Sequence[int], device: torch.device) 
 
 def require_stackable(learner: Learner, sample: Sequence[int]) -> None:
     """Raise `NotStackableError`, which says what stands against it, where there is no stacked form."""
+    if learner.private is not None:
+        raise NotStackableError("privacy.clip needs the gradient of every image, and servers are trained one by one")
     read_blueprint(learner.module, sample)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from torch import Tensor
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import RunFolderError
-from hatdfed.fleets.kernels.vectors import consensus_distance, restore_rows, vectors_for
+from hatdfed.fleets.kernels.vectors import compute_norms, consensus_distance, copy_rows, restore_rows, vectors_for
 from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.merging import (
     InboxTable,
@@ -30,7 +32,7 @@ from hatdfed.fleets.stacked.merging import (
     decide,
     holdings,
     is_verbatim,
-    keep_finite,
+    keep_usable,
     make_inboxes,
     probe_table,
     sent_models,
@@ -39,8 +41,9 @@ from hatdfed.fleets.stacked.model import ReadyModels, Samples, StackedModel
 from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
-from hatdfed.server.guard import fallback_weights, is_finite
-from hatdfed.server.work import WorkPlan
+from hatdfed.server.guard import fallback_weights, has_nothing, is_usable
+from hatdfed.server.harm import find_relevance
+from hatdfed.server.work import Batch, WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
 Times = Mapping[int, int]  # the round that each run is in
@@ -88,22 +91,24 @@ class StackedFleet:
         self.train(times, works)
         slots = make_inboxes(rows.count, [(rows.first[run], plan.draw.topology.pairs) for run, plan in plans.items()])
         sent, compression = self._send(plans, slots)
-        finite = rows.finite if sent is rows.params else is_finite(sent)
-        held = self._hold(plans, works, slots, finite)
+        norms = rows.norms if sent is rows.params else compute_norms(sent)
+        slots = self._without_lost(plans, slots)
+        held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
         merged = self.merge(times, works, slots, held, sent)
-        correct, distance = self.measure(times), self.consensus_distance(times)
+        accuracy, distance = self.measure(times), self.consensus_distance(times)
         return PendingRound(
             rows,
             plans,
             works,
             slots,
             compression,
+            sent_norms=norms,
             present=held.present,
             weights=merged.weights,
             mass=merged.mass,
             scores=merged.scores,
             setbacks=merged.setbacks,
-            correct=correct,
+            accuracy=accuracy,
             consensus_distance=distance,
         )
 
@@ -128,22 +133,23 @@ class StackedFleet:
 
     def train(self, times: Times, works: Works) -> None:
         """Local training on what the devices brought, Eq. (2)."""
-        scale = np.ones(self.rows.count)
+        scale, offsets = np.ones(self.rows.count), self.rows.offsets(times)
         for run, t in times.items():
             program, servers = self.rows.members[run].program, self.rows.of_run(run)
             scale[servers] = [program.step_scale(mass, t) for mass in self.rows.mass[servers]]
         for part in self.rows.parts(times, self.rows.how.rows_at_once):
-            self.rows.merged[part] = self.rows.params[part]  # nobody needs that place before the merge
+            copy_rows(self.rows.params[part], out=self.rows.merged[part])  # nobody needs that place before the merge
             todo = [works[server] for server in range(part.start, part.stop)]
             with torch.enable_grad():
-                self.rows.model.fit(self.rows.models(part), self.rows.pool, todo, scale[part], self.rows.offsets[part])
-        self._keep_finite(times)
+                self.rows.model.fit(self.rows.models(part), self.rows.pool, todo, scale[part], offsets[part])
+        self._keep_usable(times)
 
-    def _keep_finite(self, runs: Runs) -> None:
-        """Servers whose trained model is not finite go back to the one before; nothing waits for the device."""
+    def _keep_usable(self, runs: Runs) -> None:
+        """Servers whose trained model is not usable go back to the one before; nothing waits for the device."""
         rows = self.rows
-        trained = is_finite(rows.params)
-        rows.diverged, rows.finite = ~trained, rows.finite | trained
+        norms = compute_norms(rows.params)
+        trained = is_usable(norms, rows.largest_norm)
+        rows.diverged, rows.norms = ~trained, torch.where(trained, norms, rows.norms)
         for part in rows.parts(runs, rows.count):
             restore_rows(rows.params[part], rows.merged[part], trained[part])
 
@@ -163,10 +169,38 @@ class StackedFleet:
             sent[chosen], compression[senders] = coded.models, coded.compression
             for sender, memory in zip(senders, coded.memories, strict=True):
                 rows.memories[sender] = memory
-        return sent, compression
+        return self._with_lies(plans, sent), compression
 
-    def _hold(self, plans: Plans, works: Works, slots: InboxTable, finite: Tensor) -> StackedInbox:
-        """The inboxes; a model that is not finite is refused, and push-sum mass that nobody took stays at home."""
+    def _with_lies(self, plans: Plans, sent: Tensor) -> Tensor:  # [S, P] -> [S, P]
+        """What receivers see of every model, those of liars replaced by what they send instead."""
+        rows = self.rows
+        for run, plan in plans.items():
+            member, servers = rows.members[run], rows.of_run(run)
+            if member.liars is None or not plan.draw.topology.num_links:
+                continue
+            if sent is rows.params:
+                sent = rows.params.clone()
+            for i in member.liars.servers.tolist():
+                learner, codec = member.program.learner, member.program.codec
+                make_first = partial(learner.init, member.initial_seeds[i])
+                crafted = member.liars.craft(rows.params[servers], i, make_first, plan.t)
+                memory = codec.init(learner.num_params).to(sent.device)
+                sent[servers.start + i] = sent_models(codec, crafted[None], [memory]).models[0]
+        return sent
+
+    def _without_lost(self, plans: Plans, slots: InboxTable) -> InboxTable:
+        """The inboxes without the messages that the network lost."""
+        lost = np.zeros(len(slots.link_receiver), dtype=bool)
+        for run, plan in plans.items():
+            loss, servers = self.rows.members[run].loss, self.rows.of_run(run)
+            if loss is not None:
+                here = (slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop)
+                pairs = np.stack([slots.link_receiver[here], slots.link_sender[here]], axis=1) - servers.start
+                lost[here] = loss.find_lost(plan.t, pairs)
+        return slots.without(lost) if lost.any() else slots
+
+    def _hold(self, plans: Plans, works: Works, slots: InboxTable, usable: Tensor) -> StackedInbox:
+        """The inboxes; a model that is not usable is refused, and push-sum mass that nobody took stays at home."""
         rows = self.rows
         samples = np.array([works[s].num_samples if s in works else 0 for s in range(rows.count)])
         mixing = np.full(slots.sender.shape, np.nan)
@@ -178,31 +212,59 @@ class StackedFleet:
                 mixing[servers] = np.take_along_axis(plan.draw.mixing, local, axis=1)
             if self._aggregator(run).splits_mass:
                 shares[servers] /= receivers[servers] + 1
-        return holdings(rows.tensor, slots, samples, mixing, shares, receivers, finite)
+        return holdings(rows.tensor, slots, samples, mixing, shares, receivers, usable)
 
-    def merge(self, runs: Runs, works: Works, slots: InboxTable, held: StackedInbox, sent: Tensor) -> Merge:
+    def merge(
+        self,
+        times: Times,
+        works: Works,
+        slots: InboxTable,
+        held: StackedInbox,
+        sent: Tensor,
+        label_shares: Tensor | None = None,  # [rows of `sent`, C] where some come from elsewhere
+    ) -> Merge:
         """Judge what lies in the inboxes, weigh it, and make the merged models those of the servers."""
+        runs = times.keys()
         probe = self._judge(runs, works, slots, sent)
+        if probe is not None and any(self._aggregator(run).needs_labels for run in runs):
+            shares = self.rows.label_shares(times) if label_shares is None else label_shares
+            probe = self._weigh_labels(probe, works, slots, shares)
         weights, mass, setbacks = self._merge(runs, held, probe, sent)
-        scores = {} if probe is None else {"loss": torch.vmap(lambda one: one.mean)(probe)}
+        scores = {} if probe is None else self._judge_scores(runs, probe)
         if any("similarity" in self.rows.members[run].program.scores for run in runs):
             scores["similarity"] = self._similarity(runs, slots, sent)
         self.rows.turn_over(runs)
         return Merge(weights, mass, scores, setbacks)
+
+    def _weigh_labels(self, probe: Probe, works: Works, slots: InboxTable, shares: Tensor) -> Probe:
+        """With the share that each sample's label has among the data of each model's sender; 1 for the own model."""
+        rows = self.rows
+        judged = np.zeros(len(slots.sender), dtype=bool)
+        judged[list(works)] = True
+        labels = rows.pool.y[rows.tensor(_probe_table(works, judged)[0])]  # [S, Q]
+        sender = rows.tensor(slots.sender)
+        relevance = torch.vmap(find_relevance)(shares[sender], labels)
+        return probe._replace(relevance=relevance)
+
+    def _judge_scores(self, runs: Runs, probe: Probe) -> dict[str, Tensor]:  # [S, D] each
+        """Losses and whatever else the runs' policies want to know."""
+        programs = [self.rows.members[run].program for run in runs]
+        asking = max(programs, key=lambda program: len(program.scores))
+        return torch.vmap(asking.judge_scores)(probe)
 
     def _judge(self, runs: Runs, works: Works, slots: InboxTable, sent: Tensor) -> Probe | None:
         """Losses of every model on the probe of everyone who holds it, Eq. (19), where a method wants to know."""
         rows = self.rows
         judged = np.zeros(len(slots.sender), dtype=bool)
         for run in runs:
-            judged[rows.of_run(run)] = self._aggregator(run).needs_probe or "loss" in rows.members[run].program.scores
+            judged[rows.of_run(run)] = rows.members[run].program.needs_probe
         if not judged.any():
             return None
         index, sizes = _probe_table(works, judged)
         probes = rows.tensor(index)
         losses = torch.zeros((slots.sender.size, index.shape[1]), device=rows.how.device)
         asked: list[tuple[dict[str, Any], Tensor]] = [({}, sent)]
-        if not all(is_verbatim(rows.members[run].program.codec) for run in runs):
+        if not all(is_verbatim(member.program.codec) and member.liars is None for member in rows.members):
             # Receivers see another model than its owner.
             asked = [({"by_receivers": False}, rows.params), ({"by_owner": False}, sent)]
         for part in (*rows.parts(runs), *rows.guests(len(sent))):
@@ -213,7 +275,8 @@ class StackedFleet:
                     ready = rows.model.ready(models[part if whole else rows.tensor(questions.model)])
                     self._ask(ready, questions, probes, losses)
         valid = torch.arange(index.shape[1], device=losses.device) < rows.tensor(sizes)[:, None]
-        return Probe(losses.view(*slots.sender.shape, -1), valid)
+        losses = losses.view(*slots.sender.shape, -1)
+        return Probe(losses, valid, torch.ones_like(losses))
 
     def _ask(self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, losses: Tensor) -> None:
         """Put the answers where they belong; no more images at once than when accuracies are measured."""
@@ -238,38 +301,37 @@ class StackedFleet:
         rows = self.rows
         weights = torch.zeros(held.sender.shape, device=sent.device)
         mass = torch.ones(rows.count, dtype=torch.float64, device=sent.device)
-        recovered = rows.diverged & rows.finite
-        failed, nothing = torch.zeros(2, rows.count, dtype=torch.bool, device=sent.device)
+        usable, norms = rows.usable, rows.norms.clone()
+        recovered = rows.diverged & usable
+        failed = torch.zeros_like(usable)
+        present = held.present[: rows.count]
+        safe = fallback_weights(present, usable).to(weights.dtype)
         for aggregator, alike in self._by_aggregator(runs):
             servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in alike]))
-            judged = Probe(probe.losses[servers], probe.valid[servers]) if probe and aggregator.needs_probe else None
+            judged = probe.rows(servers) if probe and aggregator.needs_probe else None
             inboxes = held.rows(servers)
             decision = decide(aggregator, judged, inboxes, rows.params, sent, servers)
-            guarded = keep_finite(decision, inboxes, rows.finite[servers], rows.params, sent, servers)
-            decision, failed[servers], nothing[servers] = guarded
+            alone = (safe[servers], inboxes, usable[servers], rows.largest_norm[servers])
+            decision, failed[servers] = keep_usable(decision, *alone, rows.params, sent, servers)
             weights[servers], mass[servers] = decision.weights, decision.mass
             if decision.models is not None:
-                rows.merged[servers] = decision.models
+                rows.merged[servers], norms[servers] = decision.models, compute_norms(decision.models).double()
                 continue
-            for part in map(rows.of_run, alike):
+            for part in rows.parts(alike, rows.count):
                 mine = (weights[part], rows.params[part], sent, held.sender[part])
-                vectors_for(sent).weighted_rows(*mine, out=rows.merged[part])
-        overflowed = self._undo_overflow(runs, held, weights, nothing)
+                norms[part] = vectors_for(sent).weighted_rows(*mine, out=rows.merged[part]).double()
+        nothing = failed & has_nothing(present, usable)
+        overflowed = ~is_usable(norms, rows.largest_norm) & ~nothing
+        self._undo_overflow(runs, weights, safe, overflowed)
+        rows.norms = torch.where(overflowed, rows.norms, norms)
         return weights, mass, torch.stack([rows.diverged, recovered, failed | overflowed, nothing])
 
-    def _undo_overflow(self, runs: Runs, held: StackedInbox, weights: Tensor, nothing: Tensor) -> Tensor:
-        """Merges of finite models with finite weights that are not finite all the same leave the servers' own models.
-
-        Tells which they are, [S].
-        """
+    def _undo_overflow(self, runs: Runs, weights: Tensor, safe: Tensor, overflowed: Tensor) -> None:
+        """Where a merge is not usable, though models and weights are, the server keeps its own model."""
         rows, own = self.rows, slice(0, self.rows.count)
-        overflowed = ~is_finite(rows.merged) & ~nothing
-        alone = fallback_weights(held.present[own], rows.finite).to(weights.dtype)
-        weights[own] = torch.where(overflowed[:, None], alone, weights[own])
+        weights[own] = torch.where(overflowed[:, None], safe, weights[own])
         for part in rows.parts(runs, rows.count):
             restore_rows(rows.merged[part], rows.params[part], ~overflowed[part])
-            rows.finite[part] = ~nothing[part] & (rows.finite[part] | ~overflowed[part])
-        return overflowed
 
     def _similarity(self, runs: Runs, slots: InboxTable, sent: Tensor) -> Tensor:  # -> [S, D]
         """Of each model in an inbox to the server's own, for the runs that want to know."""
@@ -287,15 +349,24 @@ class StackedFleet:
                 table[receiver, slot] = rows.model.similarity(rows.params[receiver], sent[sender])
         return table
 
-    def measure(self, runs: Runs) -> Tensor:  # -> [S]
-        """How many validation images every server of these runs answers rightly."""
+    def measure(self, times: Times, *, exact: bool | None = None) -> Tensor:  # -> [S]
+        """The share of its validation images that every server of these runs answers rightly.
+
+        With `exact` in full precision, whatever the fleet computes with.
+        """
         rows = self.rows
-        correct = torch.zeros(rows.count, dtype=torch.int64, device=rows.how.device)
-        for alike in rows.validation.alike(runs):
-            for part in rows.parts(alike):
-                x, y = rows.validation.stacked(rows.runs_of(part))
-                correct[part] = rows.correct(part, x, y, exact=rows.how.exact).sum(dim=1)
-        return correct
+        exact = rows.how.exact if exact is None else exact
+        accuracy = torch.zeros(rows.count, dtype=torch.float64, device=rows.how.device)
+        for part in rows.parts(times):
+            batches = rows.validation_at(times, part)
+            start = part.start
+            for count, alike in groupby(batches, lambda batch: len(batch.y)):
+                those = list(alike)
+                servers = slice(start, start + len(those))
+                correct = rows.correct(servers, *rows.validation.stacked(those), exact=exact)
+                accuracy[servers] = correct.sum(dim=1).double() / count
+                start = servers.stop
+        return accuracy
 
     def consensus_distance(self, runs: Runs) -> Tensor:  # -> [runs of this fleet]
         """How far the models of each of these runs are from their mean; nan for the other runs."""
@@ -357,22 +428,31 @@ class RunView:
         return self.fleet.rows.params[self._rows].cpu().clone()
 
     def validation_accuracy(self) -> NDArray[np.float64]:
-        """[N] on the run's validation data."""
-        images = self.fleet.rows.validation[self.run]
-        parts = self.fleet.rows.parts([self.run])
-        correct = torch.cat(
-            [self.fleet.rows.correct(part, images.x[None], images.y[None]).sum(dim=1) for part in parts]
-        )
-        return correct.cpu().numpy() / len(images.y)
+        """[N] on the run's validation data, before the first round."""
+        return self.fleet.measure({self.run: 0}, exact=True)[self._rows].cpu().numpy()
 
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
-        return self.fleet.rows.members[self.run].test.accuracy(self.correct())
+        return self.fleet.rows.members[self.run].test.accuracy(*self.correct())
 
-    def correct(self) -> NDArray[np.bool_]:
-        """[N, n] which of the test data each server answers rightly."""
+    def correct(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
+        """[N, n] which of the test data each server answers rightly: those in common, and those of its own kind.
+
+        None where all are of one kind.
+        """
+        test = self.fleet.rows.members[self.run].test
+        common = self._answers(test.data)
+        if test.kind_of is None:
+            return common, None
+        own = common.copy()
+        for kind, data in enumerate(test.kinds):
+            of_kind = test.kind_of == kind
+            own[of_kind] = self._answers(data)[of_kind]
+        return common, own
+
+    def _answers(self, data: Batch) -> NDArray[np.bool_]:  # -> [N, n]
         rows = self.fleet.rows
-        images = rows.model.samples(rows.members[self.run].test.data)
+        images = rows.model.samples(data)
         pieces = [
             torch.cat([rows.correct(part, x[None], y[None]) for x, y in _pieces(images)], dim=1)
             for part in rows.parts([self.run])
@@ -409,7 +489,7 @@ class RunView:
             shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
             rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
             rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
-        rows.finite[self._rows] = is_finite(models.params)
+        rows.norms[self._rows] = compute_norms(models.params).double()
 
     def close(self) -> None:
         """Nothing to give back: the rows belong to all runs of the fleet."""

@@ -64,13 +64,12 @@ def footprint(learner: Learner, sample: BytesPerSample, sizes: Sizes) -> Footpri
 
 def sizes_of(members: Sequence[RunServers]) -> Sizes:
     """As large as any member needs it."""
-    first = [source for member in members for source in member.sources[:1]]
-    judged = [len(source.validation.y) for source in first]
-    distinct = {id(source.validation.x): len(source.validation.y) for source in first}
-    images = len(first[0].pool.y) + sum(distinct.values())
+    sources = [source for member in members for source in member.sources]
+    distinct = {id(source.validation.x): len(source.validation.y) for source in sources}
+    images = len(sources[0].pool.y) + sum(distinct.values())
     codecs = [member.program.codec for member in members]
     copies = int(not all(map(is_verbatim, codecs))) + int(any(len(codec.init(1)) for codec in codecs))
-    return Sizes(max(source.largest_batch for source in first), max(judged), images, copies)
+    return Sizes(max(source.largest_batch for source in sources), max(distinct.values()), images, copies)
 
 
 def predicted_bytes(members: Sequence[RunServers], how: Execution) -> int:

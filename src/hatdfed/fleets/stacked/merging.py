@@ -6,6 +6,7 @@ it are its senders in ascending order, as in `Inbox`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.links import Pairs
+from hatdfed.core.refusals import NOT_FINITE, TOO_LARGE
 from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, ManyAtOnce, Memory, Payload, Plain, payload_bits
-from hatdfed.server.guard import fallback_weights, has_failed, has_nothing, is_finite
+from hatdfed.server.guard import compute_norms, has_failed, is_usable
 
 Indices = NDArray[np.int64]
 
@@ -34,6 +36,19 @@ class InboxTable(NamedTuple):
     link_receiver: Indices  # [L]
     link_sender: Indices  # [L]
     link_slot: Indices  # [L] where the receiver keeps it
+    lost: NDArray[np.bool_] | None = None  # [L] what was sent, but does not arrive; None: nothing
+
+    @property
+    def num_lost(self) -> Indices:
+        """[S] how many messages of each do not arrive."""
+        senders = self.link_sender[:0] if self.lost is None else self.link_sender[self.lost]
+        return np.bincount(senders, minlength=len(self.sender))
+
+    def without(self, lost: NDArray[np.bool_]) -> InboxTable:  # [L]
+        """The same inboxes where some messages were lost."""
+        drawn = self.drawn.copy()
+        drawn[self.link_receiver[lost], self.link_slot[lost]] = False
+        return self._replace(drawn=drawn, lost=lost)
 
     @property
     def num_receivers(self) -> Indices:
@@ -165,15 +180,27 @@ def holdings(
     mixing: NDArray[np.float64],  # [S, D] by plan, or nan
     shares: NDArray[np.float64],  # [S] of push-sum mass, one for each receiver and one that stays
     receivers: NDArray[np.int64],  # [S] how many there are
-    finite: Tensor,  # [S]
+    usable: Tensor,  # [S] whose model can be used
 ) -> StackedInbox:
-    """The inboxes; a model that is not finite is refused, and push-sum mass that nobody took stays at home."""
+    """The inboxes; a model that is not usable is refused, and push-sum mass that nobody took stays at home."""
     sender, share = on_device(slots.sender), on_device(shares)
     mass = share[sender]
-    mass[:, 0] = share + torch.where(finite, 0.0, share * on_device(receivers))
-    present = on_device(slots.drawn) & finite[sender]
+    mass[:, 0] = share + share * torch.where(usable, on_device(slots.num_lost), on_device(receivers))
+    present = on_device(slots.drawn) & usable[sender]
     present[:, 0] = True
     return StackedInbox(sender, on_device(samples)[sender], on_device(mixing), mass, present)
+
+
+def count_refused(slots: InboxTable, servers: slice, present: NDArray[np.bool_], norms: Tensor) -> Counter[str]:
+    """Count the models that these servers refused, by reason; `present` [S, D] and `norms` [S] are those of the round.
+
+    The norms stay on the device unless a model was refused.
+    """
+    refused = slots.drawn[servers] & ~present[servers]
+    if not refused.any():
+        return Counter()
+    is_finite = np.isfinite(norms.cpu().numpy())[slots.sender[servers][refused]]
+    return +Counter({NOT_FINITE: int((~is_finite).sum()), TOO_LARGE: int(is_finite.sum())})
 
 
 class Merge(NamedTuple):
@@ -203,7 +230,7 @@ def decide(
         return Decision(merged.importance, merged.mass, None)
     results = []
     for row in range(len(held.sender)):
-        alone = None if probe is None else Probe(probe.losses[row], probe.valid[row])
+        alone = None if probe is None else probe.rows(row)
         here = StackedInbox(*(table[row] for table in held))
         models = torch.cat([own[servers[row]][None], sent[here.sender[1:]]])
         results.append(aggregator(alone, here.inbox(models)))
@@ -211,22 +238,28 @@ def decide(
     return Decision(weights, masses, torch.stack([result.model for result in results]))
 
 
-def keep_finite(
-    decision: Decision, held: StackedInbox, own_is_finite: Tensor, own: Tensor, sent: Tensor, servers: Tensor
-) -> tuple[Decision, Tensor, Tensor]:  # inboxes [n, D] and own models [n] of `servers` [n], models [S, P]
-    """The decision, with the guard's weights where its model would not be finite.
-
-    Also tells where that was so, and where the server has no finite model at all, [n] each.
-    """
-    failed = has_failed(decision.weights, own_is_finite) if decision.models is None else ~is_finite(decision.models)
-    safe = fallback_weights(held.present, own_is_finite).to(decision.weights.dtype)
+def keep_usable(
+    decision: Decision,
+    safe: Tensor,  # [n, D] what the guard falls back on
+    held: StackedInbox,
+    own_is_usable: Tensor,  # [n]
+    largest_norm: Tensor,  # [n]
+    own: Tensor,  # [S, P]
+    sent: Tensor,  # [S, P]
+    servers: Tensor,  # [n]
+) -> tuple[Decision, Tensor]:
+    """The decision, with the guard's weights where its model would not be usable; also tells where that was so, [n]."""
+    if decision.models is None:
+        failed = has_failed(decision.weights, own_is_usable)
+    else:
+        failed = ~is_usable(compute_norms(decision.models), largest_norm)
     weights = torch.where(failed[:, None], safe, decision.weights)
     if decision.models is not None:
         for row in np.flatnonzero(failed.cpu().numpy()):
             here = StackedInbox(*(table[row] for table in held))
             models = torch.cat([own[servers[row]][None], sent[here.sender[1:]]])
             decision.models[row] = weighted(weights[row], here.inbox(models)).model
-    return decision._replace(weights=weights), failed, failed & has_nothing(held.present, own_is_finite)
+    return decision._replace(weights=weights), failed
 
 
 def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) -> Merged:

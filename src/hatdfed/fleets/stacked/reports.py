@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hatdfed.core.energy.prices import EnergyPrices
-from hatdfed.core.refusals import NOT_FINITE
+from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.round import RoundPlan, RoundReport, Worked, make_server_report
-from hatdfed.fleets.stacked.merging import InboxTable
+from hatdfed.fleets.stacked.merging import InboxTable, count_refused
 from hatdfed.fleets.stacked.rows import Rows
+from hatdfed.server.harm import Harm
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import WorkPlan
 
@@ -28,17 +28,18 @@ class PendingRound:
     works: Mapping[int, WorkPlan]
     slots: InboxTable
     compression: NDArray[np.float64]  # [S]
+    sent_norms: Tensor  # [S] of what receivers saw
     present: Tensor  # [S, D]
     weights: Tensor  # [S, D]
     mass: Tensor  # [S]
     scores: Mapping[str, Tensor]  # [S, D] each
     setbacks: Tensor  # [4, S]
-    correct: Tensor  # [S]
+    accuracy: Tensor  # [S]
     consensus_distance: Tensor  # [runs]
 
     def reports(self) -> dict[int, RoundReport]:
         """Wait for the round and tell what came of it."""
-        correct, weights, present = (t.cpu().numpy() for t in (self.correct, self.weights, self.present))
+        accuracy, weights, present = (t.cpu().numpy() for t in (self.accuracy, self.weights, self.present))
         setbacks = self.setbacks.cpu().numpy()
         scores = {name: table.double().cpu().numpy() for name, table in self.scores.items()}
         mass, distance = self.mass.cpu().numpy(), self.consensus_distance.cpu().numpy()
@@ -47,7 +48,7 @@ class PendingRound:
             servers, member = self.rows.of_run(run), self.rows.members[run]
             self.rows.mass[servers] = mass[servers]
             measured = Measured(
-                accuracy=correct[servers] / len(self.rows.validation[run].y),
+                accuracy=accuracy[servers],
                 weights=weights[servers].astype(np.float64),
                 present=present[servers],
                 scores={name: scores[name][servers] for name in reported_scores(member.program)},
@@ -58,18 +59,18 @@ class PendingRound:
             works = [self.works[server] for server in range(servers.start, servers.stop)]
             senders = self.slots.sender[servers] - servers.start
             report = round_report(plan, works, member.prices, senders, measured)
-            reports[run] = replace(report, consensus_distance=float(distance[run]))
-            not_finite = int(np.count_nonzero(self.slots.drawn[servers] & ~present[servers]))
-            if not_finite:
-                self.rows.refused[run][NOT_FINITE] += not_finite
+            report = replace(report, consensus_distance=float(distance[run]))
+            reports[run] = report if member.liars is None else member.liars.report(report)
+            self.rows.refused[run] += count_refused(self.slots, servers, present, self.sent_norms)
             self.rows.settle(run, setbacks[:, servers])
         return reports
 
 
 def reported_scores(program: EdgeProgram) -> list[str]:
     """What a mailbox's servers would report: the loss wherever a probe was measured."""
-    names = ["loss"] if program.aggregator.needs_probe or "loss" in program.scores else []
-    return names + (["similarity"] if "similarity" in program.scores else [])
+    names = ["loss"] if program.needs_probe else []
+    harm = [name for name in Harm._fields if program.scores & set(Harm._fields)]
+    return names + harm + (["similarity"] if "similarity" in program.scores else [])
 
 
 Table = NDArray[np.float64]

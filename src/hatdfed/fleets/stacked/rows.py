@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,11 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices
+from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
 from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
+from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import Memory
-from hatdfed.server.guard import is_finite
+from hatdfed.server.guard import compute_norms, is_usable
+from hatdfed.server.harm import share_labels
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch, HeldOut, PooledSource
 
@@ -33,6 +36,8 @@ class RunServers(NamedTuple):
     prices: EnergyPrices | None  # None of a shard, whose ledger is kept elsewhere
     initial_seeds: Sequence[int]
     test: HeldOut
+    liars: Liars | None = None  # None: everybody is honest
+    loss: LinkLoss | None = None  # None: every message arrives
 
 
 @dataclass(frozen=True)
@@ -68,21 +73,24 @@ class Rows:
             raise ValueError("all runs of a stacked fleet must share one pool of images")
         self.model = model
         self.pool = model.samples(pool)
-        self.validation = ValidationSets([member.sources[0].validation for member in members], model.samples)
+        self.validation = ValidationSets(model.samples)
         blank = learner.optimiser.init(learner.num_trainable)
         self.params = self._initial_models()
         self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
         self.steps = np.zeros(self.count, dtype=np.int64)
-        self.offsets = torch.stack(
-            [member.program.loss.offset(source.label_counts) for member in members for source in member.sources]
-        ).to(execution.device)  # [S, C] what each server's loss adds to its logits
+        self._counted: list[Tensor] = []  # [S] label counts that the offsets were made from
+        self._offsets = torch.zeros(0)
         self.mass = np.ones(self.count)
         self.memories: list[Memory] = [
             m.program.codec.init(learner.num_params).to(execution.device) for m in members for _ in m.sources
         ]
         self.refused: list[Counter[str]] = [Counter() for _ in members]
-        self.finite = is_finite(self.params)  # [S] whether each server has a finite model
-        self.diverged = ~self.finite  # [S] whether the last training led to a model that is not
+        self.largest_norm = torch.tensor(
+            [member.program.learner.largest_norm for member in members for _ in member.sources],
+            device=execution.device,
+        )  # [S] of a usable model
+        self.norms = compute_norms(self.params).double()  # [S] of the models as they are
+        self.diverged = ~self.usable  # [S] whether the last training led to a model that is not usable
         self._spare = self._blank(learner.num_params)  # where merges go; it and `params` change places every round
 
     @property
@@ -91,9 +99,42 @@ class Rows:
         return self.first[-1]
 
     @property
+    def usable(self) -> Tensor:
+        """[S] whose model is finite and bounded."""
+        return is_usable(self.norms, self.largest_norm)
+
+    @property
     def merged(self) -> Tensor:
         """[S, P] to be filled with the next models."""
         return self._spare
+
+    def offsets(self, times: Mapping[int, int]) -> Tensor:
+        """[S, C] what each server's loss adds to its logits; made again where a server's data have changed."""
+        counted = [
+            source.label_counts_at(times.get(run, 0))
+            for run, member in enumerate(self.members)
+            for source in member.sources
+        ]
+        if [*map(id, counted)] != [*map(id, self._counted)]:
+            losses = [member.program.loss for member in self.members for _ in member.sources]
+            made = [loss.offset(counts) for loss, counts in zip(losses, counted, strict=True)]
+            self._counted, self._offsets = counted, torch.stack(made).to(self.how.device)
+        return self._offsets
+
+    def label_shares(self, times: Mapping[int, int]) -> Tensor:
+        """[S, C] of the data of each server, as they travel with its model."""
+        self.offsets(times)  # counts the labels again where data have changed
+        return share_labels(torch.stack(self._counted)).to(self.how.device)
+
+    def validation_at(self, times: Mapping[int, int], servers: slice) -> list[Batch]:
+        """What each of these servers is measured on."""
+        runs = self.runs_of(servers)
+        places = [
+            server - self.first[run] for server, run in zip(range(servers.start, servers.stop), runs, strict=True)
+        ]
+        return [
+            self.members[run].sources[place].validation_at(times[run]) for run, place in zip(runs, places, strict=True)
+        ]
 
     def of_run(self, run: int) -> slice:
         """The rows of one run."""
@@ -110,10 +151,10 @@ class Rows:
         return ModelRows(self.params[servers], *moments, self.steps[servers])
 
     def settle(self, run: int, setbacks: NDArray[np.bool_]) -> None:
-        """Count the models of this run's servers that were not finite, and start optimisers anew where training did it.
+        """Count the models of this run's servers that were not usable, and start optimisers anew where training did it.
 
-        [4, N]: whose training diverged, who of them had a finite model to go back to, whose merge failed, and who of
-        those has no finite model at all.
+        [4, N]: whose training diverged, who of them had a usable model to go back to, whose merge failed, and who of
+        those has no usable model at all.
         """
         diverged, recovered, failed, nothing = setbacks
         if not (diverged.any() or failed.any()):
@@ -183,36 +224,30 @@ class Rows:
 
 
 class ValidationSets:
-    """Every run's validation images; runs with one seed share theirs."""
+    """Images that servers are measured on, on the device; servers that share a set have one copy."""
 
-    def __init__(self, batches: Sequence[Batch], make: Callable[[Batch], Samples]) -> None:
-        made: dict[int, Samples] = {}
-        for batch in batches:
-            if id(batch.x) not in made:
-                made[id(batch.x)] = make(batch)
-        self._of_run = [made[id(batch.x)] for batch in batches]
+    def __init__(self, make: Callable[[Batch], Samples]) -> None:
+        self._make = make
+        self._made: dict[int, tuple[Batch, Samples]] = {}  # with the batch itself: its address is the key
         self._stacks: dict[tuple[int, ...], Samples] = {}  # the same few parts come again in every round
-
-    def __getitem__(self, run: int) -> Samples:
-        return self._of_run[run]
 
     @property
     def most_images(self) -> int:
-        """In the largest set."""
-        return max(len(images.y) for images in self._of_run)
+        """In the largest set so far."""
+        return max((len(batch.y) for batch, _ in self._made.values()), default=1)
 
-    def alike(self, runs: Iterable[int]) -> list[list[int]]:
-        """Runs that are measured together: those with equally many images."""
-        groups: dict[int, list[int]] = {}
-        for run in sorted(runs):
-            groups.setdefault(len(self[run].y), []).append(run)
-        return list(groups.values())
+    def samples(self, batch: Batch) -> Samples:
+        """One set."""
+        key = id(batch.x)
+        if key not in self._made:
+            self._made[key] = (batch, self._make(batch))
+        return self._made[key][1]
 
-    def stacked(self, runs: Sequence[int]) -> Samples:
-        """[runs or 1, images, …]: one set where all of them share it."""
-        key = tuple(runs)
+    def stacked(self, batches: Sequence[Batch]) -> Samples:
+        """[sets or 1, images, …] of equally many images: one set where all of them share it."""
+        distinct = batches[:1] if all(batch.x is batches[0].x for batch in batches) else batches
+        key = tuple(id(batch.x) for batch in distinct)
         if key not in self._stacks:
-            sets = [self[run] for run in runs]
-            distinct = sets[:1] if all(images is sets[0] for images in sets) else sets
-            self._stacks[key] = Samples(*(torch.stack(parts) for parts in zip(*distinct, strict=True)))
+            sets = [self.samples(batch) for batch in distinct]
+            self._stacks[key] = Samples(*(torch.stack(parts) for parts in zip(*sets, strict=True)))
         return self._stacks[key]

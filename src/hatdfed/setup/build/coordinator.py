@@ -6,18 +6,22 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.coordinator import Coordinator
-from hatdfed.core.energy.prices import EnergyPrices, draw_prices
+from hatdfed.core.energy.energy_model import EnergyPrices, draw_prices
+from hatdfed.core.energy.price_drift import PriceDrift
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.policies.scheduled import Scheduled
+from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.utility import LinkUtility
+from hatdfed.data.members import draw_amounts, share_work
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Component, Config, ScheduleConfig
-from hatdfed.setup.layers import config_budget, considered_links, finish_rounds
+from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
 
 def make_coordinator(
@@ -38,6 +42,22 @@ def make_coordinator(
         churn=config.churn,
         candidates=_candidates(config, policy),
         message_share=message_share,
+        limits=make_limits(config, attempts * message_share),
+    )
+
+
+def make_limits(config: Config, sent_share: float) -> ReportLimits:
+    """What a report may say; `sent_share` is the most that is sent along a link, of a float32 model."""
+    most = config.samples_per_round
+    amounts: list[int] = []
+    if config.world.amount_ratio > 1:
+        amounts = draw_amounts(config.seed, config.servers, config.images_per_server, config.world.amount_ratio)
+    return ReportLimits(
+        samples=most,
+        samples_of=tuple(share_work(most, owned, config.images_per_server) for owned in amounts),
+        devices=config.devices,
+        probe=config.probe_size,
+        sent_share=1.001 * sent_share,  # shares are sums of many parts
     )
 
 
@@ -55,12 +75,20 @@ def _candidates(config: Config, policy: AnyPolicy) -> CandidateRule | None:
 
 
 def _policy(config: Config, message_share: float, attempts: int) -> AnyPolicy:
-    policy: AnyPolicy = build_component("policy", config.policy, POLICIES)
+    policy: AnyPolicy = build_component("policy", config.policy, POLICIES, **_true_groups(config))
     if config.schedule == ScheduleConfig():
         return policy
     schedule = config.schedule.model_dump() | {"finish_rounds": finish_rounds(config)}
     # Class variables of other policies are properties of this one, which is all the same to whoever reads them.
     return cast("AnyPolicy", Scheduled(policy, **schedule, message_share=message_share, attempts=attempts))
+
+
+def _true_groups(config: Config) -> dict[str, Any]:
+    """Who belongs together in the simulated world; those who lie or have bad data are alone. For an upper bound."""
+    members = config_members(config)
+    alone = config.world.groups + np.arange(config.servers)
+    before, after = (np.where(members.is_sound, group, alone) for group in (members.group, members.last_group))
+    return {"group": tuple(before.tolist()), "last_group": tuple(after.tolist()), "change_at": config.world.change_at}
 
 
 def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> EnergyPrices:
@@ -77,9 +105,15 @@ def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> Ene
         strong_joules_per_sample=energy.strong_joules_per_sample,
         device_kbit_per_joule=energy.device_kbit_per_joule,
         link_kbit_per_joule=energy.link_kbit_per_joule,
-        charge_samples=config.split == "groups",
+        charge_samples=config.split == "groups" or config.world.amount_ratio > 1,
+        drift=_make_drift(config),
         with_table=considered_links(config) is None,
     )
+
+
+def _make_drift(config: Config) -> PriceDrift | None:
+    most = config.world.price_drift
+    return PriceDrift(config.seed, most, config.horizon or config.rounds) if most > 1 else None
 
 
 T = TypeVar("T")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 
 import numpy as np
 
-from hatdfed.core.availability import Presence
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
+from hatdfed.core.round import Presence
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.randomness import torch_seed
@@ -19,12 +20,12 @@ from hatdfed.server.codecs import CODECS, codec_for
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
-from hatdfed.server.networks import find_network
+from hatdfed.server.networks import PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS
-from hatdfed.server.program import EdgeProgram
-from hatdfed.server.step_schedule import StepSchedule
+from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixing_layers, repeatable_noise
+from hatdfed.server.program import EdgeProgram, StepSchedule
 from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
-from hatdfed.setup.config import Config
+from hatdfed.setup.config import Config, PrivacyConfig
 
 
 def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProgram]:
@@ -45,17 +46,20 @@ def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
     coordinator.plan(start, Presence(np.ones(servers, dtype=bool), reachable))
 
 
-def make_program(config: Config, dataset: Dataset) -> EdgeProgram:
-    """One server's program."""
+def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> EdgeProgram:
+    """One server's program; `noise` is where the noise of private training comes from."""
     require_one_of("codec", config.codec, CODECS)
-    learner = make_learner(config, dataset)
+    learner, guess_loss = make_learner(config, dataset, noise), math.log(dataset.num_classes)
     return EdgeProgram(
         learner=learner,
-        aggregator=build_component("aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share),
+        aggregator=build_component(
+            "aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share, guess_loss=guess_loss
+        ),
         codec=codec_for(config.codec, [shape.numel() for _, shape in learner.layout.values()]),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
         pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
+        num_classes=dataset.num_classes,
     )
 
 
@@ -78,7 +82,7 @@ def initial_seed(config: Config, server: int) -> int:
     return torch_seed(config.seed, "initial-model", 0 if config.common_init else server)
 
 
-def make_learner(config: Config, dataset: Dataset) -> Learner:
+def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> Learner:
     """What trains and measures one server's models."""
     _, channels, height, width = dataset.train.pixels.shape
     maker = partial(find_network(config.network), (channels, height, width), dataset.num_classes)
@@ -86,4 +90,13 @@ def make_learner(config: Config, dataset: Dataset) -> Learner:
     optimiser = OPTIMISERS[settings.optimiser]
     known = {field.name for field in dataclasses.fields(optimiser)}
     chosen = {name: value for name, value in settings.model_dump().items() if name in known}
-    return Learner(maker, optimiser(**chosen), xavier=settings.initialisation == "xavier")
+    private = make_private_steps(config.privacy, noise)
+    learner = Learner(maker, optimiser(**chosen), xavier=settings.initialisation == "xavier", private=private)
+    if private is not None:
+        refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
+    return learner
+
+
+def make_private_steps(settings: PrivacyConfig, noise: NoiseSource) -> PrivateSteps | None:
+    """How gradients are made private; None where they are not."""
+    return None if settings.clip is None else PrivateSteps(settings.clip, settings.noise, noise)

@@ -1,4 +1,4 @@
-"""Shards as Ray actors: a process each, on whichever machine has room; letters go from one to another.
+"""Shards as Ray actors: a process each, on whichever machine has capacity; letters go from one to another.
 
 An actor puts its letters into Ray's object store and tells only where they lie; the receiving actor fetches them from
 there. What passes through this process is orders, reports and checkpoints.
@@ -24,7 +24,7 @@ from hatdfed.fleets.sharded.shard import Letter, Shard, ShardReport
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.setup.build.program import initial_seed, make_program
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import validate
 
@@ -128,7 +128,7 @@ class RayShards:
         ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=ANSWER_SECONDS)
         if len(ready) < len(waiting):
             raise ClusterError(
-                f"Only {len(ready)} of {len(waiting)} shards found room on the Ray cluster in {ANSWER_SECONDS:g} s. "
+                f"Only {len(ready)} of {len(waiting)} shards were placed on the Ray cluster in {ANSWER_SECONDS:g} s. "
                 "Wait until other work there has ended, or use fewer shards."
             )
         return actors
@@ -149,7 +149,7 @@ class RayShards:
             except self._ray.exceptions.RayError:
                 raise ClusterError(
                     f"The shard with servers {first} to {last - 1} was lost with its process or machine, so the run "
-                    "stops here. Go on from its last checkpoint by --resume, with as many shards as there is room for."
+                    "stops here. Go on from its last checkpoint by --resume, with as many shards as fit."
                 ) from None
         return gotten
 
@@ -169,7 +169,7 @@ def need_of_shards(nodes: Sequence[Node], shards: int, device: str) -> Need:
 
 def make_shard(config: Config, dataset: Dataset, first: int, last: int, device: str) -> Shard:
     """Servers `first` to `last` − 1; the same models and data that they would have in one fleet."""
-    world = make_world(config, dataset, make_pools(dataset))
+    world = make_world(config, dataset)
     seeds = [initial_seed(config, server) for server in range(first, last)]
     test = world.test.of_servers(first, last)
     member = RunServers(make_program(config, dataset), world.sources[first:last], None, seeds, test)

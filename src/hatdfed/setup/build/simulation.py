@@ -10,6 +10,7 @@ import torch
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.fleet import Fleet, FleetGroup, SeparateFleets
 from hatdfed.data.datasets.base import Dataset
+from hatdfed.errors import ConfigError
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.sharded.fleet import ShardedFleet
 from hatdfed.fleets.sharded.orders import even_bounds
@@ -20,7 +21,7 @@ from hatdfed.server.learner import Learner
 from hatdfed.server.program import EdgeProgram
 from hatdfed.setup.build.placement import Placement, chosen_placement
 from hatdfed.setup.build.program import initial_seed, make_actors, make_learner
-from hatdfed.setup.build.world import Pools, World, make_pools, make_world
+from hatdfed.setup.build.world import World, make_worlds
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import sources_key
 
@@ -65,7 +66,7 @@ def make_batch(
     configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]
 ) -> SimulatedRuns:
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
-    parts = _parts(configs, dataset, make_pools(dataset))
+    parts = _parts(configs, dataset)
     placement = _settled(placement, parts[0].program.learner, dataset)
     fleets: FleetGroup
     if placement.fleet == "mailbox":
@@ -75,28 +76,36 @@ def make_batch(
         fleets = SeparateFleets(_in_shards(config, part, dataset, placement))
     else:
         members = [
-            RunServers(part.program, part.world.sources, part.coordinator.prices, part.seeds, part.world.test)
+            RunServers(
+                program=part.program,
+                sources=part.world.sources,
+                prices=part.coordinator.prices,
+                initial_seeds=part.seeds,
+                test=part.world.test,
+                liars=part.world.liars,
+                loss=part.world.loss,
+            )
             for part in parts
         ]
         fleets = StackedFleet(members, execution_for(members, torch.device(placement.device)))
     return SimulatedRuns([part.coordinator for part in parts], fleets, placement)
 
 
-def _parts(configs: Sequence[Config], dataset: Dataset, pools: Pools) -> list[_Parts]:
-    worlds: dict[str, World] = {}
+def _parts(configs: Sequence[Config], dataset: Dataset) -> list[_Parts]:
+    distinct = {sources_key(config): config for config in configs}
+    worlds = dict(zip(distinct, make_worlds(list(distinct.values()), dataset), strict=True))
     parts = []
     for config in configs:
-        key = sources_key(config)
-        if key not in worlds:
-            worlds[key] = make_world(config, dataset, pools)
         seeds = [initial_seed(config, server) for server in range(config.servers)]
-        parts.append(_Parts(*make_actors(config, dataset), worlds[key], seeds))
+        parts.append(_Parts(*make_actors(config, dataset), worlds[sources_key(config)], seeds))
     return parts
 
 
 def _in_shards(config: Config, parts: _Parts, dataset: Dataset, placement: Placement) -> ShardedFleet:
     from hatdfed.setup.build.ray_shards import RayShards  # for those who ask for it
 
+    if parts.world.liars is not None or parts.world.loss is not None:
+        raise ConfigError("world.liars and world.link_loss are not simulated in shards. Use --fleet stacked.")
     bounds = even_bounds(config.servers, placement.shards or 1)
     shards = RayShards(config, dataset, bounds, placement.device, placement.address)
     return ShardedFleet(shards, parts.coordinator.prices, parts.world.test)
@@ -111,4 +120,6 @@ def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
         initial_seeds=parts.seeds,
         codec_name=config.codec,
         run=run,
+        liars=parts.world.liars,
+        loss=parts.world.loss,
     )

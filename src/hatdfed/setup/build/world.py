@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hatdfed.core.link_loss import LinkLoss
 from hatdfed.data.datasets.base import Dataset, Images
-from hatdfed.data.devices import LocalWork, SimulatedDevices
+from hatdfed.data.devices import DataChange, LocalWork, SimulatedDevices
+from hatdfed.data.flaws import Flaws
+from hatdfed.data.kinds import PLAIN, Kind, make_kinds
+from hatdfed.data.members import Members, draw_amounts, share_work
 from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, split_by_group
 from hatdfed.errors import ConfigError
+from hatdfed.server.attacks import ATTACKS, Liars, make_liars
 from hatdfed.server.work import Batch, HeldOut
 from hatdfed.setup.config import Config
+from hatdfed.setup.layers import config_members
+
+_HELD_OUT_SHARE = 0.2  # of a server's own images, where these are what it is measured on
+_LEAST_PROBE = 30  # images, if that is no more than a quarter of what a server has
+_PROBE_SHARE = 0.1  # of them, where received models are judged on images that are not trained on
 
 
 class Pools(NamedTuple):
@@ -29,6 +41,9 @@ class World(NamedTuple):
 
     sources: list[SimulatedDevices]
     test: HeldOut  # for after the last round
+    members: Members
+    liars: Liars | None  # None: everybody is honest
+    loss: LinkLoss | None  # None: every message arrives
 
 
 def make_pools(dataset: Dataset) -> Pools:
@@ -36,17 +51,186 @@ def make_pools(dataset: Dataset) -> Pools:
     return Pools(*(_batch(dataset, images) for images in (dataset.train, dataset.validation, dataset.test)))
 
 
-def make_world(config: Config, dataset: Dataset, pools: Pools) -> World:
-    """Each server's devices, with the shard of the training pool that they share out among themselves."""
+def make_world(config: Config, dataset: Dataset) -> World:
+    """The world of one run."""
+    return make_worlds([config], dataset)[0]
+
+
+def make_worlds(configs: Sequence[Config], dataset: Dataset) -> list[World]:
+    """The worlds of several runs on one data set; their servers share one pool of images, as a fleet needs it."""
+    train = _TrainingImages(dataset)
+    drawn = [_draw_world(config, dataset, train) for config in configs]
+    pools = Pools(train.batch(), *(_batch(dataset, images) for images in (dataset.validation, dataset.test)))
+    seen = _SeenAs(dataset, pools)
+    return [_make_world(config, dataset, pools, seen, each) for config, each in zip(configs, drawn, strict=True)]
+
+
+class _TrainingImages:
+    """The training images of a data set, and behind them those that some servers have in another form."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._count = dataset.train.count
+        self._others: list[Images] = []
+
+    def add(self, images: Images) -> NDArray[np.int64]:
+        """Where the pool will have these images."""
+        first, self._count = self._count, self._count + images.count
+        self._others.append(images)
+        return np.arange(first, self._count)
+
+    def batch(self) -> Batch:
+        """All of them."""
+        parts = [_batch(self._dataset, images) for images in (self._dataset.train, *self._others)]
+        return parts[0] if len(parts) == 1 else Batch(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+class _SeenAs:
+    """Validation and test images as servers of each kind see them; made once for all that see them alike."""
+
+    def __init__(self, dataset: Dataset, pools: Pools) -> None:
+        self._dataset, self._pools = dataset, pools
+        self._tests: dict[Kind, Batch] = {PLAIN: pools.test}
+        self._samples: dict[Any, Batch] = {}
+
+    def test(self, kind: Kind) -> Batch:
+        """All test images."""
+        if kind not in self._tests:
+            self._tests[kind] = _batch(self._dataset, kind.apply(self._dataset.test, self._dataset.num_classes))
+        return self._tests[kind]
+
+    def validation(self, config: Config, kind: Kind) -> Batch:
+        """The validation sample of a seed; the test set only where the leak itself is studied (D3)."""
+        if config.leaks_test:
+            return self.test(kind)
+        key = (config.seed, config.validation_images, kind)
+        if key not in self._samples:
+            images, wanted = self._dataset.validation, config.validation_images
+            chosen = draw_validation_sample(images.count, seed=config.seed, size=wanted)
+            sample = kind.apply(Images(images.pixels[chosen], images.labels[chosen]), self._dataset.num_classes)
+            self._samples[key] = _batch(self._dataset, sample)
+        return self._samples[key]
+
+
+class _Phase(NamedTuple):
+    """What a server owns for a part of the run, as places in the pool."""
+
+    kind: Kind
+    shard: NDArray[np.int64]
+    held_out: NDArray[np.int64]  # of its own images: not trained on, for `feedback: own` and `probe_from: held-out`
+
+
+class _DrawnWorld(NamedTuple):
+    members: Members
+    servers: list[list[_Phase]]  # one phase, or two where the server's group changes
+
+
+def _draw_world(config: Config, dataset: Dataset, train: _TrainingImages) -> _DrawnWorld:
+    world, members = config.world, config_members(config)
+    kinds = make_kinds(world.differ, world.groups, dataset.num_classes, dataset.train.pixels.shape)
     shards = _shards(config, dataset)
-    validation = _validation(config, pools)
+    servers = [_draw_server(config, dataset, train, members, kinds, i, shard) for i, shard in enumerate(shards)]
+    return _DrawnWorld(members, servers)
+
+
+def _draw_server(
+    config: Config,
+    dataset: Dataset,
+    train: _TrainingImages,
+    members: Members,
+    kinds: Sequence[Kind],
+    i: int,
+    shard: NDArray[np.int64],
+) -> list[_Phase]:
+    """Place the images that server i sees otherwise than the data set has them behind all others."""
+    flaws = Flaws(
+        seed=config.seed,
+        server=i,
+        label_rate=config.world.bad_label_rate if members.has_bad_labels[i] else 0.0,
+        is_noise=bool(members.has_broken_sensors[i]),
+        flips_labels=bool(members.is_liar[i]) and ATTACKS[config.world.attack].flips_labels,
+    )
+    phases, held_out = [], _held_out_count(config, len(shard))
+    for kind in dict.fromkeys((kinds[members.group[i]], kinds[members.last_group[i]])):
+        places = shard
+        if kind != PLAIN or flaws:
+            seen = kind.apply(Images(dataset.train.pixels[shard], dataset.train.labels[shard]), dataset.num_classes)
+            places = train.add(flaws.apply(seen, dataset.num_classes))
+        phases.append(_Phase(kind, places[held_out:], places[:held_out]))
+    return phases
+
+
+def _make_world(config: Config, dataset: Dataset, pools: Pools, seen: _SeenAs, drawn: _DrawnWorld) -> World:
+    change_at = int(config.world.change_at * (config.horizon or config.rounds))
+    sources = []
+    for i, (first, *later) in enumerate(drawn.servers):
+        changes = [
+            DataChange(change_at, phase.shard, _validation(config, pools, seen, phase), phase.held_out)
+            for phase in later
+        ]
+        source = SimulatedDevices(
+            pool=pools.train,
+            shard=first.shard,
+            validation=_validation(config, pools, seen, first),
+            num_classes=dataset.num_classes,
+            settings=_work_of_server(config, len(first.shard) + len(first.held_out)),
+            seed=config.seed,
+            server=i,
+            change=changes[0] if changes else None,
+            held_out=first.held_out,
+        )
+        sources.append(source)
+    counts = np.stack([source.label_counts_at(config.rounds).numpy() for source in sources])
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    last_kinds = [phases[-1].kind for phases in drawn.servers]
+    test, liars = _held_out(pools, seen, last_kinds, shares), _make_liars(config, drawn.members)
+    return World(sources, test, drawn.members, liars, _make_loss(config))
+
+
+def _make_loss(config: Config) -> LinkLoss | None:
+    least, most = config.world.link_loss
+    return LinkLoss(config.seed, least, most) if most > 0 else None
+
+
+def _make_liars(config: Config, members: Members) -> Liars | None:
+    servers = np.flatnonzero(members.is_liar)
+    if not len(servers):
+        return None
+    return make_liars(config.world.attack, servers, rounds=config.horizon or config.rounds, seed=config.seed)
+
+
+def _held_out(pools: Pools, seen: _SeenAs, kinds: Sequence[Kind], shares: NDArray[np.float64]) -> HeldOut:
+    """The test data, as all servers see them and as each does."""
+    others = sorted(set(kinds) - {PLAIN})
+    if not others:
+        return HeldOut(pools.test, shares)
+    places = {PLAIN: -1, **{kind: place for place, kind in enumerate(others)}}
+    kind_of = np.array([places[kind] for kind in kinds])
+    return HeldOut(pools.test, shares, tuple(seen.test(kind) for kind in others), kind_of)
+
+
+def _validation(config: Config, pools: Pools, seen: _SeenAs, phase: _Phase) -> Batch:
+    """What a server is measured on during the run."""
+    if config.feedback != "own":
+        return seen.validation(config, phase.kind)
+    chosen = torch.from_numpy(phase.held_out)
+    return Batch(pools.train.x[chosen], pools.train.y[chosen])
+
+
+def _work_of_server(config: Config, owned: int) -> LocalWork:
+    """As much of a round's work as the server has of the data, where servers have unequal amounts."""
     work = local_work(config)
-    sources = [
-        SimulatedDevices(pools.train, shard, validation, dataset.num_classes, work, config.seed, server)
-        for server, shard in enumerate(shards)
-    ]
-    counts = np.stack([np.bincount(dataset.train.labels[shard], minlength=dataset.num_classes) for shard in shards])
-    return World(sources, HeldOut(pools.test, counts / counts.sum(axis=1, keepdims=True)))
+    if config.world.amount_ratio == 1:
+        return work
+    return replace(work, samples_per_round=share_work(work.samples_per_round, owned, config.images_per_server))
+
+
+def _held_out_count(config: Config, owned: int) -> int:
+    if config.feedback != "own" and config.probe_from != "held-out":
+        return 0
+    if config.feedback == "own":
+        return max(1, round(_HELD_OUT_SHARE * owned))
+    return max(1, round(_PROBE_SHARE * owned), min(_LEAST_PROBE, owned // 4))
 
 
 def local_work(config: Config) -> LocalWork:
@@ -59,6 +243,7 @@ def local_work(config: Config) -> LocalWork:
         batch_size=config.batch_size,
         probe_size=config.probe_size,
         probe_top_up=config.probe_top_up,
+        holds_out_probe=config.probe_from == "held-out",
         churn=config.churn,
     )
 
@@ -69,7 +254,7 @@ def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
             dataset.train.labels,
             seed=config.seed,
             num_servers=config.servers,
-            images_per_server=config.images_per_server,
+            images_per_server=_amounts(config),
             label_concentration=config.label_concentration,
             disjoint=config.disjoint,
             label_groups=config.label_groups,
@@ -82,15 +267,13 @@ def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
     return split_by_group(dataset.groups, seed=config.seed, **sizes)
 
 
-def _validation(config: Config, pools: Pools) -> Batch:
-    """One validation sample for all servers; the test set only where the leak itself is studied (D3)."""
-    if config.leaks_test:
-        return pools.test
-    chosen = draw_validation_sample(len(pools.validation.y), seed=config.seed, size=config.validation_images)
-    return Batch(pools.validation.x[chosen], pools.validation.y[chosen])
+def _amounts(config: Config) -> int | list[int]:
+    if config.world.amount_ratio == 1:
+        return config.images_per_server
+    return draw_amounts(config.seed, config.servers, config.images_per_server, config.world.amount_ratio)
 
 
 def _batch(dataset: Dataset, images: Images) -> Batch:
-    pixels, labels = (torch.tensor(part) for part in images)
+    pixels, labels = (torch.tensor(np.ascontiguousarray(part)) for part in images)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (dataset.mean, dataset.std))
     return Batch((pixels.float() / 255 - mean) / std, labels)

@@ -8,14 +8,9 @@ import pytest
 from hatdfed.core.links import all_links
 from hatdfed.core.policies.base_2 import Base2Graph, base_2_schedule
 from hatdfed.randomness import stream
-from hatdfed.testing import TopologyPolicyLaws, policy_context
+from hatdfed.testing import policy_context
 
 PERIODS = {2: 1, 3: 3, 4: 2, 5: 5, 6: 4, 7: 5, 8: 3, 10: 6, 16: 4, 20: 7, 50: 10, 64: 6}
-
-
-class TestBase2(TopologyPolicyLaws):
-    def policy(self):
-        return Base2Graph()
 
 
 def draw(n, t, **masks):

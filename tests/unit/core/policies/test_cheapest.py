@@ -6,12 +6,7 @@ import pytest
 from hatdfed.core.links import Topology, all_links, is_strongly_connected
 from hatdfed.core.policies.cheapest import CheapestLinks, _nearest_first, cheap_cycle, cycle_price
 from hatdfed.randomness import stream
-from hatdfed.testing import TopologyPolicyLaws, policy_context
-
-
-class TestCheapest(TopologyPolicyLaws):
-    def policy(self):
-        return CheapestLinks()
+from hatdfed.testing import policy_context
 
 
 def links_of(n, budget, t=0, **given):
@@ -23,7 +18,7 @@ def random_prices(n, seed=0):
     return stream(seed, "test-prices", n).uniform(1, 3, (n, n))
 
 
-@pytest.mark.parametrize("n", range(2, 55))
+@pytest.mark.parametrize("n", [*range(2, 14), 20, 33, 54])
 def test_everybody_reaches_everybody_within_a_window_of_rounds(n):
     for budget in {1, 2, n // 3, n - 1, n, n + 3, n * (n - 1)} & set(range(1, n * (n - 1) + 1)):
         window = -(-n // budget)
@@ -64,7 +59,7 @@ def test_the_trip_is_a_cheap_one(n):
 
 def test_the_trip_is_never_dearer_than_the_plain_ring():
     for n in range(2, 21):
-        for seed in range(5):
+        for seed in range(2):
             prices = random_prices(n, seed)
             found = cycle_price(prices, cheap_cycle(prices))
             assert found <= cycle_price(prices, np.arange(n)) + 1e-9

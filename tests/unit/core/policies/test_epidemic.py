@@ -12,18 +12,6 @@ from hatdfed.testing import TopologyPolicyLaws, policy_context
 REPEATS = 4000
 
 
-class TestLocal(TopologyPolicyLaws):
-    def policy(self):
-        return EpidemicLocal()
-
-
-class TestOracle(TopologyPolicyLaws):
-    impossible_sizes = (2,)
-
-    def policy(self):
-        return EpidemicOracle()
-
-
 class TestOracleWithOneNeighbour(TopologyPolicyLaws):
     impossible_sizes = (3, 5, 7)
 
@@ -41,7 +29,8 @@ def within_four_sigma(found, mean, std, repeats=REPEATS):
 
 def test_what_arrives_is_binomial_and_weighs_as_is_known():
     rng = stream(0, "arrivals")
-    links = np.stack([drawn(EpidemicLocal(2), 5, rng).topology.links for _ in range(REPEATS)])
+    context = policy_context(5)
+    links = np.stack([EpidemicLocal(2).propose(None, context, rng).topology.links for _ in range(REPEATS)])
     assert (links.sum(axis=1) == 2).all(), "everybody sends two models"
     arrivals = links.sum(axis=2)[:, 0]
     for r, chance in enumerate((0.0625, 0.25, 0.375, 0.25, 0.0625)):
@@ -58,7 +47,8 @@ def test_every_link_has_the_probability_that_is_given():
     reachable = all_links(6)
     reachable[[0, 1, 2], 3] = False
     active = np.array([True, True, True, True, True, False])
-    draws = [drawn(EpidemicLocal(2), 6, rng, active=active, reachable=reachable) for _ in range(REPEATS)]
+    context = policy_context(6, active=active, reachable=reachable)
+    draws = [EpidemicLocal(2).propose(None, context, rng) for _ in range(REPEATS)]
     p = draws[0].links.to_dense(draws[0].propensity)
     found = np.mean([draw.topology.links for draw in draws], axis=0)
     assert within_four_sigma(found, p, np.sqrt(p * (1 - p)) + 1e-9).all()
@@ -79,7 +69,7 @@ def test_a_fanout_larger_than_the_fleet_reaches_everybody():
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 7])
 def test_the_oracles_graph_is_regular_and_keeps_the_mean(degree):
-    for n in range(degree + 1, 55):
+    for n in (*range(degree + 1, 16), 20, 33, 53, 54):
         if n * degree % 2:
             continue
         draw = drawn(EpidemicOracle(degree), n, stream(0, "regular", n))
@@ -106,7 +96,8 @@ def test_the_oracle_is_uniform_over_graphs_with_few_neighbours():
 @pytest.mark.parametrize(("n", "degree"), [(5, 2), (8, 3), (12, 5), (9, 6)])
 def test_the_oracle_is_uniform_over_links(n, degree):
     rng, repeats = stream(0, "links", n), 400
-    draws = [drawn(EpidemicOracle(degree), n, rng) for _ in range(repeats)]
+    context = policy_context(n)
+    draws = [EpidemicOracle(degree).propose(None, context, rng) for _ in range(repeats)]
     p = degree / (n - 1)
     np.testing.assert_allclose(draws[0].propensity, p)
     found = np.mean([draw.topology.links for draw in draws], axis=0)[all_links(n)]

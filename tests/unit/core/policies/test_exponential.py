@@ -33,11 +33,6 @@ NORMS = {
 }
 
 
-class TestTwoPeers(TopologyPolicyLaws):
-    def policy(self):
-        return ExponentialGraph()
-
-
 class TestOnePeer(TopologyPolicyLaws):
     def policy(self):
         return ExponentialGraph(peers=1)

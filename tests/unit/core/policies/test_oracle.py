@@ -7,14 +7,9 @@ from hatdfed.core.policies.greedy import HindsightOracle
 from hatdfed.core.policies.link_bandit import LinkBandit
 from hatdfed.core.regret import best_links_utility
 from hatdfed.randomness import stream
-from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
+from hatdfed.testing import feedback_for, policy_context
 
 N, BUDGET, ROUNDS = 5, 6, 200
-
-
-class TestLaws(TopologyPolicyLaws):
-    def policy(self):
-        return HindsightOracle()
 
 
 def worth():

@@ -10,11 +10,6 @@ from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, feedback_for, policy_context
 
 
-class TestLawsOfTheFirstPhase(TopologyPolicyLaws):
-    def policy(self):
-        return Pens()
-
-
 class TestLawsOfTheSecondPhase(TopologyPolicyLaws):
     def policy(self):
         return Pens(first_phase=0.02)  # one round of 50

@@ -170,8 +170,8 @@ def test_a_full_disk_gives_one_sentence(tmp_path: Path, toys: RemoteFile) -> Non
     (tmp_path / "toys.bin.part").symlink_to("/dev/full")
     sentence = refusal(toys, tmp_path)
     assert sentence == (
-        f"Cannot write under {tmp_path} (No space left on device): make room there or set XDG_CACHE_HOME to another "
-        "folder, then run the same command again."
+        f"Cannot write under {tmp_path} (No space left on device): free up space there or set XDG_CACHE_HOME to "
+        "another folder, then run the same command again."
     )
 
 

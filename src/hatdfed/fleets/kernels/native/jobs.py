@@ -16,7 +16,7 @@ _PHASES = 4
 _MOST_THREADS = 256
 
 
-class Work(ctypes.Structure):
+class JobProgress(ctypes.Structure):
     """How far a job has come; see work.h."""
 
     _fields_ = (("servers", c_int64), ("next", c_int64), ("tasks", c_int64 * _PHASES), ("ended", c_void_p))
@@ -31,18 +31,18 @@ class Layer(ctypes.Structure):
     )
 
 
-class Job(ctypes.Structure):
+class KernelJob(ctypes.Structure):
     """Base of what a C function is called with; begins with `work`."""
 
-    work: Work
+    work: JobProgress
     memory: tuple[object, ...]  # whatever the pointers point to
 
 
-class Inference(Job):
+class Inference(KernelJob):
     """All stages over all images."""
 
     _fields_ = (
-        ("work", Work),
+        ("work", JobProgress),
         *((name, c_int64) for name in ("images", "per_task", "in_size", "out_size", "shared")),
         ("x", c_void_p),
         ("out", c_void_p),
@@ -53,11 +53,11 @@ class Inference(Job):
     )
 
 
-class Training(Job):
+class Training(KernelJob):
     """One stage, forward or backward; see `training_job`."""
 
     _fields_ = (
-        ("work", Work),
+        ("work", JobProgress),
         ("batch", c_int64),
         ("blocks", c_int64),
         ("counts", c_void_p),
@@ -86,10 +86,10 @@ def declare(library: ctypes.CDLL) -> None:
         getattr(library, name).restype = None
 
 
-def share(function: ctypes._NamedFuncPointer, job: Job, servers: int, tasks: Sequence[int]) -> None:
+def share(function: ctypes._NamedFuncPointer, job: KernelJob, servers: int, tasks: Sequence[int]) -> None:
     """Runs the job on as many threads as torch would use."""
     ended = (c_int64 * (_PHASES * servers))()
-    job.work = Work(servers, 0, (c_int64 * _PHASES)(*tasks), ctypes.addressof(ended))
+    job.work = JobProgress(servers, 0, (c_int64 * _PHASES)(*tasks), ctypes.addressof(ended))
     job.memory = (*job.memory, ended)
     threads = min(torch.get_num_threads(), servers * max(tasks))
     if threads > 1 and _team is not None:

@@ -1,5 +1,5 @@
-/* Adam, the merge and the consensus distance: every number is read once. vectors.py calls it; rows are servers, or
-   runs for the distance. */
+/* Adam, the merge, the norms of models and the consensus distance: every number is read once. vectors.py
+   calls it; rows are servers, or runs for the distance. */
 #include <math.h>
 
 #include "work.h"
@@ -54,7 +54,36 @@ typedef struct {
     const float *own, *sent;
     float *out;
     int64_t own_apart, sent_apart, out_apart;
+    double *square; /* [rows, blocks]: of what was written there */
 } Merge;
+
+typedef struct {
+    Work work;
+    int64_t length;
+    const float *models;
+    int64_t apart;
+    double *square; /* [rows, blocks] */
+} Norms;
+
+enum { LANES = 16 };
+
+/* In double precision no finite number overflows. It is slower, and hardly ever needed. */
+static double large_square(int64_t n, const float *x) {
+    double total = 0;
+    for (int64_t i = 0; i < n; i++) total += (double)x[i] * x[i];
+    return total;
+}
+
+static double square(int64_t n, const float *restrict x) {
+    float lane[LANES] = {0};
+    double total = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * x[i + l];
+    for (; i < n; i++) lane[0] += x[i] * x[i];
+    for (int l = 0; l < LANES; l++) total += lane[l];
+    return isfinite(total) ? total : large_square(n, x);
+}
 
 static void merge_task(void *job, int phase, int64_t row, int64_t task) {
     const Merge *all = job;
@@ -69,6 +98,15 @@ static void merge_task(void *job, int phase, int64_t row, int64_t task) {
         if (weight[slot] == 0) continue;
         for (int64_t i = 0; i < n; i++) out[i] += weight[slot] * sent[i];
     }
+    all->square[row * ((all->length + BLOCK - 1) / BLOCK) + task] = square(n, out);
+}
+
+static void norms_task(void *job, int phase, int64_t row, int64_t task) {
+    const Norms *all = job;
+    const int64_t from = task * BLOCK, left = all->length - from;
+    (void)phase;
+    all->square[row * ((all->length + BLOCK - 1) / BLOCK) + task] =
+        square(left < BLOCK ? left : BLOCK, all->models + row * all->apart + from);
 }
 
 typedef struct {
@@ -79,8 +117,6 @@ typedef struct {
     double *apart;  /* [blocks, rows, servers]: squares of the distances to the mean */
     double *square; /* [blocks, rows]: of the mean */
 } Distance;
-
-enum { LANES = 16 };
 
 static double sum_of_squares(int64_t n, const float *restrict x, const float *restrict minus) {
     float lane[LANES] = {0};
@@ -119,5 +155,7 @@ static void nothing(void *job, int phase, int64_t row) { (void)job, (void)phase,
 void adam_step(AdamStep *all) { work_through(&all->work, adam_task, nothing, all); }
 
 void merge(Merge *all) { work_through(&all->work, merge_task, nothing, all); }
+
+void norms(Norms *all) { work_through(&all->work, norms_task, nothing, all); }
 
 void distance(Distance *all) { work_through(&all->work, distance_task, nothing, all); }

@@ -1,4 +1,4 @@
-"""Adam, the merge and the consensus distance in C, for rows of a matrix; see vectors.c."""
+"""Adam, the merge, norms and the consensus distance in C, for rows of a matrix; see vectors.c."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hatdfed.fleets.kernels.native.build import vector_library
-from hatdfed.fleets.kernels.native.jobs import Job, Work, share
+from hatdfed.fleets.kernels.native.jobs import JobProgress, KernelJob, share
 from hatdfed.fleets.stacked.model import Step
 from hatdfed.server.optimisers import Adam
 
@@ -21,9 +21,9 @@ class _Segment(ctypes.Structure):
     _fields_ = (("start", c_int64), ("length", c_int64), ("gradient", c_void_p), ("apart", c_int64))
 
 
-class _AdamStep(Job):
+class _AdamStep(KernelJob):
     _fields_ = (
-        ("work", Work),
+        ("work", JobProgress),
         ("segments", c_int64),
         ("segment", c_void_p),
         *((name, c_void_p) for name in ("params", "first", "second")),
@@ -33,19 +33,30 @@ class _AdamStep(Job):
     )
 
 
-class _Merge(Job):
+class _Merge(KernelJob):
     _fields_ = (
-        ("work", Work),
+        ("work", JobProgress),
         ("length", c_int64),
         ("slots", c_int64),
         *((name, c_void_p) for name in ("weights", "sender", "own", "sent", "out")),
         *((name, c_int64) for name in ("own_apart", "sent_apart", "out_apart")),
+        ("square", c_void_p),
     )
 
 
-class _Distance(Job):
+class _Norms(KernelJob):
     _fields_ = (
-        ("work", Work),
+        ("work", JobProgress),
+        ("length", c_int64),
+        ("models", c_void_p),
+        ("apart", c_int64),
+        ("square", c_void_p),
+    )
+
+
+class _Distance(KernelJob):
+    _fields_ = (
+        ("work", JobProgress),
         ("length", c_int64),
         ("servers", c_int64),
         ("models", c_void_p),
@@ -60,8 +71,10 @@ class NativeVectors:
     """What `native_vectors` returns; float32 on the CPU only."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._adam_step, self._merge, self._distance = library.adam_step, library.merge, library.distance
-        for function, job in ((self._adam_step, _AdamStep), (self._merge, _Merge), (self._distance, _Distance)):
+        self._adam_step, self._merge = library.adam_step, library.merge
+        self._norms, self._distance = library.norms, library.distance
+        functions = (self._adam_step, self._merge, self._norms, self._distance)
+        for function, job in zip(functions, (_AdamStep, _Merge, _Norms, _Distance), strict=True):
             function.argtypes, function.restype = (ctypes.POINTER(job),), None
 
     def adam_in_place(self, adam: Adam, step: Step) -> None:
@@ -81,16 +94,28 @@ class NativeVectors:
         blocks = sum(-(-part.shape[1] // _BLOCK) for part in parts.values())
         share(self._adam_step, job, len(step.params), (blocks,))
 
-    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> Tensor:
         """See `vectors.Vectors`."""
         weights, sender = weights.contiguous(), sender.contiguous()
+        blocks = -(-own.shape[1] // _BLOCK)
+        square = torch.zeros(len(own), blocks, dtype=torch.float64)
         job = _Merge(
             length=own.shape[1], slots=weights.shape[1], weights=weights.data_ptr(), sender=sender.data_ptr(),
             own=own.data_ptr(), sent=sent.data_ptr(), out=out.data_ptr(),
-            own_apart=own.stride(0), sent_apart=sent.stride(0), out_apart=out.stride(0),
+            own_apart=own.stride(0), sent_apart=sent.stride(0), out_apart=out.stride(0), square=square.data_ptr(),
         )  # fmt: skip
-        job.memory = (weights, sender, own, sent, out)
-        share(self._merge, job, len(own), (-(-own.shape[1] // _BLOCK),))
+        job.memory = (weights, sender, own, sent, out, square)
+        share(self._merge, job, len(own), (blocks,))
+        return square.sum(dim=1).sqrt_()
+
+    def norms(self, models: Tensor) -> Tensor:  # [S, P] -> [S]
+        """See `hatdfed.server.guard`."""
+        blocks = -(-models.shape[1] // _BLOCK)
+        square = torch.zeros(len(models), blocks, dtype=torch.float64)
+        job = _Norms(length=models.shape[1], models=models.data_ptr(), apart=models.stride(0), square=square.data_ptr())
+        job.memory = (models, square)
+        share(self._norms, job, len(models), (blocks,))
+        return square.sum(dim=1).sqrt_()
 
     def consensus_distance(self, models: Tensor) -> Tensor:  # [R, n, P] -> [R]
         """See `hatdfed.server.consensus`; sums of every block of parameters first, then of all blocks."""

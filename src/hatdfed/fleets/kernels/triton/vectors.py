@@ -10,6 +10,7 @@ from torch import Tensor
 from hatdfed.fleets.kernels.triton.parts import jit, tl
 from hatdfed.fleets.kernels.triton.stage import triton_available
 from hatdfed.fleets.stacked.model import Step
+from hatdfed.server.guard import compute_norms
 from hatdfed.server.optimisers import Adam
 
 BLOCK = 1024
@@ -30,13 +31,14 @@ class TritonVectors:
                 1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon, BLOCK=BLOCK,
             )  # fmt: skip
 
-    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> None:
+    def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> Tensor:
         """A model without weight is not even read."""
         servers, size = own.shape
         _merge[(-(-size // BLOCK), servers)](
             weights.contiguous(), own, sent, sender.contiguous(), out, size, weights.shape[1],
             own.stride(0), sent.stride(0), out.stride(0), BLOCK=BLOCK,
         )  # fmt: skip
+        return compute_norms(out)
 
 
 def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:

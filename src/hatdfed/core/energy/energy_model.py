@@ -1,20 +1,68 @@
-"""The paper's energy model: what an upload, a trained sample and a link cost in this world.
+"""The paper's energy model: what an upload, a trained sample and a link cost in this world, and what was spent.
 
-Prices are drawn once for a seed, so every method with that seed meets the same machines and the same links.
+Prices are drawn once for a seed, so every method with that seed meets the same machines and the same links. Whatever is
+spent is a row of the ledger: who spent how many joules, towards whom, why, and how we know. The joules of a round,
+Eq. (7), are the sum of its rows and nothing else.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.energy.ledger import Cause, EnergyRow
 from hatdfed.core.energy.link_efficiency import LinkEfficiencies
+from hatdfed.core.energy.price_drift import PriceDrift
 from hatdfed.core.links import FloatColumn, FloatMatrix, LinkTable
 from hatdfed.randomness import stream
+
+
+class Cause(StrEnum):
+    """What joules are spent on."""
+
+    UPLOAD = "upload"  # devices send their data to their server, Eq. (4)
+    TRAINING = "training"  # a server trains on it, Eq. (5)
+    LINK = "link"  # a server sends its model to another, Eq. (6)
+
+
+class Source(StrEnum):
+    """Where a figure comes from."""
+
+    MODELLED = "modelled"
+    MEASURED = "measured"
+
+
+class EnergyRow(NamedTuple):
+    """One line of the ledger."""
+
+    t: int
+    cause: Cause
+    sender: int | None  # None: the devices of the receiver
+    receiver: int
+    bits: float
+    joules: float
+    source: Source = Source.MODELLED
+    bits_again: float = 0.0  # of `bits`: what had been sent before, in transfers that failed or broke off
+    hops: int = 1  # 2 through a relay; `bits` and `joules` are those of all hops
+
+
+def total_joules(rows: Iterable[EnergyRow]) -> float:
+    """E_k, Eq. (7): everything that was spent."""
+    return math.fsum(row.joules for row in rows)
+
+
+def joules_by_cause(rows: Iterable[EnergyRow]) -> dict[Cause, float]:
+    """The three sums of Eq. (7), exactly rounded; a cause without a row counts 0."""
+    spent: dict[Cause, list[float]] = {cause: [] for cause in Cause}
+    for row in rows:
+        spent[row.cause].append(row.joules)
+    return {cause: math.fsum(joules) for cause, joules in spent.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +76,7 @@ class EnergyPrices:
     link_joules_per_bit: FloatMatrix | LinkEfficiencies  # [N, N] 1 / EE^{ij}, row receives
     model_bits: float  # BPM: a model in float32, as the price list counts it
     sample_upload_bits: float | None = None  # BPS, where every image sent is charged for; None: every connected device
+    drift: PriceDrift | None = None  # of the links' prices during a run; None: they stay as they are
 
     def __post_init__(self) -> None:
         for array in (self.compute_joules, self.link_joules_per_bit):
@@ -45,6 +94,10 @@ class EnergyPrices:
         joules = self.model_bits * self._table
         joules.setflags(write=False)
         return joules
+
+    def drifted(self, joules: FloatColumn, links: LinkTable, t: int) -> FloatColumn:  # [E] -> [E]
+        """Prices of links as they are in round t."""
+        return joules if self.drift is None else joules * self.drift.factor(t, links.receiver, links.sender)
 
     def joules_of(self, links: LinkTable) -> FloatColumn:  # -> [E]
         """The same for the links that are considered; makes no matrix where there is none."""
@@ -72,11 +125,19 @@ class EnergyPrices:
         """E^cp of one server: τ for each sample, however many passes are made over it, Eq. (5)."""
         return EnergyRow(t, Cause.TRAINING, server, server, 0.0, num_samples * float(self.compute_joules[server]))
 
-    def link(self, t: int, receiver: int, sender: int, *, compression: float = 1.0) -> EnergyRow:
-        """E^mt of one link, Eq. (6); `compression` is the share of a float32 model that was really sent."""
-        bits, links = self.model_bits * compression, self.link_joules_per_bit
+    def link(
+        self, t: int, receiver: int, sender: int, *, compression: float = 1.0, again: float = 0.0, hops: int = 1
+    ) -> EnergyRow:
+        """E^mt of one link, Eq. (6); `compression` is the share of a float32 model that was really sent.
+
+        Of it, `again` was sent before. Every hop costs as much as the link: prices of links to a relay are not known.
+        """
+        bits, links = self.model_bits * compression * hops, self.link_joules_per_bit
         per_bit = links.one(receiver, sender) if isinstance(links, LinkEfficiencies) else float(links[receiver, sender])
-        return EnergyRow(t, Cause.LINK, sender, receiver, bits, bits * per_bit)
+        if self.drift is not None:
+            per_bit *= float(self.drift.factor(t, receiver, sender))
+        bits_again = self.model_bits * again * hops
+        return EnergyRow(t, Cause.LINK, sender, receiver, bits, bits * per_bit, bits_again=bits_again, hops=hops)
 
 
 def grow_prices(
@@ -114,6 +175,7 @@ def draw_prices(
     link_kbit_per_joule: tuple[float, float],
     charge_samples: bool = False,
     with_table: bool = True,
+    drift: PriceDrift | None = None,
 ) -> EnergyPrices:
     """The prices of world `seed`: machines weak or strong with probability ½, link efficiencies uniform (D6).
 
@@ -130,4 +192,5 @@ def draw_prices(
         link_joules_per_bit=links.table() if with_table else links,
         model_bits=model_bits,
         sample_upload_bits=float(bits_per_sample) if charge_samples else None,
+        drift=drift,
     )

@@ -1,0 +1,329 @@
+"""Links that learn whom to hear: servers are introduced to each other, and hear those whose models fit their data.
+
+Every server first learns alone, until it knows its own data. Then comes an *introduction*: everybody hears everybody
+once, and merges nothing. A receiver judges each model on its own data, on the labels that the sender has too
+(`hatdfed.server.harm`), and reports how much harm the model would do. The coordinator turns these reports into verdicts
+and finds the groups of servers that fit together. From then on links are drawn inside groups, balanced and by price,
+and every model that is heard is judged again.
+
+A server that suddenly knows its own data much less than usual has other data now. It forgets whom it knew, and so do
+the others; it is introduced again, and so is from time to time a server that fits nobody. Now and then a server judges
+the model of one that it does not trust: it may have changed.
+
+Where every server considers a few candidates only, no groups are sought: a server trusts those whom it has nothing
+against itself, and merges whatever does no harm, in introductions as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.beliefs import NO_GROUP, Beliefs, Groups
+from hatdfed.core.links import BoolColumn, BoolMatrix, FloatColumn, FloatMatrix, LinkTable
+from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain, silence
+from hatdfed.core.policies.priced_links import draw_inside, find_degree, scale_prices
+from hatdfed.core.round import LinkDraw, RoundReport
+from hatdfed.errors import ConfigError
+from hatdfed.randomness import stream
+
+LEAST_EVIDENCE = 3.0  # samples behind a verdict; with fewer nothing is said about a model
+_DISTRUST = 12.0  # e-folds by which links without trust are behind all others
+_DOUBT = 1.0  # verdicts: so many that say nothing are added to those on a pair
+_HEARSAY = 0.3  # weight of what others say, against one verdict
+_FEW_SAMPLES = 5.0  # at so many a verdict counts half
+_CONFIDENT = 0.3  # usual knowledge from which a fall means something
+_FALL = 0.5  # of the usual knowledge: with less, the data of a server have changed
+_USUAL = 0.7  # weight of the usual knowledge against what a server knows now
+
+
+class TrustState(NamedTuple):
+    """What is known about links and servers."""
+
+    verdict: FloatColumn  # [E] of the receiver about the sender, −1 to 1; 0 where nothing is known
+    is_known: BoolColumn  # [E] whether there was evidence
+    is_introduced: NDArray[np.bool_]  # [N]
+    knowledge: NDArray[np.float64]  # [N] of its own data, as last reported
+    usual: NDArray[np.float64]  # [N] what it has come to know since the introduction, as a running mean from 0
+    waited: NDArray[np.int64]  # [N] rounds that it was there for since its introduction, or since its knowledge fell
+
+
+@dataclass(frozen=True)
+class TrustedLinks(Policy):
+    """Balanced links by price among servers that trust each other."""
+
+    name: ClassVar[str] = "trusted-links"
+
+    thrift: float = 8.0  # how many e-folds the dearest link is behind the cheapest
+    degree: int | None = None  # models that each server receives and sends; None: as for balanced-links
+    bar: float = 0.5  # harm at which a verdict is neither good nor bad
+    ready: float = 0.6  # mean knowledge at which servers are introduced to each other
+    latest: float = 0.2  # share of the run after which they are, whatever they know
+    retry: float = 0.1  # share of the run after which who knows too little, or fits nobody, is introduced again
+    memory: float = 0.8  # weight of the earlier verdict against a new one
+    curiosity: float = 0.1  # chance of a server, in a round with links, to hear one that it does not trust
+
+    uses_budget: ClassVar[bool] = False
+    plans_mixing: ClassVar[bool] = True
+    takes_candidates: ClassVar[bool] = True
+    learns_in_silence: ClassVar[bool] = True
+    needs_scores: ClassVar[frozenset[str]] = frozenset({"harm", "evidence", "knowledge"})
+
+    def __post_init__(self) -> None:
+        for name in ("ready", "latest", "retry", "memory", "curiosity"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ConfigError(f"policy.{name} is {value}, but must lie between 0 and 1.")
+        if not 0 <= self.thrift <= 100:
+            raise ConfigError(f"policy.thrift is {self.thrift}, but must lie between 0 and 100; 0 ignores prices.")
+        if self.degree is not None and self.degree < 1:
+            raise ConfigError(f"policy.degree is {self.degree}, but must be at least 1.")
+        if not 0 < self.bar <= 10:
+            raise ConfigError(f"policy.bar is {self.bar}, but must be above 0 and at most 10.")
+
+    def init(self, num_servers: int) -> TrustState:
+        """Nobody knows anybody."""
+        return self.init_for(LinkTable.all_of(num_servers))
+
+    def init_for(self, links: LinkTable) -> TrustState:
+        """The same, for these links only."""
+        size = links.num_servers
+        nothing = np.zeros(len(links))
+        zeros = np.zeros(size)
+        return TrustState(nothing, nothing > 0, zeros > 0, zeros, zeros, zeros.astype(np.int64))
+
+    def grow(self, state: TrustState, num_servers: int) -> TrustState:
+        """New servers are strangers, and will be introduced."""
+        links, new = LinkTable.all_of(num_servers), num_servers - len(state.knowledge)
+        return TrustState(
+            links.grow(state.verdict),
+            links.grow(state.is_known.astype(np.float64)) > 0,
+            np.pad(state.is_introduced, (0, new)),
+            np.pad(state.knowledge, (0, new)),
+            np.pad(state.usual, (0, new)),
+            np.pad(state.waited, (0, new)),
+        )
+
+    def preference(self, state: TrustState, context: PolicyContext) -> FloatColumn:
+        """Cheap links to those whom one trusts."""
+        groups = find_groups_of(state, context.links)
+        return self._log_weights(find_trust(state, context.links, groups), context)
+
+    def swap_candidates(self, state: TrustState, carry: Callable[[FloatColumn], FloatColumn]) -> TrustState:
+        """What is known about those that stay."""
+        # New candidates get the mean of a server's old ones, so that random marks tell them from those that stay.
+        marks = stream(0, "marks-of-links").random(len(state.verdict))
+        known = np.isin(carry(np.where(state.is_known, marks, -1.0)), marks)
+        return state._replace(verdict=np.where(known, carry(state.verdict), 0.0), is_known=known)
+
+    def propose(self, state: TrustState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
+        """Links by price among those who trust each other; besides, models that are only judged."""
+        groups, settled = find_groups_of(state, context.links), self._settled(state, context)
+        is_trusted = find_trust(state, context.links, groups)
+        drawn = self._draw_inside(groups, is_trusted, settled, rng)
+        judged = self._introductions(state, groups, context) | self._look_around(is_trusted, settled, rng)
+        if not (drawn | judged).any():
+            return silence(context, plans_mixing=True)
+        return _planned(context.links, drawn, judged)
+
+    def finish(self, state: TrustState, context: PolicyContext) -> BoolColumn:
+        """All links along which models fit."""
+        links = context.links
+        return self._settled(state, context).possible & find_trust(state, links, find_groups_of(state, links))
+
+    def beliefs(self, before: TrustState, after: TrustState, context: PolicyContext) -> Beliefs:
+        """Verdicts, the groups of those who were introduced, and what happened to servers."""
+        links = context.links
+        groups = find_introduced_groups(after, links)
+        verdict = np.where(after.is_known, after.verdict, np.nan)
+        return Beliefs(links, verdict, groups, describe_servers(after, groups), explain_changes(before, after))
+
+    def update(self, state: TrustState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> TrustState:
+        """Judge anew whom was heard; forget those whose data have changed."""
+        report, links = feedback.report, context.links
+        knowledge = read_knowledge(report, state.knowledge)
+        met = self._is_due(state, find_groups_of(state, links), context) & report.reported
+        failed = state.is_introduced & (knowledge < _FALL * state.usual) & (state.usual > _CONFIDENT)
+        verdict, is_known = self._hear(state, report, links, met)
+        forgotten = links.at_receivers(failed) | links.at_senders(failed)
+        return TrustState(
+            np.where(forgotten, 0.0, verdict),
+            is_known & ~forgotten,
+            (state.is_introduced | met) & ~failed,
+            knowledge,
+            np.where(met | failed, 0.0, _USUAL * state.usual + (1 - _USUAL) * knowledge),
+            np.where(met | failed, 0, state.waited + context.active),
+        )
+
+    def _hear(
+        self, state: TrustState, report: RoundReport, links: LinkTable, met: NDArray[np.bool_]
+    ) -> tuple[FloatColumn, BoolColumn]:
+        """Verdicts with those of this round, and whether there are any; an introduction is a new beginning."""
+        harm, evidence = report.scores("harm", links), report.scores("evidence", links)
+        heard = np.isfinite(harm) & (np.nan_to_num(evidence) >= LEAST_EVIDENCE)
+        samples = np.where(heard, evidence, 0.0)
+        new = np.clip(1 - np.where(heard, harm, 0.0) / self.bar, -1, 1) * samples / (samples + _FEW_SAMPLES)
+        is_old = state.is_known & ~(links.at_receivers(met) | links.at_senders(met))
+        memory = np.where(is_old, self.memory, 0.0)
+        return np.where(heard, memory * state.verdict + (1 - memory) * new, state.verdict), state.is_known | heard
+
+    def _introductions(self, state: TrustState, groups: Groups, context: PolicyContext) -> BoolColumn:
+        """[E] all links from and to those whose introduction is due."""
+        due = self._is_due(state, groups, context)
+        known = state.is_introduced | due
+        links = context.links
+        first = links.at_receivers(due) | links.at_senders(due)
+        return context.possible & first & links.at_receivers(known) & links.at_senders(known)
+
+    def _is_due(self, state: TrustState, groups: Groups, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
+        """Who is introduced now: all together when they know enough on average, later each when it does.
+
+        Who knows too little, or fits nobody, tries again after a while.
+        """
+        waiting = context.active & ~state.is_introduced
+        if not state.is_introduced.any():
+            know = state.knowledge[context.active].mean() if context.active.any() else 0.0
+            is_time = know >= self.ready or context.t >= self.latest * context.horizon
+            return waiting & is_time
+        tries_again = state.waited >= max(1.0, self.retry * context.horizon)
+        alone = context.active & state.is_introduced & is_alone(groups)
+        return (waiting & ((state.knowledge >= self.ready) | tries_again)) | (alone & tries_again)
+
+    def _settled(self, state: TrustState, context: PolicyContext) -> PolicyContext:
+        """The same for those who have been introduced."""
+        return context._replace(active=context.active & state.is_introduced)
+
+    def _draw_inside(
+        self, groups: Groups, is_trusted: BoolColumn, context: PolicyContext, rng: np.random.Generator
+    ) -> BoolColumn:
+        """Balanced links inside groups; without trust only where they could not be balanced, and then left out."""
+        degree = find_degree(self.degree, context.links)
+        return is_trusted & draw_inside(groups, self._log_weights(is_trusted, context), context, degree, rng)
+
+    def _look_around(self, is_trusted: BoolColumn, context: PolicyContext, rng: np.random.Generator) -> BoolColumn:
+        """At times, a link to somebody who is not trusted."""
+        links = context.links
+        is_curious = rng.random(links.num_servers) < self.curiosity
+        open_links = links.by_receiver(context.possible & ~is_trusted & links.at_receivers(is_curious))
+        rank = np.where(open_links, rng.random(open_links.shape), 2.0)
+        chosen = np.zeros_like(open_links)
+        np.put_along_axis(chosen, rank.argmin(axis=1)[:, None], True, axis=1)
+        return (chosen & open_links).reshape(-1)
+
+    def _log_weights(self, is_trusted: BoolColumn, context: PolicyContext) -> FloatColumn:
+        return -self.thrift * scale_prices(context.prices, context.possible) - _DISTRUST * ~is_trusted
+
+
+def find_groups_of(state: TrustState, links: LinkTable) -> NDArray[np.int64]:  # -> [N]
+    """The groups that the verdicts show; one of all, where servers consider a few candidates only."""
+    if not links.has_all:
+        return np.zeros(links.num_servers, dtype=np.int64)
+    return find_groups(links.to_dense(state.verdict), links.to_dense(state.is_known))
+
+
+def find_introduced_groups(state: TrustState, links: LinkTable) -> Groups:
+    """The same of those who were introduced; none with candidates, where no groups are sought."""
+    if not links.has_all or not state.is_introduced.any():
+        return np.full(links.num_servers, NO_GROUP)
+    return np.where(state.is_introduced, find_groups_of(state, links), NO_GROUP)
+
+
+def describe_servers(state: TrustState, groups: Groups) -> tuple[str, ...]:  # -> [N]
+    """Whether each server waits for its introduction, is a member of a group, or alone; "introduced" without groups."""
+    has_group = groups != NO_GROUP
+    alone = np.zeros_like(has_group)
+    alone[has_group] = is_alone(groups[has_group])
+    words = np.select([~state.is_introduced, ~has_group, alone], ["waiting", "introduced", "alone"], "member")
+    return tuple(words.tolist())
+
+
+def explain_changes(before: TrustState, after: TrustState) -> tuple[str, ...]:  # -> [N]
+    """What happened to each server: whether it was introduced, once more, or its data changed; empty where nothing."""
+    was, now = before.is_introduced, after.is_introduced
+    words = np.select(
+        [now & ~was, now & (after.waited < before.waited), was & ~now],
+        ["introduced", "introduced again", "data changed"],
+        "",
+    )
+    return tuple(words.tolist())
+
+
+def is_alone(groups: NDArray[np.int64]) -> NDArray[np.bool_]:  # [N] -> [N]
+    """Who is the only member of its group."""
+    alone: NDArray[np.bool_] = np.bincount(groups, minlength=1)[groups] == 1
+    return alone
+
+
+def find_trust(state: TrustState, links: LinkTable, groups: NDArray[np.int64]) -> BoolColumn:  # -> [E]
+    """Whom each receiver trusts: those of its group; with candidates, those whom it has nothing against itself."""
+    if not links.has_all:
+        return ~(state.is_known & (state.verdict < 0))
+    trusted: BoolColumn = links.at_receivers(groups) == links.at_senders(groups)
+    return trusted
+
+
+def find_groups(verdict: FloatMatrix, is_known: BoolMatrix) -> NDArray[np.int64]:  # [N, N] -> [N]
+    """Servers that fit together, numbered in the order of their first members.
+
+    Groups are joined one pair after the other, those first whose members speak best of each other on average, as long
+    as the average is good (correlation clustering by average linkage). A few verdicts count less than many.
+    """
+    support, evidence = _gather(verdict, is_known)
+    size = len(support)
+    group = np.arange(size)
+    alive = np.ones(size, dtype=bool)
+    while True:
+        score = np.where(alive[:, None] & alive, support / (evidence + _DOUBT), -np.inf)
+        np.fill_diagonal(score, -np.inf)
+        one, other = sorted(divmod(int(score.argmax()), size)) if size else (0, 0)
+        if not size or score[one, other] <= 0:
+            return np.unique(group, return_inverse=True)[1].reshape(-1)
+        group[group == other], alive[other] = one, False
+        for table in (support, evidence):
+            table[one] += table[other]
+            table[:, one] += table[:, other]
+
+
+def _gather(verdict: FloatMatrix, is_known: BoolMatrix) -> tuple[FloatMatrix, FloatMatrix]:
+    """Sum of the verdicts on each pair, [N, N], and how many there are.
+
+    Of two verdicts the milder one counts twice, and none of them where they contradict each other: whoever sends bad
+    models may like those of the others, and whoever sends good ones may report badly on them. Where one of two has a
+    verdict, it counts unless most others contradict that server. Of a pair about which nothing is said, others say a
+    little: who agrees with the same servers is likely to agree, too.
+    """
+    is_mutual = is_known & is_known.T
+    is_disputed = is_mutual & (verdict * verdict.T < 0)
+    is_credible = 2 * is_disputed.sum(axis=1) <= is_mutual.sum(axis=1)
+    counts = is_mutual | (is_known & is_credible[:, None])
+    mild = np.where(is_disputed, 0.0, np.sign(verdict) * np.minimum(np.abs(verdict), np.abs(verdict.T)))
+    known = np.where(is_mutual, mild, np.where(counts, verdict, 0.0))
+    support, evidence = known + known.T, counts.astype(np.float64) + counts.T
+    mean = support / np.maximum(evidence, 1.0)
+    witnesses = (evidence > 0).astype(np.float64)
+    hearsay = mean @ mean / np.maximum(witnesses @ witnesses, 1.0)
+    is_open = evidence == 0
+    return np.where(is_open, _HEARSAY * hearsay, support), np.where(is_open, _HEARSAY, evidence)
+
+
+def _planned(links: LinkTable, drawn: BoolColumn, judged: BoolColumn) -> LinkDraw:
+    """A draw of links whose models are merged, and of others whose models are judged only."""
+    return certain(links, drawn | judged, plan_mixing(links, drawn) if links.has_all else None)
+
+
+def plan_mixing(links: LinkTable, drawn: BoolColumn) -> FloatMatrix:  # -> [N, N]
+    """Equal weights for the server's own model and those along drawn links; 0 for all that are only judged."""
+    merged = links.to_dense(drawn) | np.eye(links.num_servers, dtype=bool)
+    mixing: FloatMatrix = merged / merged.sum(axis=1, keepdims=True)
+    return mixing
+
+
+def read_knowledge(report: RoundReport, before: NDArray[np.float64]) -> NDArray[np.float64]:  # -> [N]
+    """What each server knows of its own data; as before where it does not say."""
+    told = [None if each is None else each.scores.get("knowledge") for each in report.servers]
+    values = np.array([np.nan if each is None or not len(each) else each[0] for each in told])
+    return np.where(np.isfinite(values), values, before)

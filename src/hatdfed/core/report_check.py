@@ -1,0 +1,238 @@
+"""Whether a report is possible: what a server can have seen, done and spent in a round.
+
+A report is compared with the round's plan, the price list and the settings of the run. One that breaks a bound is
+false, whatever the reason, and honest servers never send one. What is possible and false is not found here.
+
+Numbers that are not finite say nothing about a model, and are left to those who read them: a model that has diverged
+has such losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.energy.energy_model import Cause, EnergyPrices, EnergyRow, Source
+from hatdfed.core.links import Indices
+from hatdfed.core.round import RoundPlan, ServerReport, Values
+
+MOST_HARM = 10.0  # of a model, in either direction (`hatdfed.server.harm`)
+_ROUNDING = 1e-3  # of scores and weights, which are computed in float32
+_PRICE_ROUNDING = 1e-6  # of joules, relative
+_NOTHING = np.zeros(0)
+
+
+class ReportLimits(NamedTuple):
+    """What one server can have done in a round, by the settings of the run."""
+
+    samples: int = 10**9  # that it trained on
+    samples_of: tuple[int, ...] = ()  # the same by server, where they differ; `samples` for those beyond
+    devices: int = 10**9  # that were online
+    probe: int = 10**9  # own images that models are evaluated on
+    sent_share: float = 16.0  # of a float32 model, sent to one receiver, retries included
+
+    def most_samples(self, server: int) -> int:
+        """How many samples a server can have trained on."""
+        return self.samples_of[server] if server < len(self.samples_of) else self.samples
+
+    def without(self, is_away: NDArray[np.bool_]) -> ReportLimits:  # [N]
+        """The same in a round in which some servers have no devices."""
+        if not is_away.any():
+            return self
+        samples = (0 if away else self.most_samples(server) for server, away in enumerate(is_away.tolist()))
+        return self._replace(samples_of=tuple(samples))
+
+
+class _Claims(NamedTuple):
+    """What is checked, and against what."""
+
+    reports: Mapping[int, ServerReport]  # by server
+    plan: RoundPlan
+    prices: EnergyPrices
+    limits: ReportLimits
+
+
+def find_breaches(
+    reports: Mapping[int, ServerReport], plan: RoundPlan, prices: EnergyPrices, limits: ReportLimits
+) -> dict[int, str]:
+    """Which of the reports, by server, cannot be true, and why, in a sentence."""
+    claims = _Claims(reports, plan, prices, limits)
+    found: dict[int, str] = {}
+    for check in (_check_figures, _check_models, _check_scores, _check_rows, _check_bits, _check_joules):
+        for server, reason in check(claims):
+            found.setdefault(server, reason)
+    return found
+
+
+def recompute_energy(
+    server: int, report: ServerReport, plan: RoundPlan, prices: EnergyPrices, limits: ReportLimits
+) -> tuple[EnergyRow, ...]:
+    """The rows of a report that is not used, at the prices of the list; those with impossible amounts are left out."""
+    claims = _Claims({server: report}, plan, prices, limits)
+    receivers = set(plan.draw.topology.receivers(server))
+    wanted = {_place(row): row for row in report.energy if _is_expected(row, server, plan.t, receivers)}
+    if not 0 <= report.num_samples <= limits.most_samples(server):
+        wanted.pop((Cause.TRAINING, server, server), None)
+    rows = [row for row in wanted.values() if _describe_bits(claims, server, row) is None]
+    joules = _price_rows(claims, [server] * len(rows), rows)
+    return tuple(
+        row._replace(joules=float(each)) if row.source is Source.MODELLED else row
+        for row, each in zip(rows, joules, strict=True)
+    )
+
+
+def _check_figures(claims: _Claims) -> Iterator[tuple[int, str]]:
+    for server, report in claims.reports.items():
+        if not 0 <= report.accuracy <= 1:
+            yield server, f"It reported an accuracy of {report.accuracy:g}; accuracies lie between 0 and 1."
+        most = claims.limits.most_samples(server)
+        if not 0 <= report.num_samples <= most:
+            yield server, f"It reported {report.num_samples:,} samples; it can have had at most {most:,}."
+
+
+def _check_models(claims: _Claims) -> Iterator[tuple[int, str]]:
+    """Only models that were to be sent to the server, each once, with weights between 0 and 1."""
+    receiver, sender = _whose(claims)
+    size, pairs = claims.plan.draw.topology.num_servers, claims.plan.draw.topology.pairs
+    keys = receiver * size + sender
+    is_known = (receiver == sender) | (np.isin(keys, pairs @ np.array([size, 1])) & (sender >= 0) & (sender < size))
+    for server, other in zip(receiver[~is_known].tolist(), sender[~is_known].tolist(), strict=True):
+        yield server, f"It reported on the model of server {other}, which was not to send it one in this round."
+    for server, report in claims.reports.items():
+        if len(np.unique(report.senders)) < len(report.senders):
+            yield server, "It reported on one model twice."
+    weight = np.concatenate([_NOTHING, *(report.importance for report in claims.reports.values())])
+    for place in np.flatnonzero((weight < -_ROUNDING) | (weight > 1 + _ROUNDING)).tolist():
+        yield int(receiver[place]), f"It reported a weight of {weight[place]:g}; weights lie between 0 and 1."
+
+
+def _check_scores(claims: _Claims) -> Iterator[tuple[int, str]]:
+    """Scores within the ranges of their kinds; kinds that are not ours may have any values."""
+    ranges = {
+        "loss": (0.0, math.inf),
+        "harm": (-MOST_HARM, MOST_HARM),
+        "evidence": (0.0, float(claims.limits.probe)),
+        "knowledge": (-math.inf, 1.0),
+        "similarity": (-1.0, 1.0),
+    }
+    receiver, _ = _whose(claims)
+    named = {name for report in claims.reports.values() for name in report.scores}
+    for name, (least, most) in ranges.items():
+        if name not in named:
+            continue
+        values = np.concatenate([_NOTHING, *(_scores(report, name) for report in claims.reports.values())])
+        is_outside = (values < least - _ROUNDING) | (values > most + _ROUNDING * max(1.0, most))
+        for place in np.flatnonzero(is_outside).tolist():
+            bound = f"at least {least:g}" if values[place] < least else f"at most {most:g}"
+            yield int(receiver[place]), f"It reported a score {name} of {values[place]:g}; it can be {bound}."
+
+
+def _whose(claims: _Claims) -> tuple[Indices, Indices]:
+    """[H] who reports, and on whose model, of all that the reports are about."""
+    reports = claims.reports.values()
+    receiver = np.repeat(np.array(list(claims.reports), dtype=np.int64), [len(report.senders) for report in reports])
+    return receiver, np.concatenate([np.zeros(0, dtype=np.int64), *(report.senders for report in reports)])
+
+
+def _scores(report: ServerReport, name: str) -> Values:
+    found = report.scores.get(name)
+    return np.full(len(report.senders), np.nan) if found is None else found
+
+
+def _check_rows(claims: _Claims) -> Iterator[tuple[int, str]]:
+    """The ledger has one row for the uploads, one for the training, and one for each receiver of the plan."""
+    for server, report in claims.reports.items():
+        receivers = claims.plan.draw.topology.receivers(server)
+        expected = {(Cause.UPLOAD, None, server), (Cause.TRAINING, server, server)}
+        expected |= {(Cause.LINK, server, i) for i in receivers}
+        counts = Counter(map(_place, report.energy))
+        if counts.keys() != expected or counts.total() != len(expected):
+            yield server, f"Its energy is not that of one upload, one training and {len(receivers)} links."
+        elif any(row.t != claims.plan.t for row in report.energy):
+            yield server, "It reported energy of another round."
+
+
+def _place(row: EnergyRow) -> tuple[Cause, int | None, int]:
+    return row.cause, row.sender, row.receiver
+
+
+def _is_expected(row: EnergyRow, server: int, t: int, receivers: set[int]) -> bool:
+    if row.t != t:
+        return False
+    if row.cause is Cause.LINK:
+        return row.sender == server and row.receiver in receivers
+    return row.receiver == server and row.sender == (server if row.cause is Cause.TRAINING else None)
+
+
+def _check_bits(claims: _Claims) -> Iterator[tuple[int, str]]:
+    for server, report in claims.reports.items():
+        for row in report.energy:
+            if (reason := _describe_bits(claims, server, row)) is not None:
+                yield server, reason
+
+
+def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
+    """Why these bits cannot be, in a sentence; None if they can."""
+    prices, limits = claims.prices, claims.limits
+    if row.cause is Cause.LINK:
+        most = prices.model_bits * limits.sent_share * row.hops
+        is_possible = row.hops in (1, 2) and 0 <= row.bits_again <= row.bits <= most
+        return None if is_possible else f"It reported {row.bits:g} bits sent to server {row.receiver}."
+    if row.cause is Cause.TRAINING:
+        return None if row.bits == 0 else "It reported bits for its training."
+    if (per_sample := prices.sample_upload_bits) is not None:
+        is_possible = _is_near(row.bits, claims.reports[server].num_samples * per_sample)
+        return None if is_possible else f"It reported {row.bits:g} bits of uploads, which do not fit its samples."
+    devices = row.bits / prices.device_upload_bits if prices.device_upload_bits else 0.0
+    is_possible = math.isfinite(devices) and 0 <= devices <= limits.devices * (1 + _PRICE_ROUNDING)
+    if is_possible and _is_near(devices, round(devices)):
+        return None
+    return f"It reported {row.bits:g} bits of uploads, those of {devices:g} devices; it has {limits.devices:,}."
+
+
+def _check_joules(claims: _Claims) -> Iterator[tuple[int, str]]:
+    """Modelled joules are what the price list says of the claimed samples and bits; measured ones are not checked."""
+    servers = [server for server, report in claims.reports.items() for _ in report.energy]
+    rows = list(chain.from_iterable(report.energy for report in claims.reports.values()))
+    told, priced = np.array([row.joules for row in rows]), _price_rows(claims, servers, rows)
+    is_false = ~(np.abs(told - priced) <= _PRICE_ROUNDING * np.abs(priced))
+    for place in np.flatnonzero(is_false).tolist():
+        row = rows[place]
+        if row.source is Source.MODELLED:
+            joules = f"{row.joules:.4g} J for {row.cause}; at the list's prices it is {priced[place]:.4g} J"
+            yield servers[place], f"It reported {joules}."
+
+
+def _price_rows(claims: _Claims, servers: list[int], rows: list[EnergyRow]) -> Values:  # -> [R]
+    """What the rows of these servers cost by the price list; nan for links of a server that does not exist."""
+    prices, samples = claims.prices, {server: report.num_samples for server, report in claims.reports.items()}
+    joules = np.array([row.bits * prices.device_joules_per_bit for row in rows])
+    cause = np.array([row.cause for row in rows], dtype=object)
+    trains, links = cause == Cause.TRAINING, cause == Cause.LINK
+    joules[trains] = [samples[servers[n]] * prices.compute_joules[servers[n]] for n in np.flatnonzero(trains)]
+    sent = [rows[n] for n in np.flatnonzero(links)]
+    receiver = np.array([row.receiver for row in sent], dtype=np.int64)
+    sender = np.array([-1 if row.sender is None else row.sender for row in sent], dtype=np.int64)
+    joules[links] = _price_links(claims, receiver, sender, np.array([row.bits for row in sent]))
+    return joules
+
+
+def _price_links(claims: _Claims, receiver: Indices, sender: Indices, bits: Values) -> Values:  # [L] each
+    prices, size = claims.prices, claims.prices.num_servers
+    exists = (receiver >= 0) & (receiver < size) & (sender >= 0) & (sender < size)
+    joules = np.full(len(bits), np.nan)
+    receiver, sender = receiver[exists], sender[exists]
+    per_bit = prices.link_joules_per_bit[receiver, sender]
+    factor = 1.0 if prices.drift is None else prices.drift.factor(claims.plan.t, receiver, sender)
+    joules[exists] = bits[exists] * per_bit * factor
+    return joules
+
+
+def _is_near(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=_PRICE_ROUNDING, abs_tol=_PRICE_ROUNDING)

@@ -1,0 +1,103 @@
+"""The inbox of one server, and the interface of the rules that merge it.
+
+The rules themselves are in `hatdfed.server.aggregation` and `hatdfed.server.robust`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 18  # parameters that are merged at once: all at once would need as much memory again as the models
+
+
+class Inbox(NamedTuple):
+    """The models of one server when it merges; slot 0 is its own model."""
+
+    models: Tensor  # [D, P]
+    num_samples: Tensor  # [D] that each model was trained on in this round
+    mixing: Tensor  # [D] mixing weight of the link in the round's plan, or nan
+    mass: Tensor  # [D] push-sum mass of each message; 1 for every other method
+    present: Tensor  # [D] False: padding, or a model that did not arrive
+
+
+class Probe(NamedTuple):
+    """Losses of the models on a small sample of the server's own data."""
+
+    losses: Tensor  # [D, Q] of each model on each sample
+    valid: Tensor  # [Q] False: padding
+    relevance: Tensor | None = None  # [D, Q] share of the sample's label among the sender's data; None: nobody asked
+
+    def rows(self, servers: Tensor | int) -> Probe:
+        """Those of some servers, of a probe that holds the losses of many."""
+        relevance = None if self.relevance is None else self.relevance[servers]
+        return Probe(self.losses[servers], self.valid[servers], relevance)
+
+    @property
+    def size(self) -> Tensor:
+        """B, the number of samples."""
+        return self.valid.sum()
+
+    @property
+    def root_mean_square(self) -> Tensor:
+        """[D] √(mean of squared losses)."""
+        return (self._masked(self.losses.square()) / self.size).sqrt()
+
+    @property
+    def mean(self) -> Tensor:
+        """[D] mean loss."""
+        return self._masked(self.losses) / self.size
+
+    def _masked(self, values: Tensor) -> Tensor:
+        return torch.where(self.valid, values, 0.0).sum(dim=-1)
+
+
+class Merged(NamedTuple):
+    """The merged model and the weights that it was computed with."""
+
+    model: Tensor  # [P]
+    importance: Tensor  # [D] weights, 0 where absent
+    mass: Tensor  # [] push-sum mass of the new model
+
+
+class Aggregator(Protocol):
+    """Merges an inbox. Has frozen hyper-parameters and no state."""
+
+    needs_probe: ClassVar[bool]  # whether `probe` must be measured
+    needs_labels: ClassVar[bool]  # whether senders tell their label shares, for the probe's `relevance`
+    needs_plan: ClassVar[bool]  # whether the policy must give mixing weights
+    splits_mass: ClassVar[bool]  # whether senders split their push-sum mass between themselves and their receivers
+    averages: ClassVar[bool]  # whether the new model is always Σ importance·model, so that the weights are enough
+
+    def __call__(self, probe: Probe | None, inbox: Inbox) -> Merged:
+        """Merge the models in the inbox."""
+
+
+class Rule:
+    """Base class of aggregators; by default a rule needs nothing but the inbox."""
+
+    needs_probe: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
+    needs_plan: ClassVar[bool] = False
+    splits_mass: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
+
+
+class AveragingRule(Rule):
+    """Base class of aggregators that return `weighted(weights, inbox)`."""
+
+    averages: ClassVar[bool] = True
+
+
+def weighted(weights: Tensor, inbox: Inbox) -> Merged:
+    """Merge with these weights: Σ q·m over the models present, Eq. (21)."""
+    weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
+    counts, models = (weights != 0)[:, None], inbox.models
+    merged = torch.empty_like(models[0])
+    for start in range(0, models.shape[-1], CHUNK):
+        piece = slice(start, start + CHUNK)
+        # A model of weight 0 may hold NaN or infinity, and 0 times that is NaN.
+        merged[piece] = weights @ torch.where(counts, models[:, piece], 0.0)
+    return Merged(merged, weights, torch.ones((), dtype=torch.float64, device=models.device))
