@@ -57,6 +57,13 @@ def client(site):
         yield client
 
 
+@pytest.fixture(scope="module")
+def reader(played):
+    """A client for tests that change nothing: to make the site takes longer than to ask it."""
+    with TestClient(make_app(Site(Catalogue(played.parent))), base_url=ADDRESS) as client:
+        yield client
+
+
 @pytest.fixture
 def run_id(client):
     return id_of(client, "both/hat-dfed-seed0")

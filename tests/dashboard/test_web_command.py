@@ -37,7 +37,7 @@ def test_the_command_serves_until_it_is_told_to_stop(runs):
 def test_what_cannot_work_is_refused_in_a_sentence(tmp_path):
     here = str(tmp_path)
     assert "does not exist" in refused("--runs", str(tmp_path / "nowhere"))
-    assert "--ca FOLDER, or --insecure" in refused("--runs", here, "--coordinator", "127.0.0.1:7444")
+    assert "--ca FOLDER; or with --insecure" in refused("--runs", here, "--coordinator", "127.0.0.1:7444")
     assert "plain text" in refused("--runs", here, "--coordinator", "10.0.0.1:7444", "--insecure")
     assert "none is named" in refused("--runs", here, "--insecure")
     assert "has no folder coordinator" in refused("--runs", here, "--coordinator", "127.0.0.1:7444", "--ca", here)

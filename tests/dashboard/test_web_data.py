@@ -206,7 +206,7 @@ def test_a_title_counts_rows_whose_names_begin_alike():
         {"label": f"{'a' * 80} {end}", "leaks_test": False, "curve": {"mean": [mean]}}
         for end, mean in ((1, 60.0), (2, 50.0))
     ]
-    assert _make_accuracy_title(rows).endswith("ends highest, at 60.0 % validation accuracy")
+    assert _make_accuracy_title(rows).startswith("Highest mean validation accuracy in these runs: 60.0 % (a")
 
 
 def test_the_head_of_a_page_and_its_renewal_are_written_alike(client, run_id):

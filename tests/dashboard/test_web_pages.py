@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import pytest
@@ -146,3 +147,15 @@ def test_a_run_page_without_any_round_answers(client, site, runs):
     run_id = id_of(client, "both/rnd-seed0")
     assert client.get(f"/runs/{run_id}").status_code == 200
     assert client.get(f"/api/runs/{run_id}/series").json()["rounds"] == 0
+
+
+def test_a_run_without_test_data_says_so_and_is_not_compared(client, site, runs):
+    file = runs / "both" / "rnd-seed0" / "results.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "accuracy_from": "validation"}))
+    look_again(site)
+    page = client.get(f"/runs/{id_of(client, 'both/rnd-seed0')}").text
+    assert "Validation accuracy" in page
+    assert "Test accuracy" not in page
+    assert "its servers have no test data" in client.get("/").text
+    ids = [card["id"] for card in client.get("/api/runs").json()]
+    assert "both/rnd-seed0 has no test accuracy" in client.get("/compare", params={"run": ids}).text

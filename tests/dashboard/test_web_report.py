@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from tests.dashboard.site_on_disk import change, elsewhere, unfinish
 from typer.testing import CliRunner
 
@@ -13,6 +14,8 @@ from hatdfed.cli.app import app
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.document import make_document, render_html, render_markdown
 from hatdfed.report.pdf import print_pdf
+
+is_about_words = pytest.mark.usefixtures("blank_pictures")
 
 
 class Elements(HTMLParser):
@@ -28,10 +31,12 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(played, tmp_path_factory):
+def page(played, tmp_path_factory, write_blank_picture):
     """A report of two runs."""
     runs = [played / "hat-dfed-seed0", played / "rnd-seed0"]
-    return render_html(make_document(runs, tmp_path_factory.mktemp("pictures")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FigureCanvasAgg, "print_png", write_blank_picture)
+        return render_html(make_document(runs, tmp_path_factory.mktemp("pictures")))
 
 
 def test_a_report_needs_nothing_but_itself(page):
@@ -63,6 +68,7 @@ def test_a_report_has_settings_machine_and_version(page):
         assert words in text
 
 
+@is_about_words
 def test_a_report_says_that_the_front_is_of_test_accuracy(page, played, tmp_path):
     assert 'title="On the front of test accuracy and energy' in page
     assert "◆: on the Pareto front of test accuracy and energy" in page
@@ -70,6 +76,7 @@ def test_a_report_says_that_the_front_is_of_test_accuracy(page, played, tmp_path
     assert "On the Pareto front of test accuracy and energy: " in words
 
 
+@is_about_words
 def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
     elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
     document = make_document([runs / "both"], tmp_path / "p")
@@ -78,6 +85,7 @@ def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
         assert "no shared seed" not in words
 
 
+@is_about_words
 def test_a_run_that_is_not_finished_says_so(runs, tmp_path):
     unfinish(runs / "both" / "rnd-seed0", 3)
     page = render_html(make_document([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
@@ -88,9 +96,10 @@ def test_a_run_that_is_not_finished_says_so(runs, tmp_path):
 def test_a_run_without_rounds_has_no_pictures(runs, tmp_path):
     unfinish(runs / "both" / "rnd-seed0", 0)
     page = render_html(make_document([runs / "both" / "rnd-seed0"], tmp_path / "pictures"))
-    assert "No round was played yet." in page
+    assert "No round has been completed yet." in page
 
 
+@is_about_words
 def test_names_are_text_in_both_forms(runs, tmp_path):
     name = "<script>alert(1)<|`*"
     (runs / "both" / "rnd-seed0").rename(runs / name)
@@ -122,6 +131,7 @@ def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):
     assert "There is no run in" in str(done.exception)
 
 
+@is_about_words
 def test_a_run_that_cannot_be_read_is_named_and_the_others_are_reported(runs, tmp_path):
     (runs / "both" / "rnd-seed0" / "run.sqlite").write_bytes(b"not a database at all")
     folders = [runs / "both" / name for name in ("rnd-seed0", "rnd-seed1")]
@@ -134,6 +144,7 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_reported(runs, tm
         make_document(folders[:1], tmp_path / "pictures")
 
 
+@is_about_words
 def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
     file = runs / "both" / "rnd-seed0" / "config.yaml"
     config = yaml.safe_load(file.read_text())
@@ -144,6 +155,7 @@ def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
     assert {picture.path.stem for picture in mine.pictures} == {"accuracy", "energy", "accuracy_vs_energy", "topology"}
 
 
+@is_about_words
 def test_rows_that_differ_inside_a_section_are_all_named_and_drawn(runs, tmp_path):
     change(runs / "both" / "rnd-seed1", "learner", "cool_down", 0.5)
     document = make_document([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
@@ -152,6 +164,7 @@ def test_rows_that_differ_inside_a_section_are_all_named_and_drawn(runs, tmp_pat
     assert all(", ".join(labels) in picture.words for picture in document.comparison_pictures)
 
 
+@is_about_words
 def test_more_runs_than_a_report_holds_are_cut_with_a_word(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("hatdfed.report.document.MOST_RUNS", 1)
     document = make_document([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
@@ -159,6 +172,7 @@ def test_more_runs_than_a_report_holds_are_cut_with_a_word(runs, tmp_path, monke
     assert document.left_out == ["Only the first 1 runs are in this report."]
 
 
+@is_about_words
 def test_results_of_other_kinds_break_no_report(runs, tmp_path):
     file = runs / "both" / "rnd-seed0" / "results.json"
     odd = {"notes": 5, "accuracy_by_server": None, "energy_by_cause_mj": [1], "rounds": 5}

@@ -21,10 +21,11 @@ from hatdfed.dashboard.comparison import make_comparison_view, select_comparable
 from hatdfed.dashboard.pages import RunIds, find_runs
 from hatdfed.dashboard.run_views import read_round, read_run_series
 from hatdfed.dashboard.site import Site
+from hatdfed.dashboard.trust_view import read_trust_view
 from hatdfed.report.formatting import count, joules, percent
 from hatdfed.runs.records.cleaning import text
+from hatdfed.runs.records.database import LEDGER
 from hatdfed.runs.records.reading import reading
-from hatdfed.runs.records.schema import LEDGER
 
 MAX_SERVERS = 100_000
 _LINES_AT_A_TIME = 2000  # of a ledger that is being downloaded
@@ -55,8 +56,13 @@ def api_routes(site: Site) -> APIRouter:
         folder, card = site.find_run(run_id)
         view = read_round(folder, t, _clamp_servers(card.servers))
         if view is None:
-            raise HTTPException(404, f"Round {t} was not played.")
+            raise HTTPException(404, f"Round {t} does not exist yet.")
         return JSONResponse(view)
+
+    @routes.get("/runs/{run_id}/trust")
+    def trust(run_id: str) -> JSONResponse:
+        folder, _ = site.find_run(run_id)
+        return JSONResponse(read_trust_view(folder))
 
     @routes.get("/runs/{run_id}/events")
     async def run_events(run_id: str, request: Request) -> Response:

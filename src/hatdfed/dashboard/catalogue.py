@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.search import run_folders
 from hatdfed.runs.records.small_files import read_document, read_settings
 from hatdfed.runs.round_row import JOULES
-from hatdfed.runs.summary import JOULES_PER_MJ
+from hatdfed.runs.summary import JOULES_PER_MJ, measured_on
 
 RUNNING, DONE, STALE = "running", "done", "stale"
 _MIN_PATIENCE = 20.0  # seconds without a new round, after which a run counts as stale
@@ -37,7 +37,7 @@ class Card(NamedTuple):
     rounds: int | None  # that it was started for
     played: int
     accuracy: float | None  # mean over servers
-    accuracy_of: str  # "test" after the last round, "validation" until then
+    accuracy_of: str  # "test" after the last round, "validation" until then and where there are no test data
     spread: float | None  # standard deviation over servers
     joules: float | None
     link_joules: float | None
@@ -105,7 +105,7 @@ def _with_results(card: Card, results: Mapping[str, Any]) -> Card:
     return card._replace(
         played=played,
         accuracy=number(results.get("avg_accuracy")),
-        accuracy_of="test",
+        accuracy_of=measured_on(results),
         spread=number(results.get("std_accuracy")),
         joules=None if total is None else total * JOULES_PER_MJ,
         link_joules=None if link is None else link * JOULES_PER_MJ,

@@ -18,6 +18,7 @@ from hatdfed.runs.records.cleaning import text, whole
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.statistics import PairedDifference
+from hatdfed.runs.summary import measured_on
 
 MAX_COMPARED = 60
 _LONGEST_LABEL = 90
@@ -44,6 +45,9 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
             results = read_document(folder, "results.json")
         except HatdfedError as error:  # the file has changed since the card was made
             left_out.append(str(error))
+            continue
+        if measured_on(results) != "test":
+            left_out.append(f"{card.name} has no test accuracy: its servers have no test data.")
             continue
         settings = results.get("config")
         if not isinstance(settings, dict) or whole(settings.get("seed")) is None or not is_complete(results):
@@ -72,7 +76,7 @@ def make_front_title(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _make_accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
-    """Say whose curve ends highest; what saw the test set is not ranked (D3)."""
+    """Say whose mean is highest at the end; what saw the test set is not ranked (D3)."""
     ends = [(text(row["label"], _LONGEST_IN_TITLE), row["curve"]["mean"][-1:]) for row in rows if not row["leaks_test"]]
     known = [(end[0], label) for label, end in ends if end and end[0] is not None]
     accuracy, best = max(known, key=lambda one: one[0], default=(float("nan"), ""))

@@ -48,19 +48,26 @@ class DeploymentMonitor:
             return {"trouble": f"The certificates cannot be read ({error.strerror}).", "address": self.address}
 
 
-def make_status_reader(address: str, ca: Path | None) -> ReadStatus:
-    """Make a function that asks the coordinator at `address`, with its certificates or, without `ca`, in plain text."""
+def make_status_reader(address: str, identity: Path | None, join_address: tuple[str, int] | None = None) -> ReadStatus:
+    """Make a function that asks the coordinator at `address`, with the identity in a folder or in plain text.
+
+    A viewer's identity is renewed at the join server, at `join_address`.
+    """
     import grpc
 
     from hatdfed.deploy.identity.files import IdentityFolder
     from hatdfed.deploy.identity.names import COORDINATOR
+    from hatdfed.deploy.identity.renewal import renew_if_due
     from hatdfed.deploy.protocol import hatdfed_pb2 as pb
     from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationStub
     from hatdfed.deploy.transport.endpoints import Endpoints
 
     async def read_status() -> dict[str, Any]:
-        # The folder is opened for every call: the coordinator renews its certificate, the dashboard never does.
-        endpoints = Endpoints(None if ca is None else IdentityFolder(ca / "coordinator"))
+        # The folder is opened for every call: the coordinator renews its certificate, the dashboard only its own.
+        folder = None if identity is None else IdentityFolder(identity)
+        if folder is not None and join_address is not None:
+            await renew_if_due(*join_address, folder)
+        endpoints = Endpoints(folder)
         async with endpoints.open_channel(address, COORDINATOR) as channel:
             try:
                 answer = await OperationStub(channel).Status(pb.Nothing(), timeout=_CALL_SECONDS)
@@ -107,6 +114,9 @@ def _clean_counts(refused: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _clean_server(server: dict[str, Any]) -> dict[str, Any]:
     here = "drained" if server.get("drained") else "here" if server.get("active") else "away"
+    if server.get("quarantined") and here == "away":
+        here = "quarantined"
+    refused = server.get("refused")  # a coordinator of an older version does not say
     return {
         "index": whole(server.get("index")),
         "name": text(server.get("name"), 80),
@@ -114,5 +124,6 @@ def _clean_server(server: dict[str, Any]) -> dict[str, Any]:
         "here": here,
         "doing": text(server.get("doing") or None, 60),
         "round": whole(server.get("round")),
+        "refused": sum(whole(count) or 0 for count in refused.values()) if isinstance(refused, dict) else 0,
         "seen_seconds_ago": number(server.get("seen_seconds_ago")),
     }

@@ -32,11 +32,13 @@ from hatdfed.runs.records.search import run_folders
 from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.records.tables import read_tables
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS, joules_of, results_over
-from hatdfed.runs.summary import JOULES_PER_MJ
+from hatdfed.runs.summary import JOULES_PER_MJ, measured_on
+from hatdfed.runs.trust_history import find_events, format_event
 from hatdfed.version import __version__
 
 MOST_RUNS = 300
 _MOST_SERVERS = 60  # that are listed one by one
+_MOST_EVENTS = 100  # of trust, the last ones
 _CAPTIONS = {
     "accuracy": "Accuracy over rounds",
     "energy": "Energy by cause",
@@ -44,6 +46,8 @@ _CAPTIONS = {
     "topology": "Links of the last round",
     "link_use": "How often each link was drawn",
     "regret": "Regret over rounds",
+    "verdicts": "Verdicts of servers on each other",
+    "groups": "Groups of servers over rounds",
 }
 
 
@@ -71,9 +75,11 @@ class RunPart(NamedTuple):
     is_finished: bool
     state: str
     figures: list[ReportNumber]
-    by_server: list[float]  # test accuracy, percent; none where servers are many
+    accuracy_name: str  # says what the accuracies of a finished run were measured on
+    by_server: list[float]  # accuracy, percent; none where servers are many
     notes: list[str]
     pictures: list[Picture]
+    trust_events: list[tuple[str, str, str, str]]  # round, servers, what changed, and why
     settings: list[tuple[str, str]]
     environment: list[tuple[str, str]]
 
@@ -102,7 +108,7 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
         run = run_data(result) if result.rounds else None
         drawings = _draw(run, pictures / f"run-{index + 1}") if run is not None else []
         parts.append(_make_part(folder, result, index, drawings))
-        if run is not None and is_complete(result.summary):
+        if run is not None and is_complete(result.summary) and measured_on(result.summary) == "test":
             compared.append(FinishedRun(str(folder), result.config.model_dump(mode="json"), result.summary))
             drawn[str(folder)] = run
     if not parts:
@@ -174,19 +180,30 @@ def _make_part(folder: Path, result: RunResult, index: int, pictures: list[Pictu
         is_finished=bool(summary),
         state=state,
         figures=_make_numbers(summary) if summary else _make_progress_numbers(result.rounds),
+        accuracy_name=_name_accuracy(summary),
         by_server=[value for value in known if value is not None],
         notes=texts(summary.get("notes"), 500),
         pictures=pictures,
+        trust_events=_list_trust_events(result),
         settings=flat_settings(config.model_dump(mode="json")),
         environment=flat_settings(read_document(folder, "environment.json")),
     )
+
+
+def _list_trust_events(result: RunResult) -> list[tuple[str, str, str, str]]:
+    events = [] if result.trust is None else list(find_events(result.trust.changes))
+    return [format_event(event) for event in events[-_MOST_EVENTS:]]
+
+
+def _name_accuracy(summary: Mapping[str, Any]) -> str:
+    return "Test accuracy" if measured_on(summary) == "test" else "Validation accuracy"
 
 
 def _make_numbers(summary: Mapping[str, Any]) -> list[ReportNumber]:
     by_cause = summary.get("energy_by_cause_mj")
     causes = by_cause if isinstance(by_cause, Mapping) else {}
     accuracies = {
-        "Test accuracy, mean over servers": "avg_accuracy",
+        f"{_name_accuracy(summary)}, mean over servers": "avg_accuracy",
         "its standard deviation over servers": "std_accuracy",
         "best server": "best_accuracy",
         "worst server": "worst_accuracy",
@@ -280,12 +297,19 @@ def _render_run(run: RunPart, pictures: Path) -> list[str]:
         *(f"> {_escape_markdown(note)}" for note in run.notes),
         _render_table(("figure", "value"), figures) if figures else "",
         *_render_pictures(run.pictures, pictures),
-        _render_table(("server", "test accuracy"), servers) if servers else "",
+        _render_table(("server", run.accuracy_name.lower()), servers) if servers else "",
+        *_render_trust(run.trust_events),
         "### Settings",
         _render_table(("setting", "value"), run.settings),
         "### Machine and versions",
         _render_table(("what", "value"), run.environment) if run.environment else "This run did not note its machine.",
     ]
+
+
+def _render_trust(events: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    if not events:
+        return []
+    return ["### Why groups changed", _render_table(("round", "servers", "change", "reason"), events)]
 
 
 def _render_comparison(rows: Sequence[ComparisonRow]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,22 @@ def half_way_finding(joules: Vector, mean: Vector) -> str:  # [R] so far, [R]
     return f"{all_of_it}; half of that brings {format_percent(half[0])}" if len(finite(half)) else all_of_it
 
 
+def groups_finding(found: Mapping[str, Any]) -> str:
+    """State how many groups were found and since when; `found` is that of `summarise_groups`."""
+    groups, alone, waiting = (len(found[name]) for name in ("groups", "alone", "waiting"))
+    parts = [f"{groups} group{'' if groups == 1 else 's'} of servers" if groups else "No group of servers"]
+    parts += [f"{count} {word}" for count, word in ((alone, "alone"), (waiting, "not introduced")) if count]
+    listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"{listed}, unchanged since round {found['groups_since'] + 1}"
+
+
+def verdicts_finding(inside: Vector, outside: Vector) -> str:
+    """State the mean verdicts on servers of one group and of different groups."""
+    means = ((finite(inside), "inside groups"), (finite(outside), "between them"))
+    known = [f"{values.mean():+.2f} {where}" for values, where in means if len(values)]
+    return f"Mean verdict {', '.join(known)}".replace("-", "−") if known else "No verdict is known yet"
+
+
 def links_finding(links: LastLinks, num_servers: int, round_number: float) -> str:
     """State how many of the possible links were drawn."""
     possible, lost = num_servers * (num_servers - 1), int((~links.delivered).sum())
@@ -54,10 +71,12 @@ def links_finding(links: LastLinks, num_servers: int, round_number: float) -> st
 
 
 def best_finding(name: str, accuracy: float, num_methods: int) -> str:
-    """State which method ends with the highest accuracy."""
+    """State which method has the highest mean at the end; that is no test of whether it is better."""
     if not np.isfinite(accuracy):
         return "No accuracy was reported"
-    return f"{name} ends {'highest, ' if num_methods > 1 else ''}at {format_percent(accuracy)} validation accuracy"
+    if num_methods == 1:
+        return f"{name} ends at {format_percent(accuracy)} validation accuracy"
+    return f"Highest mean validation accuracy in these runs: {format_percent(accuracy)} ({name})"
 
 
 def front_finding(names: Sequence[str], num_methods: int) -> str:

@@ -17,6 +17,7 @@ from hatdfed.core.policies.base import TopologyPolicy
 from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.errors import ConfigError
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
+from hatdfed.runs.trust_history import TrustHistory
 from hatdfed.setup.build.coordinator import build_component
 from hatdfed.setup.config import Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, considered_links
@@ -40,13 +41,14 @@ class RunData(NamedTuple):
     title: str  # e.g. "hat-dfed on digits, 5 servers, seed 0"
     num_servers: int
     rounds: Sequence[Record]  # columns as in `hatdfed.runs.round_row`
-    servers: Sequence[Record]  # and of these as in `hatdfed.runs.records.schema`
+    servers: Sequence[Record]  # and of these as in `hatdfed.runs.records.database`
     links: Sequence[Record]
     summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
     link_joules: Vector | None = None  # [N, N] price of each link, row receives; None where unknown
     budget: int | None = None  # B, links that the policy draws in a round; None if it does not use a budget
     learning_rate: float | None = None  # η of a bandit for which the regret bounds hold, else None
     horizon: int = 0  # K, number of rounds that η was chosen for
+    trust: TrustHistory | None = None  # of a policy that learns whom to hear
 
 
 class LastLinks(NamedTuple):
@@ -168,6 +170,7 @@ def run_data(result: RunResult) -> RunData:
         budget=config_budget(config) if policy is not None and policy.uses_budget else None,
         learning_rate=_learning_rate(config, policy),
         horizon=config.horizon or config.rounds,
+        trust=result.trust,
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures of one run: accuracy, energy, accuracy against energy, and the topology of the last round."""
+"""Figures of one run: accuracy, energy, accuracy against energy, the topology of the last round, and trust."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from hatdfed.errors import RunFolderError
 from hatdfed.report.formatting import format_joules, format_percent
 from hatdfed.report.run_data import RunData, Vector
 from hatdfed.report.topology_figure import topology_figure
+from hatdfed.report.trust_figures import trust_figures
 
 _MOST_LINES = 12  # servers; more lines could not be told apart
 
 
 def write_run_figures(run: RunData, folder: Path) -> list[Path]:
-    """Draw accuracy, energy, accuracy against energy and the last topology into `folder`; return the files."""
+    """Draw all figures of a run into `folder`; return the files."""
     if not run.rounds:
-        raise RunFolderError(f"The run {run.title!r} has no rounds, so there is nothing to draw. Let it play one.")
+        raise RunFolderError(f"The run {run.title!r} has no rounds, so there is nothing to draw. Let it complete one.")
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "accuracy": accuracy_figure(run),
         "energy": energy_figure(run),
         "accuracy_vs_energy": accuracy_vs_energy_figure(run),
         "topology": topology_figure(run),
+        **trust_figures(run),
     }
     return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
 

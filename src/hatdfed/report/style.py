@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.report.findings import format_seeds
 from hatdfed.report.run_data import RunData, Vector, column, finite, limits, total_joules
@@ -35,6 +35,8 @@ CAUSE_COLOURS = {
     JOULES[Cause.TRAINING]: "#0072B2",
     JOULES[Cause.LINK]: "#D55E00",
 }
+VERDICT_COLOURS = (PALETTE[1], "#F3F5F7", PALETTE[0])  # from bad over undecided to good
+UNKNOWN, WAITING, ALONE = "#C3C9D0", FAINT, "#8A929B"
 TITLE, BODY, SMALL = 13.0, 10.0, 8.5
 FONT = "DejaVu Sans"  # comes with matplotlib, so a figure looks the same on every machine
 DPI = 150
@@ -144,7 +146,7 @@ def style_methods(runs: Mapping[str, Sequence[RunData]]) -> list[DrawnMethod]:
     """Assign colours in the order of `runs`; line styles and markers change when the colours repeat."""
     empty = [name for name, seeds in runs.items() if not seeds or not all(run.rounds for run in seeds)]
     if not runs or empty:
-        found = f"No rounds were played by {', '.join(empty)}" if empty else "There are no runs"
+        found = f"No rounds were completed by {', '.join(empty)}" if empty else "There are no runs"
         raise RunFolderError(f"{found}, so there is nothing to compare. Give runs of at least one round.")
     methods = []
     for index, (name, seeds) in enumerate(runs.items()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # mallopt's parameters in <malloc.h>
@@ -31,16 +32,26 @@ def return_freed_memory() -> bool:
 
 def tidy_freed_memory() -> None:
     """Give back what is free between pieces that are used, once: for a moment when little is used."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+    if (library := _c_library()) is not None:
+        with contextlib.suppress(AttributeError):  # another C library
+            library.malloc_trim(0)
 
 
 def _ask(wanted: dict[int, int]) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
+    library = _c_library() if sys.platform.startswith("linux") else None
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
+        mallopt = None if library is None else library.mallopt
+    except AttributeError:  # another C library
+        mallopt = None
+    if mallopt is None:
         return False
     accepted = [mallopt(parameter, value) == 1 for parameter, value in wanted.items()]
     return all(accepted)
+
+
+@functools.cache  # every other one would bring classes of its own, which stay until they are collected
+def _c_library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None)
+    except OSError:
+        return None

@@ -52,7 +52,7 @@ def run(
     address: str | None = None,
     **settings: Any,
 ) -> RunResult:
-    """Play one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
+    """Execute one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
 
     `fleet` (stacked, mailbox, sharded) and `device` (cpu, cuda) say how it is computed: on CPUs the same but for
     round-off, on a GPU with training in TF32 and accuracies measured in half precision. A sharded fleet is one large
@@ -131,7 +131,7 @@ def _play_what_fits(
     else:
         return _play_batch(jobs, batch, on_round)
     if on_note is not None:
-        on_note(f"{len(jobs)} runs do not fit at once, so they are played in two parts. {reason}")
+        on_note(f"{len(jobs)} runs do not fit at once, so they are executed in two parts. {reason}")
     half = (len(jobs) + 1) // 2
     parts = (jobs[:half], jobs[half:])
     return [result for part in parts for result in _play_what_fits(part, dataset, placement, on_round, on_note)]

@@ -13,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.coordinator import CoordinatorState
-from hatdfed.core.energy.prices import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import Fleet
 from hatdfed.core.loop import Plans
-from hatdfed.core.round import RoundRecord
+from hatdfed.core.round import Caught, RoundRecord
 from hatdfed.errors import RunFolderError
+from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy
 from hatdfed.runs.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.runs.records.tables import records_of
-from hatdfed.runs.summary import outcome_notes, summarise
+from hatdfed.runs.records.tables import read_trust, records_of
+from hatdfed.runs.summary import describe_caught, describe_own_kind, outcome_notes, summarise
+from hatdfed.runs.trust_history import TrustHistory, read_changes, summarise_groups
+from hatdfed.runs.trust_log import KeptBeliefs, NewBeliefs, find_new_beliefs, is_verdict_round, restore_kept
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import considered_links
 
@@ -44,6 +47,7 @@ class RunResult:
     )  # [N, N] price of a whole model on every link; None where few are considered
     propensity: NDArray[np.float64] | None  # [N, N] probability of every link in the last round; None of large fleets
     folder: Path | None
+    trust: TrustHistory | None = None  # None where the policy does not learn whom to hear
 
 
 class StateStore(Protocol):
@@ -94,6 +98,8 @@ class Recorder:
         self._watchers = watchers
         self._notes = notes
         self._summary: dict[str, Any] | None = None
+        self._beliefs = _restore_beliefs(database)
+        self._caught: tuple[Caught, ...] = ()
         self._last_round_at = time.perf_counter()
 
     def begin(self, coordinator: Plans, state: CoordinatorState | None) -> CoordinatorState:
@@ -101,7 +107,7 @@ class Recorder:
         if state is None:
             state = coordinator.start(self._first_accuracy())
             self._save(state)
-        self._last_round_at = time.perf_counter()
+        self._last_round_at, self._caught = time.perf_counter(), state.caught
         return state
 
     def keep(self, state: CoordinatorState, record: RoundRecord) -> None:
@@ -110,8 +116,8 @@ class Recorder:
         A run that is done is finished at once: others beside it may go on for long, or be stopped.
         """
         now = time.perf_counter()
-        seconds, self._last_round_at = now - self._last_round_at, now
-        self._database.write(record, seconds)
+        seconds, self._last_round_at, self._caught = now - self._last_round_at, now, state.caught
+        self._database.write(record, seconds, self._note_beliefs(record))
         self._save(state)
         for watcher in self._watchers:
             watcher(record, seconds)
@@ -138,7 +144,16 @@ class Recorder:
             link_joules=None if is_sparse else prices.link_joules,
             propensity=self._database.last_propensity(),
             folder=None if folder is None else folder.path,
+            trust=read_trust(self._database),
         )
+
+    def _note_beliefs(self, record: RoundRecord) -> NewBeliefs | None:
+        """What is to be kept of the policy's beliefs after this round."""
+        if (beliefs := record.beliefs) is None:
+            return None
+        with_verdicts = beliefs.links.num_servers <= MATRIX_LIMIT and is_verdict_round(record.t, self._config.rounds)
+        self._beliefs, new = find_new_beliefs(self._beliefs, record.t, beliefs, with_verdicts=with_verdicts)
+        return new
 
     def _first_accuracy(self) -> NDArray[np.float64]:
         """P_0: measured once, or zero as released (D13, D8)."""
@@ -155,12 +170,26 @@ class Recorder:
         self._database.flush()
         accuracy = self._fleet.final_accuracy()
         rounds = self._database.records("rounds")
-        summary = summarise(self._config, accuracy.overall, accuracy.personal, rounds)
+        summary = summarise(self._config, accuracy, rounds)
         summary["accuracy_from"] = accuracy.measured_on
         summary["computed_by"] = dict(self._fleet.computed_by)
-        summary["notes"] = [*self._notes(), *outcome_notes(self._config, rounds, self._fleet.refused)]
+        if self._config.privacy.clip is not None:
+            counted = accuracy.private_rounds
+            if counted is None:
+                counted = tuple(count_rounds_trained(self._database.records("servers"), self._fleet.num_servers))
+            summary["privacy"] = describe_privacy(self._config, counted)
+        summary |= summarise_groups(read_changes(self._database.records("trust")))
+        summary["caught"] = [each._asdict() for each in self._caught]
+        outcome = outcome_notes(self._config, rounds, self._fleet.refused)
+        summary["notes"] = [*self._notes(), *describe_own_kind(summary), *outcome, *describe_caught(self._caught)]
         if self._folder is not None:
             summary["run_folder"] = str(self._folder.path)
             config = self._config.model_dump(mode="json")
             self._folder.write_json("results.json", {**summary, "config": config})
         return summary
+
+
+def _restore_beliefs(database: RunDatabase) -> KeptBeliefs:
+    """What the records of the rounds so far say; nothing of a new run."""
+    last = database.last_verdicts()
+    return restore_kept(read_changes(database.records("trust")), None if last is None else last[1])

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.energy.ledger import Cause, joules_by_cause
+from hatdfed.core.energy.energy_model import Cause, joules_by_cause
 from hatdfed.core.round import RoundRecord
 
 Number = float | int
@@ -185,7 +185,7 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         sql="REAL",
         unit="s",
         label="time",
-        meaning="Time that the round took; runs that are played together share a batch's time.",
+        meaning="Time that the round took; runs that are executed together share a batch's time.",
         value=lambda played: played.seconds,
         over_rounds="sum",
         curve=None,  # it is not known yet when a live sink is told of the round

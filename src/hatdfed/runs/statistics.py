@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit  # Student's t: where it has a given probability to its left
 
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
 from hatdfed.runs.summary import METRICS, mean_and_deviation
 from hatdfed.setup.run_identity import same_world

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.energy.energy_model import Cause
+from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.core.refusals import describe_own
+from hatdfed.core.round import Caught
 from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import is_always_silent
+from hatdfed.setup.layers import config_members, is_always_silent
 
 JOULES_PER_MJ = 1e6
+_MOST_NAMED = 10  # servers in one sentence
 METRICS = (
     "avg_accuracy",
     "std_accuracy",
@@ -27,17 +30,17 @@ METRICS = (
 )
 
 
-def summarise(
-    config: Config,
-    test_accuracy: NDArray[np.float64],
-    personal: NDArray[np.float64],
-    rounds: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
+def measured_on(results: Mapping[str, Any]) -> str:
+    """Which data the final accuracies are of: "test", or "validation" where the servers have no test data."""
+    return "validation" if results.get("accuracy_from") == "validation" else "test"
+
+
+def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Accuracies in percent over servers on the test set after the last round, energies in MJ.
 
     The paper's "variance" has the size of a standard deviation in points; both are given (D19).
     """
-    percent = 100 * test_accuracy
+    percent, own = 100 * accuracy.overall, 100 * accuracy.own
     known = [row["avg_accuracy"] for row in rounds if row["avg_accuracy"] is not None]  # nobody may have been there
     joules = {str(cause): math.fsum(row[name] for row in rounds) for cause, name in JOULES.items()}
     return {
@@ -50,7 +53,9 @@ def summarise(
         "best_accuracy": float(percent.max()),
         "worst_accuracy": float(percent.min()),
         "accuracy_by_server": percent.tolist(),
-        "personal_accuracy": 100 * float(personal.mean()),
+        "own_accuracy": float(own[_honest(config, len(own))].mean()),
+        "own_accuracy_by_server": own.tolist(),
+        "personal_accuracy": 100 * float(accuracy.personal.mean()),
         "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
         "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
         "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
@@ -62,6 +67,12 @@ def summarise(
     }
 
 
+def _honest(config: Config, measured: int) -> NDArray[np.bool_]:
+    """[n] who of the measured servers does not lie; of a deployment in which some are missing, all."""
+    is_liar = config_members(config).is_liar
+    return ~is_liar if len(is_liar) == measured else np.ones(measured, dtype=bool)
+
+
 def outcome_notes(config: Config, rounds: Sequence[Mapping[str, Any]], refused: Mapping[str, int]) -> list[str]:
     """What a user should know about how the run went; `refused` counts models that could not be used, by why."""
     found = describe_own(refused)
@@ -69,6 +80,31 @@ def outcome_notes(config: Config, rounds: Sequence[Mapping[str, Any]], refused: 
         where = f"any of the {len(rounds)} rounds" if len(rounds) > 1 else "the only round"
         found.append(f"No link was drawn in {where}: every server learned alone.")
     return found
+
+
+def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
+    """A note on the accuracy that users of the servers see, where that is not the one on the common test data."""
+    if summary["own_accuracy_by_server"] == summary["accuracy_by_server"]:
+        return []
+    return [
+        f"On test data as each server sees them: {summary['own_accuracy']:.1f} % on average over the servers that do "
+        "not lie (own_accuracy). The table has the accuracy on the common test data."
+    ]
+
+
+def describe_caught(caught: Sequence[Caught]) -> list[str]:
+    """A sentence that names the servers whose reports were false."""
+    if not caught:
+        return []
+    named = "; ".join(
+        f"server {each.server} in round {each.round} ({_as_clause(each.reason)})" for each in caught[:_MOST_NAMED]
+    )
+    more = f"; {len(caught) - _MOST_NAMED} more" if len(caught) > _MOST_NAMED else ""
+    return [f"Caught with a false report, and without links since then: {named}{more}."]
+
+
+def _as_clause(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:

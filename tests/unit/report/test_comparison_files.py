@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.report.comparison_files import csv_text, results_document, write_comparison_files
 from hatdfed.runs.play import RunResult
 from hatdfed.runs.statistics import Comparison, summarise_runs
@@ -23,7 +24,8 @@ def made_up_result(method: str, seed: int, accuracy: float) -> RunResult:
     row |= {"upload_joules": 1.0, "training_joules": 2.0, "link_joules": 3.0}
     row |= {"regret_best_fixed": 0.5, "regret_best_each_round": 1.0}
     share = np.full(2, accuracy / 100)
-    return RunResult(config, summarise(config, share, share, [row]), [row], [], [], [], np.zeros((2, 2)), None, None)
+    summary = summarise(config, FinalAccuracy(share, share, share), [row])
+    return RunResult(config, summary, [row], [], [], [], np.zeros((2, 2)), None, None)
 
 
 @pytest.fixture

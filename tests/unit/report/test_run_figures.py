@@ -25,7 +25,7 @@ def assert_pictures(paths: list[Path], names: list[str]) -> None:
         assert len(content) > 5_000
 
 
-@pytest.mark.parametrize("num_servers", [2, 5, 30, 50])
+@pytest.mark.parametrize("num_servers", [2, 30])  # a line for each, and bands
 def test_four_pictures_are_drawn_of_a_run(num_servers: int, make_run, tmp_path: Path) -> None:
     assert_pictures(write_run_figures(make_run(num_servers, link_share=2 / num_servers), tmp_path / "figures"), NAMES)
 

@@ -38,3 +38,12 @@ def test_a_run_without_any_link_says_so_once(settings, words):
 )
 def test_a_run_with_links_does_not(settings):
     assert notes_of(**settings) == []
+
+
+def test_a_run_whose_servers_see_their_data_differently_says_which_accuracy_is_which():
+    world = {"groups": 2, "differ": "labels"}
+    summary = run({**SMALL, "method": "local", "servers": 4, "world": world}).summary
+    (note,) = [note for note in summary["notes"] if "own_accuracy" in note]
+    assert f"{summary['own_accuracy']:.1f} % on average" in note
+    plain = run({**SMALL, "method": "local", "servers": 4}).summary
+    assert not [note for note in plain["notes"] if "own_accuracy" in note]

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pytest
@@ -60,11 +62,28 @@ def same(mine, theirs):
     }
 
 
+@cache
+def seven_rounds(every):
+    return run(**SMALL, rounds=7, checkpoint_every=every)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """A run of three rounds with a checkpoint after each, not to be changed."""
+    folder = tmp_path_factory.mktemp("played") / "run"
+    run(**SMALL, rounds=3, checkpoint_every=1, out=folder)
+    return folder
+
+
+@pytest.fixture
+def copy(played, tmp_path):
+    return shutil.copytree(played, tmp_path / "run")
+
+
 @pytest.mark.parametrize("stopped_at", range(1, 8))
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_run_stopped_after_any_round_ends_like_one_that_was_not(tmp_path, stopped_at, every):
-    settings = {**SMALL, "rounds": 7, "checkpoint_every": every}
-    whole = run(**settings)
+    settings, whole = {**SMALL, "rounds": 7, "checkpoint_every": every}, seven_rounds(every)
     with pytest.raises(PowerCutError):
         run(**settings, out=tmp_path / "run", on_round=stop_after(stopped_at))
     same(resume(tmp_path / "run"), whole)
@@ -78,6 +97,7 @@ def test_every_kind_of_state_survives_a_stop(tmp_path, method):
     same(resume(tmp_path / "run"), run(**settings))
 
 
+@pytest.mark.processes
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path):
     settings = {**SMALL, "rounds": 30, "checkpoint_every": 2}
     code = (
@@ -135,30 +155,27 @@ def test_a_finished_run_can_be_resumed_and_stays_the_same(tmp_path):
         ({"horizon": 9}, "has horizon 3, but 9"),
     ],
 )
-def test_resuming_with_other_settings_is_refused(tmp_path, settings, message):
-    run(**SMALL, rounds=3, out=tmp_path / "run")
+def test_resuming_with_other_settings_is_refused(copy, settings, message):
     with pytest.raises(RunFolderError, match=message):
-        resume(tmp_path / "run", settings)
+        resume(copy, settings)
 
 
-def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
-    run(**SMALL, rounds=2, out=tmp_path / "run")
-    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
+def test_a_damaged_checkpoint_is_refused_by_name(copy):
+    (copy / "checkpoint.safetensors").write_bytes(b"nonsense")
     with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors cannot be read"):
-        resume(tmp_path / "run")
+        resume(copy)
 
 
-@pytest.mark.parametrize("t", [-1, 3, "x", None, True, 1.0])
-def test_a_checkpoint_of_a_round_that_the_run_does_not_have_is_refused(tmp_path, t):
-    run(**SMALL, rounds=2, checkpoint_every=1, out=tmp_path / "run")
-    folder = RunFolder(tmp_path / "run")
+@pytest.mark.parametrize("t", [-1, 4, "x", None, True, 1.0])
+def test_a_checkpoint_of_a_round_that_the_run_does_not_have_is_refused(copy, t):
+    folder = RunFolder(copy)
     with safe_open(folder.checkpoint, framework="numpy") as file:
         metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     metadata["state"] = json.dumps({**json.loads(metadata["state"]), "t": t})
     folder.checkpoint.write_bytes(save(arrays, metadata=metadata))
-    with pytest.raises(RunFolderError, match=f"stands at round {t!r}, but the run has rounds 0 to 2"):
-        resume(tmp_path / "run")
-    assert len(folder.read_rounds()) == 2
+    with pytest.raises(RunFolderError, match=f"stands at round {t!r}, but the run has rounds 0 to 3"):
+        resume(copy)
+    assert len(folder.read_rounds()) == 3
 
 
 def test_a_run_whose_models_became_no_numbers_can_go_on(tmp_path):
@@ -169,21 +186,19 @@ def test_a_run_whose_models_became_no_numbers_can_go_on(tmp_path):
         assert resume(tmp_path / "run").summary["rounds"] == 3
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    for seed in (0, 1):
-        run(**SMALL, rounds=2, seed=seed, out=tmp_path / f"run{seed}")
-    foreign = (tmp_path / "run1" / "checkpoint.safetensors").read_bytes()
-    (tmp_path / "run0" / "checkpoint.safetensors").write_bytes(foreign)
+def test_a_checkpoint_of_another_run_is_refused(copy, tmp_path):
+    run(**SMALL, rounds=3, checkpoint_every=1, seed=1, out=tmp_path / "other")
+    foreign = (tmp_path / "other" / "checkpoint.safetensors").read_bytes()
+    (copy / "checkpoint.safetensors").write_bytes(foreign)
     with pytest.raises(RunFolderError, match="made with other settings"):
-        resume(tmp_path / "run0")
+        resume(copy)
 
 
-def test_lost_records_are_noticed(tmp_path):
-    run(**SMALL, rounds=4, out=tmp_path / "run")
-    with sqlite3.connect(tmp_path / "run" / "run.sqlite") as connection:
-        connection.execute("DELETE FROM rounds WHERE t = 2")
+def test_lost_records_are_noticed(copy):
+    with sqlite3.connect(copy / "run.sqlite") as connection:
+        connection.execute("DELETE FROM rounds WHERE t = 1")
     with pytest.raises(RunFolderError, match="Records were lost"):
-        resume(tmp_path / "run", {"rounds": 6})
+        resume(copy, {"rounds": 6})
 
 
 def test_without_checkpoints_a_run_cannot_go_on_and_says_so(tmp_path):
@@ -235,10 +250,9 @@ def test_a_policy_that_draws_for_other_servers_or_links_is_told_what_is_wrong(mo
         run(**SMALL, rounds=1, policy={"name": "mistaken"})
 
 
-def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
-    run(**SMALL, rounds=1, out=tmp_path / "run")
+def test_a_folder_with_a_run_is_not_overwritten(copy):
     with pytest.raises(RunFolderError, match="already holds a run"):
-        run(**SMALL, rounds=1, out=tmp_path / "run")
+        run(**SMALL, rounds=1, out=copy)
 
 
 def test_a_run_folder_holds_what_the_result_holds(tmp_path):

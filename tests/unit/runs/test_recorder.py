@@ -70,7 +70,7 @@ def test_results_are_there_as_soon_as_the_last_round_is_kept_and_not_before(tmp_
 
 def test_figures_of_validation_data_are_called_so(tmp_path, monkeypatch):
     recorded = Recorded(tmp_path / "run")
-    told = FinalAccuracy(np.array([0.5, 0.7]), np.array([0.5, 0.7]), "validation")
+    told = FinalAccuracy(*[np.array([0.5, 0.7])] * 3, "validation")
     monkeypatch.setattr(recorded.fleet, "final_accuracy", lambda: told)
     results = recorded.play().folder.read_results()
     assert (results["accuracy_from"], results["avg_accuracy"]) == ("validation", pytest.approx(60))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.runs.play import RunResult
 from hatdfed.runs.statistics import joules_to_reach, paired_difference, summarise_runs
 from hatdfed.runs.summary import summarise
@@ -95,7 +96,8 @@ def made_up(method, seed, accuracy, *, joules=100.0, curve=None):
         for t, value in enumerate(curve or [accuracy / 2, accuracy])
     ]  # fmt: skip
     share = np.full(2, accuracy / 100)
-    return RunResult(config, summarise(config, share, share, rounds), rounds, [], [], [], np.zeros((2, 2)), None, None)
+    summary = summarise(config, FinalAccuracy(share, share, share), rounds)
+    return RunResult(config, summary, rounds, [], [], [], np.zeros((2, 2)), None, None)
 
 
 def made_up_methods(**accuracies):

@@ -27,11 +27,16 @@ export function look(index) {
 const JOULES = { light: ["#FDBE5B", "#F28522", "#CC4C02", "#8C2D04", "#521A04"], dark: ["#8A4713", "#C46A16", "#F0932B", "#FEC44F", "#FFF1C2"] };
 const CHANCE = { light: ["#F1F4F8", "#C5D6E8", "#74A9CF", "#1F77B4", "#04395E"], dark: ["#1D2630", "#24506F", "#2F7FB3", "#73BDEB", "#E6F5FF"] };
 
+// From bad over undecided to good.
+const VERDICT = { light: ["#D55E00", "#F3F5F7", "#0072B2"], dark: ["#E8742A", "#262D35", "#56B4E9"] };
+
 const ramp = (ramps) => ramps[isDark() ? "dark" : "light"];
 
 export const jouleRamp = () => ramp(JOULES);
 
 export const chanceRamp = () => ramp(CHANCE);
+
+export const verdictRamp = () => ramp(VERDICT);
 
 export const scaled = (shades) => shades.map((shade, index) => [index / (shades.length - 1), shade]);
 

@@ -3,7 +3,7 @@ import { byId, count, fillTable, joules, percent, setText } from "./dom.js";
 import { watch } from "./live.js";
 
 const STATES = { running: "running", finishing: "running", done: "done", stopped: "stale" };
-const HERE = { here: "here", away: "away", drained: "drained" };
+const HERE = { here: "here", away: "away", drained: "drained", quarantined: "in quarantine" };
 
 function seen(seconds) {
   if (seconds === null) return "–";
@@ -40,7 +40,7 @@ function show(status) {
   byId("servers").hidden = status.servers.length === 0;
   fillTable(byId("servers"), status.servers.map((server) => [
     [server.index ?? "–", "number"], server.name, [HERE[server.here], `presence ${server.here}`], [seen(server.seen_seconds_ago), "number"],
-    [server.round ?? "–", "number"], server.doing, server.address,
+    [server.round ?? "–", "number"], [count(server.refused), "number"], server.doing, server.address,
   ]));
   byId("nothing-refused").hidden = status.refused.length > 0;
   byId("refused").hidden = status.refused.length === 0;

@@ -3,6 +3,7 @@ import { bits, byId, decimal, fetchJson, fillTable, joules, setText } from "./do
 import { watch } from "./live.js";
 import { chartNames, drawCurves, drawPropensity, moveCursor } from "./run_charts.js";
 import { drawTopology } from "./topology.js";
+import { drawTrust } from "./trust.js";
 
 const MAX_CACHED = 40; // rounds; the last ones shown
 const PLAY_MS = 500;
@@ -10,6 +11,7 @@ const id = byId("run").dataset.run;
 const slider = byId("slider");
 const cache = new Map();
 let series = null;
+let trust = null;
 let shown = null;
 let wanted = 0;
 let request = null;
@@ -41,6 +43,13 @@ async function loadSeries() {
   drawCurves(series, Number(slider.value));
   for (const name of chartNames(series)) listen(byId(`${name}-chart`));
   await goTo(Number(slider.value));
+  await loadTrust();
+}
+
+async function loadTrust() {
+  trust = await fetchJson(`/api/runs/${id}/trust`);
+  byId("trust").hidden = trust.servers.length === 0;
+  if (trust.servers.length) drawTrust(trust);
 }
 
 function showFigures() {
@@ -127,6 +136,7 @@ byId("play").addEventListener("click", play);
 document.addEventListener("themechange", () => {
   if (!series?.rounds) return;
   drawCurves(series, wanted);
+  if (trust?.servers.length) drawTrust(trust);
   if (shown) showRound(shown);
 });
 

@@ -96,5 +96,5 @@ def write_atomically(path: Path, content: bytes | Sequence[bytes | bytearray | m
             partial.unlink(missing_ok=True)
         raise RunFolderError(
             f"{path} cannot be written ({error.strerror}). What was there before is untouched; "
-            "make room or choose another folder."
+            "free up space or choose another folder."
         ) from None

@@ -2,7 +2,7 @@
 
 config.yaml              the complete settings
 environment.json         machine and versions
-run.sqlite               rounds, servers, links, ledger
+run.sqlite               rounds, servers, links, ledger, trust
 checkpoint.safetensors   where a resumed run goes on
 results.json             the summary, once the run is finished
 *.png                    pictures
@@ -11,6 +11,7 @@ results.json             the summary, once the run is finished
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -153,19 +154,21 @@ def refuse_file_of_run(path: Path) -> None:
 
 def environment() -> dict[str, Any]:
     """Machine and versions, for the reader of a result."""
-    versions: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
     return {
         "python": sys.version.split()[0],
         "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "packages": versions,
+        "packages": {package: _version(package) for package in _PACKAGES},
     }
+
+
+@functools.cache  # a sweep asks for every run, and it takes milliseconds each
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -11,11 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.records.database import Records, read_only_address
-from hatdfed.runs.records.schema import LEDGER, refuse_newer, select_list
+from hatdfed.runs.records.database import (
+    SQLITE_ERRORS,
+    TRUST,
+    Records,
+    file_version,
+    read_last_verdicts,
+    read_only_address,
+    refuse_newer,
+    select_list,
+)
 from hatdfed.runs.round_row import ROUND_COLUMNS
+from hatdfed.runs.trust_history import TrustHistory, read_changes
 
 _PATIENCE_SECONDS = 2.0
 
@@ -34,7 +43,7 @@ def reading(path: Path) -> Iterator[RunReader]:
             yield RunReader(connection)
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise RunFolderError(
             f"The records in {path} cannot be read ({error}). Check that the folder is a run of hatdfed."
         ) from None
@@ -103,13 +112,26 @@ class RunReader:
             return None
         return np.frombuffer(row[0], dtype="<f4").astype(np.float64).reshape(num_servers, num_servers)
 
+    def trust(self, limit: int) -> TrustHistory | None:
+        """What the run's policy believed, from the first so many rows; None where it does not learn whom to hear."""
+        if file_version(self._connection) < TRUST.since:
+            return None
+        columns = select_list(self._connection, "trust")
+        rows = self._records(f"SELECT {columns} FROM trust ORDER BY t, rowid LIMIT ?", (limit,))  # noqa: S608
+        changes, last = read_changes(rows), read_last_verdicts(self._connection)
+        if not changes:
+            return None
+        return TrustHistory(changes) if last is None else TrustHistory(changes, last[1], last[0])
+
     def ledger(self, t: int, limit: int) -> Records:
         """The ledger of one round, at most so many lines of it."""
-        return self._records("SELECT * FROM ledger WHERE t = ? ORDER BY rowid LIMIT ?", (t, limit))
+        columns = select_list(self._connection, "ledger")
+        query = f"SELECT {columns} FROM ledger WHERE t = ? ORDER BY rowid LIMIT ?"  # noqa: S608 (our own names)
+        return self._records(query, (t, limit))
 
     def ledger_lines(self, after: int, limit: int) -> list[tuple[Any, ...]]:
         """Lines of the whole ledger, their number first: those that follow the line `after`, at most so many."""
-        columns = ", ".join(LEDGER.columns)
+        columns = select_list(self._connection, "ledger")
         query = f"SELECT rowid, {columns} FROM ledger WHERE rowid > ? ORDER BY rowid LIMIT ?"  # noqa: S608 (our own)
         return self._connection.execute(query, (after, limit)).fetchall()
 

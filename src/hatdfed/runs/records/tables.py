@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hatdfed.runs.records.cleaning import number
 from hatdfed.runs.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.trust_history import TrustHistory, read_changes
 
 _LONG = ("servers", "links", "ledger")  # as many rows a round as there are servers, or more
 
@@ -23,7 +24,16 @@ def read_tables(folder: RunFolder, servers: int) -> dict[str, Any]:
     with closing(folder.read()) as database:
         found: dict[str, Any] = {"rounds": database.records("rounds")}
         found |= {name: records_of(database, folder, name, servers) for name in _LONG}
-        return {**found, "propensity": database.last_propensity(), "link_joules": _paid(found["ledger"], servers)}
+        found |= {"propensity": database.last_propensity(), "link_joules": _paid(found["ledger"], servers)}
+        return {**found, "trust": read_trust(database)}
+
+
+def read_trust(database: RunDatabase) -> TrustHistory | None:
+    """What the run's policy believed; None where it does not learn whom to hear."""
+    changes, last = read_changes(database.records("trust")), database.last_verdicts()
+    if not changes:
+        return None
+    return TrustHistory(changes) if last is None else TrustHistory(changes, last[1], last[0])
 
 
 def records_of(database: RunDatabase, folder: RunFolder | None, table: str, servers: int) -> Sequence[dict[str, Any]]:

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import sys
+import warnings
 
 import pytest
 from tests import small_runs
@@ -16,10 +18,16 @@ from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.report.sinks import make_publishers
 from hatdfed.report.sinks.mlflow import store_address
 
-pytest.importorskip("tensorboard")
-pytest.importorskip("mlflow")
+pytestmark = pytest.mark.usefixtures("blank_pictures")
 
 SMALL = {**small_runs.SMALL, "method": "rnd"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def both_installed():
+    """Here and not above: every worker process collects this file, and one runs it."""
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("mlflow")
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +36,29 @@ def run(tmp_path_factory):
     return hatdfed.run(out=folder, **SMALL)
 
 
-@pytest.fixture
-def no_network(monkeypatch):
+def refuse_connections(monkeypatch):
     def refused(*_, **__):
         raise AssertionError("went out")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
     monkeypatch.setattr(socket, "create_connection", refused)
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    refuse_connections(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory):
+    """The file that we let MLflow make where there is none; to be copied, because that takes seconds."""
+    folder = tmp_path_factory.mktemp("store")
+    (publish,) = make_publishers(folder, mlflow="")
+    with pytest.MonkeyPatch.context() as monkeypatch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        refuse_connections(monkeypatch)
+        publish._client()
+    return folder / "mlflow.sqlite"
 
 
 def events(folder):
@@ -70,7 +94,8 @@ def test_events_hold_every_round_and_the_end(run, tmp_path, no_network):
     assert "| learner.optimiser | adam |" in text
 
 
-def test_a_run_that_is_shown_is_not_shown_again(run, tmp_path):
+def test_a_run_that_is_shown_is_not_shown_again(run, empty_store, tmp_path):
+    shutil.copy(empty_store, tmp_path)
     for _ in range(2):
         for publish in make_publishers(tmp_path, tensorboard=True, mlflow=""):
             publish("one", run.folder)
@@ -80,8 +105,9 @@ def test_a_run_that_is_shown_is_not_shown_again(run, tmp_path):
     store.close()
 
 
-def test_mlflow_has_settings_curves_and_the_end_and_calls_nobody(run, tmp_path, no_network, monkeypatch):
+def test_mlflow_has_settings_curves_and_the_end_and_calls_nobody(run, empty_store, tmp_path, no_network, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, "store.sqlite")
     (publish,) = make_publishers(tmp_path / "s", mlflow="sqlite:///store.sqlite")
     publish("one", run.folder)
     store = sqlite3.connect(tmp_path / "store.sqlite")
@@ -122,8 +148,10 @@ def settings():
     return [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items() if key != "method"]
 
 
-def test_a_run_that_sees_the_test_set_has_no_curve_of_validation_accuracy(tmp_path, monkeypatch):
+def test_a_run_that_sees_the_test_set_has_no_curve_of_validation_accuracy(empty_store, tmp_path, monkeypatch):
     folder, asked = tmp_path / "run", ["--tensorboard", "--mlflow", "--json"]
+    folder.mkdir()
+    shutil.copy(empty_store, folder)
     assert command(monkeypatch, "run", "--method", "hat-dfed-released", *settings(), "--out", folder, *asked) == 0
     assert command(monkeypatch, "run", "--resume", folder, "--rounds", 4, *asked) == 0
     (publish,) = make_publishers(tmp_path, tensorboard=True)
@@ -139,8 +167,10 @@ def test_a_run_that_sees_the_test_set_has_no_curve_of_validation_accuracy(tmp_pa
     assert not [name for name in names if "validation" in name]
 
 
-def test_a_run_is_shown_while_it_is_played_and_whole_after_it_went_on(tmp_path, monkeypatch, capfd):
+def test_a_run_is_shown_while_it_is_played_and_whole_after_it_went_on(empty_store, tmp_path, monkeypatch, capfd):
     folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(empty_store, folder)
     asked = ["--tensorboard", "--mlflow", "--json"]
     assert command(monkeypatch, "run", "--method", "rnd", *settings(), "--out", folder, *asked) == 0
     assert [step for step, _ in curve(events(folder / "tensorboard"), "links")] == [1, 2, 3]

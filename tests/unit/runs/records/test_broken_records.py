@@ -9,6 +9,7 @@ import pytest
 from tests.small_runs import SMALL
 
 from hatdfed.cli.tables import COLUMNS, make_summary_table
+from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.play import resume, run
 from hatdfed.runs.records.database import RunDatabase
@@ -71,8 +72,10 @@ def test_a_round_with_nobody_there_has_no_accuracy(played):
     accuracy = sum(server["accuracy"] for server in played.servers[-servers:]) / servers
     rounds = [{**row, "avg_accuracy": None} for row in played.rounds[:-1]] + [played.rounds[-1]]
     ones = np.ones(servers)
-    assert summarise(played.config, ones, ones, rounds)["best_round_accuracy"] == pytest.approx(accuracy)
-    assert summarise(played.config, ones, ones, rounds[:1])["best_round_accuracy"] is None
+    assert summarise(played.config, FinalAccuracy(ones, ones, ones), rounds)["best_round_accuracy"] == pytest.approx(
+        accuracy
+    )
+    assert summarise(played.config, FinalAccuracy(ones, ones, ones), rounds[:1])["best_round_accuracy"] is None
 
 
 @pytest.mark.parametrize("value", [None, "3", "x", [1], {}, True, 10**400])

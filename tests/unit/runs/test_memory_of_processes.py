@@ -1,0 +1,65 @@
+"""What processes that run for days do not keep; in processes of their own, whose settings are changed."""
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+_LENGTHS = 20  # of batches
+_FEW_KERNELS = "from hatdfed.runs.onednn import keep_few_kernels; keep_few_kernels()"
+_TRAIN_TWICE = f"""
+import torch
+
+torch.set_num_threads(1)
+network = torch.nn.Conv2d(3, 32, 5)
+for time in range(2):
+    print("time", time, flush=True)
+    for length in range(1, {_LENGTHS} + 1):
+        torch.autograd.grad(network(torch.zeros(length, 3, 14, 14)).sum(), list(network.parameters()))
+"""
+_COLLECT_OFTEN = "from hatdfed.runs.garbage import collect_often; collect_often()"
+_LIBRARIES = "import gc, torch; gc.collect()  # after which torch counts as old"
+_OLD_CYCLE = """
+import weakref
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+cycle = Cycle()
+gc.collect(1)  # which it survives: now it is old
+known = weakref.ref(cycle)
+del cycle
+new = [[] for _ in range(20_000)]
+print(known() is None)
+"""
+
+
+def run(*parts):
+    code = "\n".join(parts)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch computes without oneDNN")
+def test_kernels_for_batches_of_many_lengths_are_not_all_kept(monkeypatch):
+    monkeypatch.setenv("ONEDNN_VERBOSE", "profile_create")
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+
+    def count_compiled_again(*parts):
+        return run(*parts).partition("time 1")[2].count("create:cache_miss")
+
+    assert count_compiled_again(_TRAIN_TWICE) == 0
+    assert count_compiled_again(_FEW_KERNELS, _TRAIN_TWICE) >= _LENGTHS
+
+
+def test_the_user_decides_how_many_kernels_are_kept(monkeypatch):
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    shown = "import os; print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
+    assert run(_FEW_KERNELS, shown) == "7"
+
+
+def test_a_cycle_that_dies_old_does_not_stay_for_long():
+    assert run(_LIBRARIES, _OLD_CYCLE) == "False"
+    assert run(_LIBRARIES, _COLLECT_OFTEN, _OLD_CYCLE) == "True"
