@@ -65,7 +65,7 @@ def main() -> None:
         "servers": SERVERS,
         "rounds": ROUNDS,
         "test": compared(rows, rows.model.samples(rows.members[0].test.data)),
-        "validation": compared(rows, rows.validation[0]),
+        "validation": compared(rows, rows.validation.samples(rows.members[0].sources[0].validation)),
     }
     print(json.dumps({key: result[key] for key in ("test", "validation")}))
     if arguments.out is not None:

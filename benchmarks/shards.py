@@ -29,7 +29,7 @@ from hatdfed.runs.records.folder import environment
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.ray_shards import RayShards
 from hatdfed.setup.build.simulation import make_batch
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve
 
@@ -54,7 +54,7 @@ def measure(config: Config, shards: int) -> tuple[dict[str, Any], list[Any]]:
     began, carrier = time.perf_counter(), None
     if shards:
         carrier = RayShards(config, dataset, even_bounds(config.servers, shards), "cpu", None)
-        fleet = ShardedFleet(carrier, coordinator.prices, make_world(config, dataset, make_pools(dataset)).test)
+        fleet = ShardedFleet(carrier, coordinator.prices, make_world(config, dataset).test)
     started, ends, posted, played = time.perf_counter(), [], [], []
 
     def watch(_: Any, record: Any) -> None:

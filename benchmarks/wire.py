@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import math
 import multiprocessing
 import socket
 import ssl
@@ -25,6 +26,7 @@ from pathlib import Path
 import torch
 from deployment import identity
 
+from hatdfed.deploy.edge.incoming import Incoming
 from hatdfed.deploy.edge.peers import Peers, PeerService
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.identity.files import IdentityFolder
@@ -32,8 +34,10 @@ from hatdfed.deploy.identity.identity_store import create_identity_store
 from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import add_PeerServicer_to_server
+from hatdfed.deploy.transport.callers import CallerCheck
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.runs.records.folder import environment
+from hatdfed.server.exchange import Limits
 from hatdfed.server.program import EdgeProgram, Offer, ServerState
 from hatdfed.setup.build.program import make_program
 from hatdfed_bench.workload import W_CIFAR
@@ -47,7 +51,9 @@ def make_mailbox(index: int) -> tuple[EdgeProgram, ServerState, RoundMailbox]:
     """An edge with the CIFAR-10 network."""
     config = W_CIFAR.config(2, rounds=1)
     program = make_program(config, W_CIFAR.dataset())
-    return program, program.start(index), RoundMailbox("bench", config.codec, index, program)
+    limits = Limits(program.learner.num_params, math.inf)
+    mailbox = RoundMailbox("bench", config.codec, index, program, limits, Incoming(IDLE_SECONDS))
+    return program, program.start(index), mailbox
 
 
 def order(t: int, address: str = "") -> pb.RoundOrder:
@@ -67,17 +73,17 @@ def receive(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
 async def receive_both(folder: IdentityFolder, pipe: Connection, rounds: int) -> None:
     """Serve models, and bare copies beside them."""
     endpoints = Endpoints(folder, edge_id(RECEIVER))
-    _, server, mailbox = make_mailbox(1)
+    _, _, mailbox = make_mailbox(1)
     grpc_server = endpoints.make_server()
-    add_PeerServicer_to_server(PeerService(endpoints, mailbox, IDLE_SECONDS, list), grpc_server)
+    add_PeerServicer_to_server(PeerService(CallerCheck(endpoints), mailbox, IDLE_SECONDS, list), grpc_server)
     port = endpoints.listen(grpc_server, "127.0.0.1:0")
     await grpc_server.start()
     listener = socket.create_server(("127.0.0.1", 0))
     bare = asyncio.create_task(asyncio.to_thread(receive_bare, listener, tls(folder, ssl.PROTOCOL_TLS_SERVER)))
     pipe.send((port, listener.getsockname()[1]))
     for t in range(rounds):
-        await mailbox.begin(order(t), server)
-        await mailbox.offer(server, Offer({}, 0, 1.0))
+        await mailbox.begin(order(t))
+        await mailbox.offer(Offer({}, 0, 1.0))
         await mailbox.wait_until_complete(time.monotonic() + 60)
         await mailbox.close()
     await bare
@@ -127,10 +133,10 @@ async def send_both(
     with tls(folder, ssl.PROTOCOL_TLS_CLIENT).wrap_socket(socket.create_connection(("127.0.0.1", ports[1]))) as line:
         for t in range(rounds):
             told = order(t, f"127.0.0.1:{ports[0]}")
-            await mailbox.begin(told, server)
+            await mailbox.begin(told)
             start = time.perf_counter()
             payload, _ = program.codec.encode(server.params, server.codec_memory)
-            await mailbox.offer(server, Offer(payload, 60, 1.0))
+            await mailbox.offer(Offer(payload, 60, 1.0))
             await peers.push(told.receivers[0], t, time.monotonic() + 60)
             ours.append(time.perf_counter() - start)
             if mailbox.failed_sends:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from hatdfed.cli.app import app
 from hatdfed.core.links import Topology
 from hatdfed.server.networks import paper_cnn
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed_bench.machine import SIZE, forget_peak_memory, gemm_gflops, peak_memory_mb
 from hatdfed_bench.measure import measure
 from hatdfed_bench.plain_loop import PlainLoop
@@ -18,6 +18,12 @@ from hatdfed_bench.workload import W_CIFAR, W, Workload, forward_flops
 
 CPU = torch.device("cpu")
 TINY = Workload("tiny", (1, 8, 8))
+
+
+@pytest.fixture
+def short_yardstick(monkeypatch):
+    monkeypatch.setattr("hatdfed_bench.machine.SUSTAINED", 0.01)
+    monkeypatch.setitem(SIZE, "cpu", 128)
 
 
 def test_the_nominal_arithmetic_of_a_forward_pass_by_hand():
@@ -50,7 +56,7 @@ def test_the_loop_learns_and_merges():
     dataset = dataset._replace(
         train=dataset.train._replace(pixels=images), validation=dataset.validation._replace(pixels=known)
     )
-    sources = make_world(TINY.config(2, rounds=1), dataset, make_pools(dataset)).sources
+    sources = make_world(TINY.config(2, rounds=1), dataset).sources
     torch.manual_seed(0)
     loop = PlainLoop([paper_cnn((1, 8, 8), 10) for _ in range(2)], sources, CPU)
     both = Topology.from_pairs(2, [(0, 1), (1, 0)])
@@ -58,6 +64,7 @@ def test_the_loop_learns_and_merges():
     assert accuracies[-1] > accuracies[0] + 0.2
 
 
+@pytest.mark.usefixtures("short_yardstick")
 def test_every_fleet_is_measured():
     results = {result.fleet: result for result in measure(TINY, 2, CPU, fleets=("loop", "mailbox", "stacked"), turns=1)}
     assert results["loop"].speedup_over_loop == 1
@@ -70,9 +77,8 @@ def test_every_fleet_is_measured():
     assert two.server_rounds_per_second == pytest.approx(6 / two.seconds_per_round)
 
 
-def test_the_yardsticks(monkeypatch):
-    monkeypatch.setattr("hatdfed_bench.machine.SUSTAINED", 0.01)
-    monkeypatch.setitem(SIZE, "cpu", 128)
+@pytest.mark.usefixtures("short_yardstick")
+def test_the_yardsticks():
     assert gemm_gflops(CPU) > 0.1
     forget_peak_memory(CPU)
     before = peak_memory_mb(CPU)
@@ -81,8 +87,8 @@ def test_the_yardsticks(monkeypatch):
     del block
 
 
+@pytest.mark.usefixtures("short_yardstick")
 def test_the_command_prints_one_json_object(monkeypatch, tmp_path):
-    monkeypatch.setattr("hatdfed_bench.machine.SUSTAINED", 0.01)
     monkeypatch.setattr("hatdfed_bench.report.COORDINATOR_SIZES", (5, 50))
     arguments = ["bench", "--device", "cpu", "--servers", "2", "--turns", "1", "--fleets", "loop,stacked", "--json"]
     done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "a" / "b.json")], catch_exceptions=False)

@@ -1,6 +1,8 @@
 """Experiments go on where they were, whatever stopped them, and say where they were computed."""
 
 import json
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -28,9 +30,9 @@ class Played(NamedTuple):
     stale: int
 
 
-def play(folder, *names, processes=1, **settings):
+def play(folder, *names, processes=1, scale=TINY, **settings):
     with locked(folder):
-        what = todo(names, TINY, folder)
+        what = todo(names, scale, folder)
         outcome = play_missing(what, processes=processes, how=PlayOptions(CPU, **settings))
     return Played(outcome.played, what.known, outcome.missing, what.stale)
 
@@ -46,10 +48,12 @@ def test_what_is_done_is_not_played_again(tmp_path):
 
 def test_runs_that_experiments_share_are_played_once(tmp_path):
     play(tmp_path, "ablation")
-    outcome = play(tmp_path, "readings")
-    assert outcome.known == 2
+    what = todo(("readings",), TINY, tmp_path)
+    assert what.known == 2
+    assert not what.missing.keys() & ResultFile.read(tmp_path / "ablation.json", "tiny").records.keys()
 
 
+@pytest.mark.processes
 def test_several_processes_bring_the_same_as_one(tmp_path):
     play(tmp_path / "one", "scalability")
     play(tmp_path / "two", "scalability", processes=2)
@@ -170,14 +174,15 @@ def make_stale(path):
 
 
 def test_a_stale_run_that_another_file_keeps_is_replaced_there(tmp_path):
-    play(tmp_path, "sparsity")
+    play_one_seed = partial(play, tmp_path, scale=replace(TINY, seeds=1))
+    play_one_seed("sparsity")
     make_stale(tmp_path / "sparsity.json")
-    first = play(tmp_path, "table1")  # shares four points with the sparsity experiment
-    assert (first.played, first.stale) == (56, 8)
-    assert play(tmp_path, "table1") == (0, 56, 0, 0)
+    first = play_one_seed("table1")  # shares four points with the sparsity experiment
+    assert (first.played, first.stale) == (28, 4)
+    assert play_one_seed("table1") == (0, 28, 0, 0)
     Results(read_all(tmp_path, ("table1", "sparsity"), "tiny"))  # refuses what stands twice
-    assert play(tmp_path, "sparsity").played == 32
-    assert play(tmp_path, "sparsity", "table1").known == 88
+    assert play_one_seed("sparsity").played == 16
+    assert play_one_seed("sparsity", "table1").known == 44
 
 
 def test_the_same_run_in_two_files_is_refused(tmp_path):

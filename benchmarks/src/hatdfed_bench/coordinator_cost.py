@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from hatdfed.core.coordinator import Coordinator, CoordinatorState
-from hatdfed.core.energy.prices import EnergyPrices, draw_prices
+from hatdfed.core.energy.energy_model import EnergyPrices, draw_prices
 from hatdfed.core.policies.link_bandit import BanditState, LinkBandit
 from hatdfed.core.regret import RegretSums
 from hatdfed.core.round import RoundPlan, RoundReport, ServerReport

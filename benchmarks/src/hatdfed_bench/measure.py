@@ -23,7 +23,7 @@ from hatdfed.server.networks import paper_cnn
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.simulation import SimulatedRuns, make_batch
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed_bench.machine import forget_peak_memory, gemm_gflops, peak_memory_mb, timed
 from hatdfed_bench.plain_loop import PlainLoop
 from hatdfed_bench.workload import Workload
@@ -150,7 +150,7 @@ def _loop_turn(workload: Workload, servers: int, dataset: Dataset, device: torch
     config = workload.config(servers, rounds=10_000)
     coordinator, _ = make_actors(config, dataset)
     state = coordinator.start(np.zeros(servers))
-    world = make_world(config, dataset, make_pools(dataset))
+    world = make_world(config, dataset)
     modules = [nn.Sequential(*paper_cnn(workload.image, dataset.num_classes).children()) for _ in range(servers)]
     loop, rounds = PlainLoop(modules, world.sources, device), count()
     topologies = [coordinator.plan(state._replace(t=t)).draw.topology for t in range(TOPOLOGIES)]

@@ -75,7 +75,7 @@ def run_command(
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; a few on a GPU.")] = None,
     device: DeviceName = "auto",
 ) -> None:
-    """Play what is missing of an experiment and pack it into one file."""
+    """Execute the missing runs of an experiment and pack its results into one file."""
     require_torch()
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions, TimeLimit, default_processes
@@ -141,7 +141,7 @@ def tables_command(
     results: ResultsDir = None,
     as_json: Json = False,
 ) -> None:
-    """Print the tables that the results make, ours beside the published figures."""
+    """Print the tables of the results, with the published figures beside ours."""
     chosen = scale_named(scale)
     tables = all_tables(*_read(chosen, results), chosen)
     if as_json:

@@ -55,7 +55,7 @@ def expected_energy(results: Results, points: Iterable[Settings], scale: Scale) 
 
 def expected_energy_markdown(rows: Sequence[Row]) -> str:
     """One line for each method, worst setting first; λ and ρ change nothing but the data's share."""
-    headings = ["data set", "method", "links a round", "link MJ", "expected", "largest deviation, link", "total"]
+    headings = ["data set", "method", "links per round", "link MJ", "expected", "largest deviation, link", "total"]
     cells = []
     for dataset, method in dict.fromkeys((row["dataset"], row["method"]) for row in rows):
         alike = [row for row in rows if (row["dataset"], row["method"]) == (dataset, method)]

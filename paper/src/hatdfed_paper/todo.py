@@ -50,18 +50,18 @@ def todo(
     """
     files = read_all(folder, EXPERIMENTS, scale.name) if files is None else files
     there = {(name, record["key"]) for file in files.values() for name, record in file.records.items()}
-    wanted = {name: run for name, run in _wanted(names, scale).items() if dataset in (None, run.settings["dataset"])}
+    wanted = _wanted(names, scale, dataset)
     missing = {name: run for name, run in wanted.items() if (name, run_key(run.config)) not in there}
     stale = len(missing.keys() & {name for name, _ in there})
     return Todo(tuple(names), scale, folder, files, missing, len(wanted) - len(missing), stale)
 
 
-def _wanted(names: Sequence[str], scale: Scale) -> dict[str, Wanted]:
+def _wanted(names: Sequence[str], scale: Scale, dataset: str | None) -> dict[str, Wanted]:
     """Every run once, by its name, under the first experiment that has it."""
     found: dict[str, Wanted] = {}
     for name in names:
         for settings in experiment_named(name).runs(scale):
-            if run_name(settings) not in found:
+            if dataset in (None, settings["dataset"]) and run_name(settings) not in found:
                 config = resolve(merge_layers(scale.common, {"checkpoint_every": 0}, settings))
                 found[run_name(settings)] = Wanted(name, settings, config)
     return found

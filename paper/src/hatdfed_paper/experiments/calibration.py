@@ -83,7 +83,7 @@ def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
 
 def _markdown(rows: Sequence[Row]) -> str:
     settings = list(rows[0]["validation_accuracy"]) if rows else []
-    headings = ["data set", "samples a round", "passes", *settings, "mean distance to published"]
+    headings = ["data set", "samples per round", "passes", *settings, "mean distance to published"]
     cells = [
         [row["dataset"], str(row["samples_per_round"]), str(row["local_passes"])]
         + [f"{row['validation_accuracy'][setting]:.1f}" for setting in settings]

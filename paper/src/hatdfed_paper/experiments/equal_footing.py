@@ -25,6 +25,8 @@ from hatdfed_paper.rows import Row
 
 PARTS = ("loss", "learner", "common_init", "codec", "schedule")  # what every method is given
 _WORLDS = range(10)  # whose prices are looked at
+# Settings that change neither a draw nor a price of a link, at one value for all, so that a draw is made once.
+_WITHOUT_A_SAY = {"seed": 0, "schedule": ScheduleConfig(), "dataset": "digits", "local_passes": 1, "label_groups": 1}
 
 
 def equal_footing(method: str, dataset: str, servers: int) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def fitting_interval(own: Config, plus: Config) -> int:
 
 def links_at_mean_price(config: Config) -> float:
     """What a spoken round of this method costs, in links at the mean price; a learned preference is not counted."""
-    return _links_at_mean_price(config.model_copy(update={"seed": 0}).model_dump_json())
+    return _links_at_mean_price(config.model_copy(update=_WITHOUT_A_SAY).model_dump_json())
 
 
 @cache
@@ -65,7 +67,7 @@ def _links_at_mean_price(settings: str) -> float:
     config = Config.model_validate_json(settings)
     found = []
     for seed in _WORLDS:
-        world = config.model_copy(update={"seed": seed, "schedule": ScheduleConfig()})
+        world = config.model_copy(update={"seed": seed})
         prices = make_prices(world, bits_per_sample=1, num_params=1)
         coordinator = make_coordinator(world, prices)
         draw = coordinator.plan(coordinator.start(np.zeros(config.servers))).draw

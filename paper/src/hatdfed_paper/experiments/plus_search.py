@@ -264,7 +264,7 @@ def markdown_by_sweep(rows: Sequence[Row]) -> dict[str, str]:
     cells: dict[str, list[list[str]]] = {}
     for row in rows:
         points = row["validation_points"]
-        verdict = "**chosen**" if row["is_chosen"] else "" if row["is_allowed"] else "too dear"
+        verdict = "**chosen**" if row["is_chosen"] else "" if row["is_allowed"] else "too expensive"
         cells.setdefault(row["sweep"], []).append(
             [
                 row["part"],

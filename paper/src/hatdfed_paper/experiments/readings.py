@@ -36,7 +36,7 @@ READINGS = (
     Reading("D3", "the bandit learns from the test set", {"feedback": "test"}),
     Reading("D4", "1 pass over a round's data, as printed", {"local_passes": 1}),
     *(Reading("D4", f"{passes} passes over a round's data", {"local_passes": passes}) for passes in PASSES[1:]),
-    Reading("D4", "240 samples a round", {"samples_per_round": MANY_SAMPLES}),
+    Reading("D4", "240 samples per round", {"samples_per_round": MANY_SAMPLES}),
     Reading("D7", "softmax, as printed", {"utility": {"normalisation": "softmax"}}),
     Reading("D7", "softmax of z-scores", {"utility": {"normalisation": "softmax-standardised"}}),
     Reading("D8", "accuracy gain as released", {"utility": {"gain": "released"}}),
