@@ -4,34 +4,45 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# Packages are compiled when they are first imported (--no-compile): without files to keep that in, every process that
+# a test starts would compile all of torch again.
+unexport PYTHONDONTWRITEBYTECODE
+
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow test-cluster test-browser dashboard paper-smoke bench protocol cluster readme-figures clean
+.PHONY: help setup run test lint format test-slow test-processes test-cluster test-browser fast-tests faults faults-all soak dashboard paper-smoke bench fuzz protocol cluster readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY)  ## Make the environment in .venv (run and test do it by themselves)
 
-# torch goes first and by its pin, so that nothing that depends on it pulls a larger build.
+# A recent pip first, which resolves in half the time; where it cannot be had, an older one will do. Then torch by its
+# pin, so that nothing that depends on it pulls a larger build, and what builds our packages, so that it is installed once
+# and not once for each of them.
 $(READY): pyproject.toml paper/pyproject.toml benchmarks/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	-$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch hatchling editables
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation \
 		--editable '.[sim,deploy,dashboard,search,ray,tensorboard,mlflow,dev]' --editable ./paper --editable ./benchmarks
 	touch $@
 
 run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits
 	$(BIN)/hatdfed compare --dataset digits --methods $(METHODS) --seeds 3
 
-test: lint  ## Every check and every fast test
-	$(BIN)/pytest -n 2
+test: $(READY)  ## Every check and every fast test
+	$(MAKE) --no-print-directory --jobs=2 lint fast-tests
+
+# Tests wait at times; meanwhile the linters use the cores.
+fast-tests: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(READY)  ## Format, style, types, direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(READY)  ## Rewrite the code in the one format
@@ -41,8 +52,22 @@ format: $(READY)  ## Rewrite the code in the one format
 test-slow: $(READY)  ## Tests on real data; set HATDFED_DATA to a folder that has it
 	$(BIN)/pytest -m slow
 
+test-processes: $(READY)  ## Tests that start, kill and wait for several processes (minutes)
+	$(BIN)/pytest -m processes
+
 test-cluster: $(READY)  ## Two Ray nodes in two network namespaces, one of them killed; wants root and iproute2
 	$(BIN)/pytest -m cluster tests/cluster
+
+faults: $(READY)  ## The most important faults with real processes in network namespaces (minutes; wants root and iproute2)
+	$(BIN)/python -m tests.faults.matrix
+
+faults-all: $(READY)  ## Every row of the fault matrix, and ten times as many random schedules
+	$(BIN)/python -m tests.faults.matrix --all
+	$(BIN)/pytest -m 'processes or not processes' tests/faults
+	HATDFED_SCHEDULES=20000 HATDFED_SCHEDULES_SEED=$${HATDFED_SCHEDULES_SEED:-1} $(BIN)/pytest -n 2 -o timeout=1800 tests/schedules
+
+soak: $(READY)  ## 45 minutes of random faults, then the checker and the growth of memory, files and descriptors
+	$(BIN)/python -m tests.faults.matrix.soak
 
 dashboard: $(READY)  ## Runs in a browser, at http://127.0.0.1:8050/
 	mkdir -p runs
@@ -63,6 +88,9 @@ cluster: $(READY)  ## A coordinator and five edges on this machine, with certifi
 bench: $(READY)  ## Time the fleets against a loop and the machine's own limit; wants a quiet machine
 	$(BIN)/hatdfed bench --device cpu --out benchmarks/results/bench-cpu.json
 	$(BIN)/hatdfed bench --device cpu --workload cifar-10 --servers 5,20 --out benchmarks/results/bench-cpu-cifar.json
+
+fuzz: $(READY)  ## Feed 100,000 bad messages and 10,000 bad files to all that reads them (about ten minutes)
+	$(BIN)/python benchmarks/fuzz.py --out benchmarks/results/fuzz.json
 
 # Generated code may be older than the runtime, never newer; this generator suits protobuf 6.31 and everything after it.
 protocol:  ## Make the network code anew from hatdfed.proto

@@ -10,7 +10,15 @@ RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
 MANY_SERVERS = 100  # below, the loop is timed in the same process and its modules count, too
 
-_HEADINGS = ("servers", "fleet", "seconds a round", "server-rounds a second", "× loop", "of the product", "peak MB")
+_HEADINGS = (
+    "servers",
+    "fleet",
+    "seconds per round",
+    "server-rounds per second",
+    "speed-up over loop",
+    "of matrix product",
+    "peak MB",
+)
 
 
 def fleets_table(*names: str) -> str:
@@ -33,6 +41,56 @@ def coordinator_table(*names: str) -> str:
         [str(size), f"{size * (size - 1):,}", *(f"{column[size]:.1f}" for column in columns)] for size in columns[0]
     ]
     return table(("servers", "links", *(f"ms, {machine}" for machine in machines)), rows)
+
+
+def privacy_table() -> str:
+    """What private training costs, by the size of the noise."""
+    report = load("privacy.json")
+    methods = list(report["rows"][0]["accuracy"])
+    rows = []
+    for row in report["rows"]:
+        noise = "no privacy" if row["noise"] is None else f"{row['noise']:g}" + (" (clipped only)" * (not row["noise"]))
+        epsilon = "–" if row["epsilon"] is None else f"{row['epsilon']:.1f}"
+        rows.append([noise, epsilon, *(f"{row['accuracy'][m][0]:.1f} ± {row['accuracy'][m][1]:.1f}" for m in methods)])
+    return table(("σ", "ε at δ = 10⁻⁵", *(f"`{method}`" for method in methods)), rows)
+
+
+def versions_line() -> str:
+    """How fast the present version is, compared with the one before."""
+    report = load("versions-cpu.json")
+    turns = len({row["turn"] for row in report["rows"]})
+    speeds = [
+        f"the {row['fleet']} fleet has {row['speed']:.2f} times the speed before ({row['lowest']:.2f} to "
+        f"{row['highest']:.2f} in {turns} turns)"
+        for row in report["ratios"]
+    ]
+    return ", ".join(speeds)
+
+
+def bad_network_line() -> str:
+    """What arrives over links that are cut all the time."""
+    report = load("bad-network-cpu.json")
+    seconds = ", ".join(f"{each:.0f}" for each in report["round_seconds"])
+    joules = f"{report['relayed_joules'] / 1e6:.2f} MJ of {report['link_joules'] / 1e6:.2f} MJ"
+    return (
+        f"{report['edges']} edges that nobody can connect to, a model of {report['megabytes_a_model']:.0f} MB, links "
+        f"of {report['mbit_per_second']:.0f} Mbit/s that are cut every {report['cut_seconds']:.0f} s "
+        f"({report['connections_cut']} connections in all): {report['rounds_played']} of {report['rounds']} rounds "
+        f"({seconds} s), {report['links_delivered']} of {report['links']} models arrive, "
+        f"{100 * report['sent_again']:.1f} % of the bytes are sent twice; relayed links are charged {joules}"
+    )
+
+
+def fuzz_table() -> str:
+    """How much bad input was tried on every reader."""
+    report = load("fuzz.json")
+    rows = [
+        [f"`{name}`", row["kind"], f"{row['cases']:,}", f"{row['refused']:,}", str(row["defects"])]
+        for name, row in report["targets"].items()
+    ]
+    total = f"{report['messages']:,} messages and {report['files']:,} files"
+    machine = f"{report['machine']['processor']}, {report['machine']['cores']} cores"
+    return f"{total}, {machine}:\n\n" + table(("reader", "kind", "cases", "refused", "defects"), rows)
 
 
 def profile_table(name: str, count: int = 12) -> str:
@@ -63,13 +121,13 @@ def speed_table() -> str:
                 machine = report["machine"]["name"].split(",")[0]
                 cells = _fleet_row(row)
                 rows.append([machine, cells[0], cells[3], cells[4], cells[5]])
-    return table(("machine", "servers", "server-rounds a second", "× loop", "of the matrix product"), rows)
+    return table(("machine", "servers", "server-rounds per second", "speed-up over loop", "of matrix product"), rows)
 
 
 def phases_table() -> str:
-    """Milliseconds a server, phase by phase."""
+    """Milliseconds per server, phase by phase."""
     rows = load("phases-cpu.json")["milliseconds_a_server"]
-    return table(("phase", "ms a server"), [[phase, f"{value:.1f}"] for phase, value in rows.items()])
+    return table(("phase", "ms per server"), [[phase, f"{value:.1f}"] for phase, value in rows.items()])
 
 
 def memory_table(name: str) -> str:
@@ -100,7 +158,12 @@ def half_precision_table() -> str:
         ]
         for name, row in (("test", result["test"]), ("validation", result["validation"]))
     ]
-    headings = ("set", "largest difference of a server, points", "of the mean over servers", "answers that differ")
+    headings = (
+        "set",
+        "largest difference of a server, points",
+        "difference of the mean over servers",
+        "predictions that differ",
+    )
     return table(headings, rows)
 
 
@@ -130,7 +193,7 @@ def sweep_line() -> str:
     return (
         f"{row['runs']} runs of digits on two cores take {min(alone):.0f} to {max(alone):.0f} s one after another, "
         f"{min(together):.0f} to {max(together):.0f} s as a sweep: {min(ratios):.1f} to {max(ratios):.1f} times as "
-        f"fast, turn by turn in {len(ratios)} turns"
+        f"fast, compared turn by turn in {len(ratios)} turns"
     )
 
 
@@ -147,7 +210,7 @@ def shards_table() -> str:
         ]
         for row in rows
     ]
-    return table(("shards", "codec", "s a round", "MB between shards a round", "own MB of a shard"), cells)
+    return table(("shards", "codec", "s per round", "MB between shards per round", "MB of its own per shard"), cells)
 
 
 def edge_memory_table() -> str:
@@ -161,7 +224,7 @@ def edge_memory_table() -> str:
         cells.append(
             [str(degree), f"{idle:.0f}", f"{peak:.0f}", f"{min(growth):.2f} to {max(growth):.2f}", str(degree + 4)]
         )
-    return table(("models received a round", "idle MB", "peak MB", "growth in models", "in-degree + 4"), cells)
+    return table(("models received per round", "idle MB", "peak MB", "growth in models", "in-degree + 4"), cells)
 
 
 def fifty_edges_line() -> str:
@@ -170,7 +233,7 @@ def fifty_edges_line() -> str:
     reports, most = row["edges"] * row["rounds"], max(row["own_ms"])
     return (
         f"{row['edges']} edges, {row['rounds']} rounds: {row['links_lost']} of {row['links']:,} models and "
-        f"{row['reports_lost']} of {reports:,} reports lost; {row['round_seconds']:.1f} s a round, of which "
+        f"{row['reports_lost']} of {reports:,} reports lost; {row['round_seconds']:.1f} s per round, of which "
         f"{row['own_mean_ms']:.0f} ms are the coordinator's own work ({most:.0f} ms at most), and "
         f"{row['cpu_ms_a_round']:.0f} ms of processor time with all its connections"
     )

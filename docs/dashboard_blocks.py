@@ -7,13 +7,13 @@ from typing import Any
 from bench_tables import load, table
 
 _ROWS = (
-    ("list_first", "the list, in the moment after the start"),
+    ("list_first", "the list, immediately after the start"),
     ("list_first_later", "the list, two seconds after the start"),
     ("list", "the list again"),
-    ("list_after_a_change", "the list, a run having changed"),
+    ("list_after_a_change", "the list, after a run has changed"),
     ("run_page", "a run's page"),
-    ("run_series", "its curves"),
-    ("one_round", "one round of it"),
+    ("run_series", "a run's curves"),
+    ("one_round", "one round of a run"),
     ("comparison_of_60", "a comparison of 60 runs"),
 )
 
@@ -31,9 +31,10 @@ def _speed() -> str:
     questions = len(laps) * report["memory"]["questions_in_a_lap"]
     where = f"{report['runs']} runs of {report['rounds']} rounds; {machine['processor']}, {machine['cores']} cores."
     memory = (
-        f"Memory of the process after {questions:,} questions: {laps[-1]:.0f} MiB, after a third of them {laps[0]:.0f}."
+        f"Memory of the process: {laps[0]:.0f} MiB after the first third of {questions:,} requests, "
+        f"{laps[-1]:.0f} MiB after the last."
     )
-    return f"{where}\n\n{table(('answer', 'median ms', 'slowest ms'), cells)}\n\n{memory}"
+    return f"{where}\n\n{table(('request', 'median ms', 'slowest ms'), cells)}\n\n{memory}"
 
 
 def _times(found: dict[str, Any]) -> list[str]:
@@ -46,9 +47,9 @@ def _watch() -> str:
     found = load("dashboard_watch.json")
     first, later, last = (found[f"mib_{when}"] for when in ("at_the_start", "after_a_minute", "at_the_end"))
     return (
-        f"Watched for {found['minutes']:.0f} minutes by {found['readers']} readers who took {found['events_taken']:,} "
-        f"events, while a run gained {found['rounds_gained']:,} rounds: {first:.0f} MiB at the start, {later:.0f} "
-        f"after a minute, {last:.0f} at the end. From minute {found['warm_after_minutes']} on it changed by "
-        f"{found['kib_a_minute_when_warm']:+.0f} KiB a minute; at most {found['files_at_most']} files and "
+        f"Memory while {found['readers']} clients watched a run for {found['minutes']:.0f} minutes, in which it gained "
+        f"{found['rounds_gained']:,} rounds and they received {found['events_taken']:,} events: {first:.0f} MiB at the "
+        f"start, {later:.0f} after a minute, {last:.0f} at the end. From minute {found['warm_after_minutes']} on it "
+        f"changed by {found['kib_a_minute_when_warm']:+.0f} KiB per minute; at most {found['files_at_most']} files and "
         f"{found['threads_at_most']} threads were open."
     )

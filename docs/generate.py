@@ -10,7 +10,10 @@ deviations.md          what each reading is worth, from the same
 sweeps.md, ray.md      what a sweep gains and what shards cost, from the same
 scale.md               what thousands of servers cost, from benchmarks/results
 ARCHITECTURE.md        how many files a round goes through, from the same
+faults.md              which faults were injected and what was observed, from docs/faults
+privacy.md             what private training costs, from the same
 hat-dfed-plus.md       what goes beyond the paper, from the same
+operations.md          every metric of a deployment, from their declaration
 """
 
 from __future__ import annotations
@@ -18,39 +21,54 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench_tables import (
+    bad_network_line,
     coordinator_table,
     edge_memory_table,
     fifty_edges_line,
     fleets_table,
+    fuzz_table,
     half_precision_table,
     machine_line,
     memory_table,
     paper_run_line,
     phases_table,
+    privacy_table,
     profile_table,
     round_walk_table,
     shards_table,
     speed_table,
     sweep_line,
     table,
+    versions_line,
     wire_line,
 )
 from dashboard_blocks import dashboard_blocks
+from fault_blocks import fault_blocks
 from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
 from pydantic import BaseModel
 from scale_blocks import scale_blocks, scale_lines
 
 from hatdfed.cli.tables import COLUMNS, format_cell
-from hatdfed.runs.records.schema import TABLES
+from hatdfed.core.refusals import COORDINATOR_MEANINGS, MEANINGS
+from hatdfed.deploy.monitoring.metrics import (
+    COORDINATOR_METRICS,
+    EDGE_METRICS,
+    PROCESS_METRICS,
+    RELAY_METRICS,
+    ExportedMetric,
+)
+from hatdfed.runs.records.database import TABLES
 from hatdfed.runs.round_row import ROUND_COLUMNS
 from hatdfed.setup.config import Component, Config
 from hatdfed.setup.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
+_COUNTED_BY = {"servers": MEANINGS, "coordinator": COORDINATOR_MEANINGS}
 H200_FILES = ("bench-h200.json", "bench-h200-70-runs-of-5.json", "bench-h200-10-runs-of-50.json")
 
 
@@ -88,8 +106,9 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Written by `docs/generate.py` from `hatdfed.setup.config`. Data sets and methods may bring other defaults; a",
-        "run's `config.yaml` has the values that were used. Sections are nested in YAML and dotted after `--set`.",
+        "Data sets and methods may have other defaults; a run's `config.yaml` has the values that were used. Sections",
+        "are nested in YAML files and written with dots after `--set`, as in `--set learner.momentum=0.9`. This page",
+        "is written by `docs/generate.py` from `hatdfed.setup.config`.",
         "",
         "| setting | default | meaning |",
         "|---|---|---|",
@@ -102,7 +121,7 @@ def _settings(model: type[BaseModel], prefix: str) -> list[str]:
     for name, field in model.model_fields.items():
         value = field.get_default()
         if isinstance(value, Component):
-            meaning = f"The {name}; its own settings stand beside `name`, see docs/deviations.md."
+            meaning = f"Name of the {name}; its own settings are written beside `name`, see docs/deviations.md."
             rows.append(_line([f"`{prefix}{name}.name`", f"`{value.name}`", meaning]))
         elif isinstance(value, BaseModel):
             rows += _settings(type(value), f"{prefix}{name}.")
@@ -112,8 +131,25 @@ def _settings(model: type[BaseModel], prefix: str) -> list[str]:
     return rows
 
 
+def metrics_table(metrics: Mapping[str, ExportedMetric]) -> str:
+    """Every metric with its labels and its meaning."""
+    cells = []
+    for metric in metrics.values():
+        labels = f"{{{', '.join(metric.labels)}}}" if metric.labels else ""
+        cells.append([f"`{metric.name}{labels}`", metric.kind, metric.meaning])
+    return table(("metric", "kind", "meaning"), cells)
+
+
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def refusals_table() -> str:
+    """Every reason of refusal with its meaning."""
+    rows = [
+        (f"`{word}`", who, meaning) for who, words in _COUNTED_BY.items() for word, meaning in sorted(words.items())
+    ]
+    return table(("reason", "counted by", "meaning"), rows)
 
 
 def generated() -> dict[Path, str]:
@@ -130,13 +166,22 @@ def generated() -> dict[Path, str]:
         "phases": phases_table(),
         "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
         "edge-memory": edge_memory_table(),
+        "fuzz": fuzz_table(),
     }
     inline = {"paper-run": paper_run_line(), "wire": wire_line(), "fifty-edges": fifty_edges_line()}
-    inline |= {"sweep": sweep_line()}
+    inline |= {"sweep": sweep_line(), "bad-network": bad_network_line()}
+    inline |= {"versions": versions_line()}
     paper = Reproduction()
     numbers = ("D3", "D4", "D7", "D8", "D9", "D12", "D15", "D16", "D17", "D18")
     worth = {f"worth-{number}": paper.worth(number) for number in numbers}
     readings = {"calibration": paper.calibration(), "readings": paper.readings()}
+    metrics = {
+        "refusals": refusals_table(),
+        "coordinator-metrics": metrics_table(COORDINATOR_METRICS),
+        "edge-metrics": metrics_table(EDGE_METRICS),
+        "relay-metrics": metrics_table(RELAY_METRICS),
+        "process-metrics": metrics_table(PROCESS_METRICS),
+    }
     beyond = plus_blocks(paper)
     readme |= {"paper-short": paper.short(), "plus-brief": beyond.pop("plus-brief")}
     return {
@@ -147,12 +192,15 @@ def generated() -> dict[Path, str]:
         ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/dashboard.md": _filled(ROOT / "docs/dashboard.md", dashboard_blocks(), {}),
+        ROOT / "docs/faults.md": _filled(ROOT / "docs/faults.md", fault_blocks(), {}),
         ROOT / "docs/results.md": _filled(
             ROOT / "docs/results.md", {"records": records_tables()}, {"last-figures": last_figures()}
         ),
         ROOT / "ARCHITECTURE.md": _filled(ROOT / "ARCHITECTURE.md", {"round-walk": round_walk_table()}, {}),
+        ROOT / "docs/operations.md": _filled(ROOT / "docs/operations.md", metrics, {}),
         ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
         ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
+        ROOT / "docs/privacy.md": _filled(ROOT / "docs/privacy.md", {"privacy": privacy_table()}, {}),
         ROOT / "docs/settings.md": settings_page(),
     }
 

@@ -77,15 +77,15 @@ class Reproduction:
         ]
         paper = [each for each in sessions if set(each["experiments"]) & set(THE_PAPER)]
         done, seconds = (sum(each[name] for each in paper) for name in ("server_rounds", "seconds"))
-        headings = ("experiments", "runs", "server-rounds", "seconds", "a second", "on")
+        headings = ("experiments", "runs", "server-rounds", "seconds", "server-rounds per second", "machine")
         words = (
-            f"The calls that played RQ1 to RQ5 took {seconds / 60:.1f} minutes for {done:,} server-rounds "
-            "(whatever else they played is counted in)."
+            f"The sessions that ran RQ1 to RQ5 took {seconds / 60:.1f} minutes for {done:,} server-rounds "
+            "(including other experiments that they ran)."
         )
         return f"{table(headings, cells)}\n\n{words}"
 
     def missing(self, *, plus: bool = False) -> str:
-        """What has been planned and not been played: about the paper, or about `hat-dfed-plus`."""
+        """What has been planned and not been run: about the paper, or about `hat-dfed-plus`."""
         cells = []
         for name in (name for name, experiment in EXPERIMENTS.items() if (experiment.group == BEYOND) == plus):
             for dataset in FULL.datasets:
@@ -94,7 +94,7 @@ class Reproduction:
                     cells.append([name, dataset, f"{len(what.missing)} of {len(what.missing) + what.known}"])
         if not cells:
             return "Nothing is missing: every planned run is in the committed results."
-        return "Not played yet, and so in no table or figure:\n\n" + table(
+        return "Not run yet, and so in no table or figure:\n\n" + table(
             ("experiment", "data set", "runs missing"), cells
         )
 

@@ -16,7 +16,7 @@ from hatdfed_paper.markdown import format_difference, table
 from hatdfed_paper.plan import BASELINES, FULL, PLUS, SETTING
 from hatdfed_paper.rows import Row
 
-# Ways to draw links that are held against the recipe's.
+# Ways to draw links that are compared with the recipe's.
 _WAYS = {
     AS_MANY: "as many links drawn at random",
     AS_DEAR: "links drawn at random, in so few rounds that they cost no more",
@@ -41,8 +41,8 @@ def plus_blocks(paper: Reproduction) -> dict[str, str]:
         "plus-short": short(paper),
         "plus-recipe": recipe_table(method_named(PLUS).settings),
         "plus-search": search(paper),
-        "plus-summary": paper.markdown.get("plus_summary", "Not played yet."),
-        "plus-energy-split": paper.markdown.get("plus_energy_split", "Not played yet."),
+        "plus-summary": paper.markdown.get("plus_summary", "Not run yet."),
+        "plus-energy-split": paper.markdown.get("plus_energy_split", "Not run yet."),
         "plus-spent": spent_less(paper.tables["plus_equal_footing"]),
         "plus-which": which_links(paper),
         "plus-missing": paper.missing(plus=True),
@@ -60,7 +60,7 @@ def brief(paper: Reproduction) -> str:
         for row in paper.tables["plus_summary"]
         if row["avg_accuracy_points"] and row["servers"] == 5
     ]
-    return "\n".join(lines) or "Not played yet."
+    return "\n".join(lines) or "Not run yet."
 
 
 def short(paper: Reproduction) -> str:
@@ -76,7 +76,7 @@ def short(paper: Reproduction) -> str:
         if row["avg_accuracy_points"]
     ]
     lines += _equal_footing(rows, paper.tables["plus_equal_footing"])
-    return "\n".join([*lines, *_dense(rows), *_behind(as_they_are)]) or "Not played yet."
+    return "\n".join([*lines, *_dense(rows), *_behind(as_they_are)]) or "Not run yet."
 
 
 def _equal_footing(rows: Sequence[Row], rivals: Sequence[Row]) -> list[str]:
@@ -91,10 +91,10 @@ def _equal_footing(rows: Sequence[Row], rivals: Sequence[Row]) -> list[str]:
         if row["equal_footing"]["against_mean"]
     )
     return [
-        "- On equal footing (its loss, pace, finish and codec for all, and links in so few rounds that they cost no "
-        f"more) it is not distinguishably below the best of the four in {good} of {every} settings. "
-        f"Against their mean: {points}. The rivals spend less on links than it does, with 50 servers up to a quarter "
-        "less, so the leads of under a point over the best of them are not leads at equal joules."
+        "- On equal footing (its loss, cool-down, finish and codec for all, and links in so few rounds that they cost "
+        f"no more) it is not distinguishably below the best of the four in {good} of {every} settings. "
+        f"Against their mean: {points}. The others spend less on links than it does, with 50 servers up to a quarter "
+        "less, so the leads of under a point over the best of them are not leads at equal energy."
     ]
 
 
@@ -123,7 +123,7 @@ def _behind(rows: Sequence[Row]) -> list[str]:
         return []
     words = "; ".join(found) or "none"
     rivals = ", ".join(f"`{name}`" for name in dict.fromkeys(row["method"] for row in rows) if name != PLUS)
-    return [f"- Of the methods that were played here ({rivals}), distinguishably more accurate as they are: {words}."]
+    return [f"- Of the methods that were run here ({rivals}), distinguishably more accurate as they are: {words}."]
 
 
 # The four baselines one by one, beside their mean
@@ -159,11 +159,11 @@ def spent_less(rows: Sequence[Row]) -> str:
                 less.setdefault(row["method"], []).append(100 - 1e4 / (100 - ahead["mean"]))
         each = ", ".join(f"`{name}` {span(values, '.0f')} %" for name, values in less.items())
         parts.append(f"- {servers} servers: {each}.")
-    return "\n".join(parts) or "Not played yet."
+    return "\n".join(parts) or "Not run yet."
 
 
 def _four(rows: Sequence[Row], place: Row) -> list[Row]:
-    """Rows of the four in one place that can be held against the recipe."""
+    """Rows of the four in one place that can be compared with the recipe."""
     here = (place["dataset"], place["servers"])
     return [row for row in rows if row["method"] in BASELINES and (row["dataset"], row["servers"]) == here]
 
@@ -195,12 +195,12 @@ def which_links(paper: Reproduction) -> str:
         )
         if name == AS_DEAR and (gaps := _at_its_joules(paper)):
             lines.append(
-                "- At its link joules, on the straight line between those two ways to draw at random: "
+                "- At the same link energy, interpolated linearly between those two ways to draw at random: "
                 f"{_span(gaps)} points; above the line in {sum(gap > 0 for gap in gaps)} of {len(gaps)} regimes. "
-                "This rival is thinned by silence only, never by degree; `sgp` with the same parts, which sends fewer "
-                "models more often, is not in this comparison."
+                "This competitor saves energy by rounds without links only, never by degree; `sgp` with the "
+                "same parts, which sends fewer models more often, is not in this comparison."
             )
-    return "\n".join(lines) or "Not played yet."
+    return "\n".join(lines) or "Not run yet."
 
 
 def _saved(percent: Sequence[float]) -> str:
@@ -219,7 +219,7 @@ def search(paper: Reproduction) -> str:
     rows: Sequence[Row] = paper.tables["plus_search"]
     played = markdown_by_sweep(rows)
     parts = [
-        f"Tolerated for a part that saves: {TOLERATED:g} points. Links may cost {100 * LINKS_AT_MOST:g} % of those of "
+        f"A part that saves energy may cost {TOLERATED:g} points. Links may cost {100 * LINKS_AT_MOST:g} % of those of "
         "the four baselines on average."
     ]
     for name, text in played.items():
@@ -227,28 +227,28 @@ def search(paper: Reproduction) -> str:
         what = f"Chosen: {'; '.join(chosen)}." if chosen else "The rule changes nothing."
         parts += [_folded(f"{name}: {EXPERIMENTS[name].question}", text), f"`{name}`. {what}"]
     absent = [f"`{name}`" for name in SWEEPS if name not in played]
-    return "\n\n".join([*parts, *([f"Not played yet: {', '.join(absent)}."] if absent else [])])
+    return "\n\n".join([*parts, *([f"Not run yet: {', '.join(absent)}."] if absent else [])])
 
 
 def recipe_table(recipe: Any) -> str:
     """The parts with their settings of today."""
     policy, schedule, learner = recipe["policy"], recipe["schedule"], recipe.get("learner", {})
     lines = [
-        ("label-prior loss", f"loss: {{name: {recipe['loss']['name']}}}", "knows the server's label shares",
+        ("label-prior loss", f"loss: {{name: {recipe['loss']['name']}}}", "accounts for the server's label shares",
          "label shares must be known"),
-        ("cool-down", f"learner: {{cool_down: {learner.get('cool_down', 0):g}}}", "steps become shorter over this "
-         "share of the run, at its end", "nothing"),
-        ("silence", f"schedule: {{every: {schedule['every']}}}", "links in every so many rounds; servers train in all",
-         "accuracy"),
-        ("finish", f"schedule: {{finish_rounds: {schedule['finish_rounds']}}}", "every link in so many last rounds",
-         "joules"),
-        ("codec", f"codec: {recipe['codec']}", "fewer bits a number, with error feedback", "almost nothing"),
+        ("cool-down", f"learner: {{cool_down: {learner.get('cool_down', 0):g}}}", "the learning rate decays over "
+         "this last share of the run", "nothing"),
+        ("rounds without links", f"schedule: {{every: {schedule['every']}}}",
+         "links in every m-th round only; servers train in every round", "accuracy"),
+        ("finish", f"schedule: {{finish_rounds: {schedule['finish_rounds']}}}",
+         "all links in this number of last rounds", "joules"),
+        ("codec", f"codec: {recipe['codec']}", "fewer bits per parameter, with error feedback", "almost nothing"),
         ("balanced links", f"policy: {{name: {policy['name']}, degree: {_yaml(policy['degree'])}}}",
-         "everybody receives so many models and is heard by as many; null grows with the fleet",
+         "every server receives and sends this number of models; null grows with the fleet",
          "work of the coordinator"),
-        ("known prices", f"policy: {{thrift: {policy['thrift']:g}}}", "how strongly cheap links are preferred; nobody "
-         "has to learn prices", "almost nothing"),
-        ("merge", f"aggregator: {{name: {recipe['aggregator']['name']}}}", "what arrives is averaged", "nothing"),
+        ("known prices", f"policy: {{thrift: {policy['thrift']:g}}}", "how strongly cheap links are preferred; prices "
+         "need not be learned", "almost nothing"),
+        ("merge", f"aggregator: {{name: {recipe['aggregator']['name']}}}", "received models are averaged", "nothing"),
     ]  # fmt: skip
     cells = [[part, f"`{setting}`", does, costs] for part, setting, does, costs in lines]
     return table(("part", "setting", "what it does", "what it costs"), cells)
@@ -259,7 +259,7 @@ def _yaml(value: int | None) -> str:
 
 
 def _folded(words: str, text: str) -> str:
-    return f"<details><summary>{words}</summary>\n\n{text or 'Not played yet.'}\n\n</details>"
+    return f"<details><summary>{words}</summary>\n\n{text or 'Not run yet.'}\n\n</details>"
 
 
 def _place(row: Row) -> str:

@@ -77,8 +77,8 @@ def _runs() -> str:
             ]
         )
     headings = (
-        "servers", "candidates", "s a round", "ms a server and round", "of it the coordinator, ms (worst)", "peak MB",
-        "records, kB a server and round", "checkpoint, kB a server",
+        "servers", "candidates", "s per round", "ms per server and round", "of which the coordinator, ms (worst)",
+        "peak MB", "records, kB per server and round", "checkpoint, kB per server",
     )  # fmt: skip
     return table(headings, cells)
 
@@ -153,7 +153,15 @@ def _fit() -> str:
         row = max(rows, key=lambda row: row["servers"])
         cells.append(_fit_row(machine, words, row["servers"], row["peak_memory_mb"],
                               row["server_rounds_per_second"], gib))  # fmt: skip
-    headings = ("machine", "network", "measured with", "MB a server", "server-rounds a second", "fit, about", "a round")
+    headings = (
+        "machine",
+        "network",
+        "measured with",
+        "MB per server",
+        "server-rounds per second",
+        "servers that fit, about",
+        "seconds per round",
+    )
     return table(headings, cells)
 
 
@@ -173,7 +181,7 @@ def _fit_row(machine: str, network: str, servers: int, peak: float, rate: float,
     rounded = round(most, -max(0, len(str(most)) - 2))
     return [
         machine, network, f"{servers:,}", f"{peak / servers:.2f}", f"{rate:,.0f}", f"{rounded:,}",
-        f"{rounded / rate:,.1f} s",
+        f"{rounded / rate:,.1f}",
     ]  # fmt: skip
 
 
@@ -202,41 +210,45 @@ def _on_paper() -> str:
     table_mb = count * PAPER_CANDIDATES * 8 / 1e6
     header_mb = run["disk_mb"]["header of the checkpoint"] / run["servers"] * count
     lines = [
-        ["coordinator, `hat-dfed`, d = 16", f"{_extrapolated_ms('hat-dfed') / 1e3:.1f} s a round", "extrapolated"],
+        ["coordinator, `hat-dfed`, d = 16", f"{_extrapolated_ms('hat-dfed') / 1e3:.1f} s per round", "extrapolated"],
         [
             "coordinator, `hat-dfed-plus`, d = 16, rounds with links",
             f"{_extrapolated_ms('hat-dfed-plus') / 1e3:.1f} s",
             "extrapolated",
         ],
-        ["its tables (candidates, weights, sums)", f"{3 * table_mb:,.0f} MB", "N·d·8 bytes, three of them"],
+        [
+            "the coordinator's tables (candidates, weights, sums)",
+            f"{3 * table_mb:,.0f} MB",
+            "N·d·8 bytes, three of them",
+        ],
         ["the same with all links", f"{2 * count * count * 8 / 1e9:,.0f} GB", "N²·8 bytes, two of them"],
-        ["plan, to all shards", f"{links * 16 / 1e6:.1f} MB", "16 bytes a link"],
-        ["reports", f"{count * 100 / 1e6:.0f} MB", "about 100 bytes a server"],
+        ["plan, to all shards", f"{links * 16 / 1e6:.1f} MB", "16 bytes per link"],
+        ["reports", f"{count * 100 / 1e6:.0f} MB", "about 100 bytes per server"],
         [
             f"training, {SHARDS} shards of {count // SHARDS:,} on cores like these",
-            f"{a_server * count / SHARDS:.1f} s a round",
+            f"{a_server * count / SHARDS:.1f} s per round",
             "extrapolated, softmax regression",
         ],
         [
             "models between shards, 650 numbers in float32",
-            f"{crossing * 650 * 4 / 1e6:,.0f} MB a round",
-            f"1.2 links a server, {100 * (1 - 1 / SHARDS):.0f} % cross",
+            f"{crossing * 650 * 4 / 1e6:,.0f} MB per round",
+            f"1.2 links per server, {100 * (1 - 1 / SHARDS):.0f} % cross",
         ],
         [
             "models between shards, the paper's Fashion-MNIST network",
-            f"{crossing * paper_mb / 1e3:,.0f} GB a round; {crossing * paper_mb / 8e3:,.0f} GB in four bits",
+            f"{crossing * paper_mb / 1e3:,.0f} GB per round; {crossing * paper_mb / 8e3:,.0f} GB in four bits",
             "47.2 Mbit each",
         ],
         [
             "H200s that hold the paper's Fashion-MNIST network",
             f"{count / _most(*_largest('bench-h200.json'), 139):,.0f}",
-            "memory a server as measured",
+            "memory per server as measured",
         ],
-        ["records", f"{records:,.0f} MB a round", "extrapolated"],
+        ["records", f"{records:,.0f} MB per round", "extrapolated"],
         [
-            "state in front of a checkpoint",
+            "header of a checkpoint (the state)",
             f"{header_mb:,.0f} MB",
             f"extrapolated; the format allows {HEADER_LIMIT_MB} MB",
         ],
     ]
-    return table(("what", "how much", "how known"), lines)
+    return table(("quantity", "amount", "source"), lines)

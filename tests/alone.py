@@ -3,6 +3,7 @@
 from hatdfed.core import loop
 from hatdfed.core.fleet import SeparateFleets
 from hatdfed.core.loop import RunInPlay
+from hatdfed.data.datasets import load_dataset
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import make_batch
 
@@ -19,3 +20,15 @@ def run_alone(coordinator, fleet, *, rounds, sinks=(), state=None):
         state = coordinator.start(fleet.validation_accuracy())
     (state,) = loop.run([RunInPlay(coordinator, state, rounds, sinks)], SeparateFleets(fleet))
     return state
+
+
+def play_undisturbed(config):
+    """The links of every round of a simulation without faults, as sorted pairs, and the models of the last."""
+    simulation, links = mailbox_simulation(config, load_dataset(config.dataset, options=config.dataset_options)), []
+    run_alone(
+        simulation.coordinator,
+        simulation.fleet,
+        rounds=config.rounds,
+        sinks=[lambda state, record: links.append(sorted(map(tuple, record.draw.topology.pairs.tolist())))],
+    )
+    return links, simulation.fleet.models

@@ -1,10 +1,34 @@
 """Settings of the whole suite: repeatable examples, no deadlines, one thread for torch."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import settings
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 # Examples are derived from the test's name, so a run on another day tries the same ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40, database=None)
 settings.load_profile("repeatable")
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def write_blank_picture():
+    """What stands in for drawing, which takes most of a picture's time: the file is there, with nothing on it."""
+    return lambda canvas, path, **_: Path(path).write_bytes(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch, write_blank_picture):
+    """Figures are made up to the last label, and then not drawn: for tests of what stands around them."""
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", write_blank_picture)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say which random schedules were tried, so that the same or others can be tried again."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    tried = [value for report in reports for name, value in report.user_properties if name == "schedules"]
+    if tried:
+        terminalreporter.write_line(f"Random schedules: {'; '.join(sorted(set(tried)))}.")

@@ -4,7 +4,7 @@ HatdfedError                  one sentence for the person at the keyboard; the c
 ├── ConfigError               a setting that cannot work
 ├── DataError                 a data set that is missing, cut short or not what it claims to be
 ├── RunFolderError            a run folder that cannot be written, read or resumed
-│   └── TroubleError          no room on the disk, no answer: it may pass, so the command line exits with 3
+│   └── TroubleError          a full disk, no answer: it may pass, so the command line exits with 3
 ├── SweepFailedError          a sweep of which no run came to its end (`sweeps.sweep`)
 ├── UnguardedScriptError      a script that its own worker processes would run again (`workers`)
 ├── NameTakenError            an edge whose name another process has (`deploy.coordinator.membership`)
@@ -41,7 +41,7 @@ class RunFolderError(HatdfedError):
 
 
 class TroubleError(RunFolderError):
-    """Trouble of the machine or the network in the middle of a run; starting again goes on once it has passed."""
+    """A temporary problem of the machine or the network; once it is resolved, a restart continues the run."""
 
     exit_code = 3
 
@@ -87,4 +87,4 @@ def require_one_of(key: str, value: str, known: Iterable[str]) -> None:
     """Refuse a named choice that does not exist."""
     names = sorted(known)
     if value not in names:
-        raise ConfigError(f"{key} is {value!r}, which is no choice of ours. {did_you_mean(value, names)}")
+        raise ConfigError(f"{key} is {value!r}, which is not one of the choices. {did_you_mean(value, names)}")

@@ -49,6 +49,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def add(self, name: str, thing: T) -> None:
         """Add something of your own for this process; worker processes of a comparison know only entry points."""
+        if self._loaded.get(name) is thing:
+            return  # a cell of a notebook that is run again
         if name in self:
             raise ConfigError(f"The name {name!r} in {self.group} is taken. Choose another one.")
         self._loaded[name] = self._checked(name, thing, "this script")
@@ -77,7 +79,7 @@ class Registry(Mapping[str, T], Generic[T]):
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(
                 f"{point.name!r} of {self.group} cannot be loaded from {_owner(point)} ({reason}). "
-                "Mend or uninstall that package."
+                "Fix or uninstall that package."
             ) from None
         return self._checked(point.name, thing, _owner(point))
 

@@ -1,3 +1,3 @@
 """Which hatdfed this is; imports nothing, so that everybody can ask."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -26,8 +26,11 @@ def run_from_source(package, folder, *arguments):
 @pytest.mark.parametrize(
     ("package", "folder", "arguments", "words"),
     [
-        ("hatdfed_paper", "paper", ["list"], ["table1", "plus_search_many"]),
-        ("hatdfed_paper", "paper", ["tables", "scalability"], ["## scalability", "| cifar-10"]),
+        ("hatdfed_paper", "paper", ["list", "--scale", "smoke"], ["table1", "plus_search_many"]),
+        pytest.param(
+            *("hatdfed_paper", "paper", ["tables", "scalability"], ["## scalability", "| cifar-10"]),
+            marks=pytest.mark.processes,
+        ),
         ("hatdfed_bench", "benchmarks", ["--help"], ["Usage: python -m hatdfed_bench", "--workload"]),
     ],
 )
@@ -41,7 +44,7 @@ def test_a_package_runs_by_its_name(package, folder, arguments, words):
 @pytest.mark.parametrize(
     ("package", "folder", "arguments", "words"),
     [
-        ("hatdfed_paper", "paper", ["run", "tabel1"], "Did you mean table1?"),
+        ("hatdfed_paper", "paper", ["list", "--scale", "huge"], "no scale called 'huge'"),
         ("hatdfed_bench", "benchmarks", ["--servers", "one"], "--servers is 'one'"),
     ],
 )

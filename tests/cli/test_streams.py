@@ -30,11 +30,14 @@ def test_output_that_cannot_be_written_ends_in_one_sentence(verb):
     assert done.returncode == 3
     assert done.stderr.startswith(b"error: The output cannot be written (No space left on device).")
     assert len(done.stderr.splitlines()) == 1
-    assert _shell(f"{_MAIN} {verb} >/dev/full 2>/dev/full").returncode == 3
 
 
-@pytest.mark.parametrize("encoding", ["latin1", "ascii"])
-def test_characters_that_are_not_known_are_replaced(encoding):
-    done = _shell(f"{_MAIN} methods", PYTHONIOENCODING=encoding)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_neither_stream_can_be_written():
+    assert _shell(f"{_MAIN} methods >/dev/full 2>/dev/full").returncode == 3
+
+
+def test_characters_that_are_not_known_are_replaced():
+    done = _shell(f"{_MAIN} methods", PYTHONIOENCODING="latin1")
     assert done.returncode == 0
     assert b"hat-dfed with an ?-greedy choice" in done.stdout

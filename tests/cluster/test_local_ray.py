@@ -12,12 +12,13 @@ from hatdfed.runs.play import Job, play, run
 from hatdfed.sweeps.executors import ray as executor
 from hatdfed.sweeps.executors.ray import RayExecutor
 
-pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_cluster():
     """For all tests of this file: whoever finds Ray running uses it."""
+    pytest.importorskip("ray", reason="Ray is not installed")  # here: most who collect this file do not run it
     with connected(None):
         yield
 

@@ -14,7 +14,7 @@ from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.orders import even_bounds
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed.setup.layers import merge_layers, resolve
 from hatdfed.setup.methods import METHODS
 from hatdfed.sweeps.file import read_sweep
@@ -78,7 +78,7 @@ def check(words):
             even_bounds(config.servers, placement.shards)
         if config.dataset in BUILT_IN:
             dataset = load_dataset(config.dataset, options=config.dataset_options)
-            make_world(config, dataset, make_pools(dataset))
+            make_world(config, dataset)
             make_actors(config, dataset)
 
 

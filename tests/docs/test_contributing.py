@@ -28,9 +28,17 @@ SMALL = [
 ]
 
 
-@pytest.fixture
-def package(tmp_path):
-    return Path(shutil.copytree(Path(hatdfed.__file__).parent, tmp_path / "site" / "hatdfed"))
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy with both examples in it, so that one process plays them."""
+    package = Path(shutil.copytree(Path(hatdfed.__file__).parent, tmp_path_factory.mktemp("site") / "hatdfed"))
+    policy, column = EXAMPLES
+    (package / "core" / "policies" / "rotating.py").write_text(policy, encoding="utf-8")
+    declaration = package / "runs" / "round_row.py"
+    text = declaration.read_text(encoding="utf-8")
+    end = text.index("\n)\n", text.index("ROUND_COLUMNS"))
+    declaration.write_text(f"{text[:end]}\n{column.rstrip()},{text[end:]}", encoding="utf-8")
+    return package
 
 
 def run(package, *words):
@@ -41,20 +49,16 @@ def run(package, *words):
     return done.stdout
 
 
-def test_a_policy_is_one_file(package):
-    policy, _ = EXAMPLES
-    (package / "core" / "policies" / "rotating.py").write_text(policy, encoding="utf-8")
+@pytest.fixture(scope="module")
+def summary(package):
     chosen = ("--set", "policy.name=rotating", "--set", "aggregator.name=uniform")
-    summary = json.loads(run(package, "run", *SMALL, *chosen, "--json"))
+    return json.loads(run(package, "run", *SMALL, *chosen, "--out", "kept", "--json"))
+
+
+def test_a_policy_is_one_file(summary):
     assert summary["links_per_round"] == 3
 
 
-def test_a_metric_is_one_column(package):
-    _, column = EXAMPLES
-    declaration = package / "runs" / "round_row.py"
-    text = declaration.read_text(encoding="utf-8")
-    end = text.index("\n)\n", text.index("ROUND_COLUMNS"))
-    declaration.write_text(f"{text[:end]}\n{column.rstrip()},{text[end:]}", encoding="utf-8")
-    summary = json.loads(run(package, "run", *SMALL, "--method", "rnd", "--out", "kept", "--json"))
+def test_a_metric_is_one_column(package, summary):
     assert summary["undelivered"] == 0
     assert "undelivered models" in " ".join(run(package, "show", "kept").split())  # wherever the line breaks

@@ -7,7 +7,6 @@ import pytest
 from typer.main import get_command
 
 from hatdfed.cli.app import app
-from hatdfed.deploy.coordinator.metrics import StatusCollector
 from hatdfed.deploy.coordinator.settings import DeploySettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,15 +21,6 @@ def test_every_setting_of_a_deployment_is_explained_with_its_default():
     for name, field in DeploySettings.model_fields.items():
         if field.default is not None:
             assert float(table[name]) == field.default, name
-
-
-def test_every_metric_is_explained():
-    status = {
-        "round": 1, "rounds": 2, "servers": [], "accuracy_percent": 50.0, "coordinator_seconds": 0.1, "links": 1,
-        "undelivered": 0, "joules": {"link": 1.0}, "refused": {"late": 1}, "figures": {"consensus_distance": 0.1},
-    }  # fmt: skip
-    names = {sample.name for metric in StatusCollector(lambda: status).collect() for sample in metric.samples}
-    assert names == set(re.findall(r"`(hatdfed_\w+?)(?:\{\w+\})?`", PAGE))
 
 
 def command(words):

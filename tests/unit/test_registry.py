@@ -121,7 +121,7 @@ def test_a_broken_plug_in_gets_one_sentence_that_names_its_package(install, sour
     sentence = str(caught.value)
     assert sentence.startswith("'theirs' of hatdfed.things cannot be loaded from their-package (")
     assert reason in sentence
-    assert sentence.endswith("Mend or uninstall that package.")
+    assert sentence.endswith("Fix or uninstall that package.")
     assert "\n" not in sentence
     assert registry["ours"] == 1
     assert "theirs" in registry
@@ -144,7 +144,13 @@ def test_a_script_cannot_take_a_name(install):
     for taken in ("ours", "theirs", "mine"):
         with pytest.raises(ConfigError, match=f"The name '{taken}' in {GROUP} is taken. Choose another one."):
             registry.add(taken, 5)
+    registry.add("mine", 4)  # the same thing once more, as from a cell of a notebook
     assert dict(registry) == {"ours": 1, "ours too": 2, "theirs": 3, "mine": 4}
+
+
+def test_a_policy_that_is_named_as_a_method_is_told_so():
+    with pytest.raises(ConfigError, match=r"no method called 'ring'. It is a policy: --set policy.name=ring"):
+        method_named("ring")
 
 
 # The real thing: a wheel, pip, and the command line in a process of its own.
@@ -259,21 +265,47 @@ def test_what_an_installed_package_adds_is_listed(site, tmp_path):
     assert "hat-dfed" in listed
 
 
-def test_what_an_installed_package_adds_is_run(site, tmp_path):
-    done = hatdfed("run", "--method", "their-method", "--dataset", "their-data", "--json", site=site, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+ASKED = ("run", "--method", "their-method", "--dataset", "their-data", "--out", "run")
+COMMANDS = (
+    (*ASKED, "--json"),
+    ("run", "--resume", "run", "--rounds", "3", "--json"),
+    (*ASKED, "--set", "policy.skp=2"),
+)
+ONE_AFTER_ANOTHER = f"""
+import sys
+from hatdfed.cli.app import main
+for words in {COMMANDS}:
+    sys.argv = ["hatdfed", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        print("\\0", stop.code or 0, "\\0", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def told(site, tmp_path_factory):
+    """What each command printed and its exit code, and all complaints: one process, which imports torch once."""
+    cwd, env = tmp_path_factory.mktemp("runs"), {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", ONE_AFTER_ANOTHER]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    parts = done.stdout.split("\0")[:-1]
+    assert len(parts) == 2 * len(COMMANDS), done.stderr
+    return [(parts[at], int(parts[at + 1])) for at in range(0, len(parts), 2)], done.stderr
+
+
+def test_what_an_installed_package_adds_is_run(told):
+    ((printed, code), (again, code_again), _), complaints = told
+    assert (code, code_again) == (0, 0), complaints
+    result = json.loads(printed)
     assert result["config"]["policy"] == {"name": "their-links", "skip": 1}
     assert result["config"]["aggregator"]["name"] == "their-mean"
     assert (result["rounds"], result["links_per_round"]) == (2, 3)
-    again = hatdfed("run", "--resume", result["run_folder"], "--rounds", "3", "--json", site=site, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["rounds"] == 3
+    assert json.loads(again)["rounds"] == 3
 
 
-def test_a_wrong_setting_of_theirs_gets_one_sentence(site, tmp_path):
-    arguments = ("run", "--method", "their-method", "--dataset", "their-data", "--set", "policy.skp=2")
-    done = hatdfed(*arguments, site=site, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "policy 'their-links' has no setting 'skp'. Did you mean skip?" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_wrong_setting_of_theirs_gets_one_sentence(told):
+    (*_, (_, code)), complaints = told
+    assert code == 2
+    assert "policy 'their-links' has no setting 'skp'. Did you mean skip?" in complaints
+    assert "Traceback" not in complaints

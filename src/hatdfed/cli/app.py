@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hatdfed import __version__
+from hatdfed.cli.backup import backup_command, restore_command
 from hatdfed.cli.compare import compare_command
 from hatdfed.cli.console import discard_output, prepare_streams, print_error
 from hatdfed.cli.coordinator import coordinator_command
@@ -18,9 +19,10 @@ from hatdfed.cli.dashboard import dashboard_command
 from hatdfed.cli.doctor import doctor_command
 from hatdfed.cli.edge import edge_app
 from hatdfed.cli.export import export_command
-from hatdfed.cli.identity import ca_app, token_app
+from hatdfed.cli.identity import ca_app, token_app, viewer_app
 from hatdfed.cli.listing import datasets_command, methods_command
-from hatdfed.cli.operate import drain_command, status_command, stop_command
+from hatdfed.cli.operate import drain_command, status_command, stop_command, undrain_command
+from hatdfed.cli.relay import relay_command
 from hatdfed.cli.report import report_command
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
@@ -48,11 +50,16 @@ app.command("report")(report_command)
 app.command("doctor")(doctor_command)
 app.command("coordinator")(coordinator_command)
 app.add_typer(edge_app, name="edge")
+app.command("relay")(relay_command)
 app.add_typer(ca_app, name="ca")
 app.add_typer(token_app, name="token")
+app.add_typer(viewer_app, name="viewer")
 app.command("status")(status_command)
 app.command("drain")(drain_command)
+app.command("undrain")(undrain_command)
 app.command("stop")(stop_command)
+app.command("backup")(backup_command)
+app.command("restore")(restore_command)
 app.command("export")(export_command)
 
 
@@ -88,7 +95,7 @@ def _report_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _NOT_WRITTEN or error.filename is not None:
             raise
-        _exit_with(f"The output cannot be written ({error.strerror}). Make room, or send it elsewhere.", 3)
+        _exit_with(f"The output cannot be written ({error.strerror}). Free up disk space, or send it elsewhere.", 3)
 
 
 def _exit_with(sentence: str, exit_code: int) -> NoReturn:

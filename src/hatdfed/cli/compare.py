@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hatdfed.runs.statistics import Comparison
 
 Reference = Annotated[
-    str | None, typer.Option("--reference", help="Method that the others are held against; the first by default.")
+    str | None, typer.Option("--reference", help="Method that the others are compared with; the first by default.")
 ]
 TargetAccuracy = Annotated[
     float | None,
@@ -62,7 +62,9 @@ def compare_command(
     target_accuracy: TargetAccuracy = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PATH", parser=named_path, help="Folder for all runs, new or gone on with."),
+        typer.Option(
+            "--out", metavar="PATH", parser=named_path, help="Folder for all runs; a comparison in it is continued."
+        ),
     ] = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
@@ -73,7 +75,7 @@ def compare_command(
     mlflow_uri: MlflowUri = None,
     as_json: Json = False,
 ) -> None:
-    """Compare methods on the same seeds and keep all runs in a folder."""
+    """Compare methods on the same seeds and save all runs in a folder."""
     require_torch()
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions

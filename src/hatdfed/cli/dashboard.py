@@ -11,7 +11,8 @@ import typer
 
 from hatdfed.cli.console import note, out
 from hatdfed.cli.coordinator import Insecure, InsecureAnywhere
-from hatdfed.cli.identity import require_deploy
+from hatdfed.cli.identity import require_deploy, split_address
+from hatdfed.cli.operate import ViewerIdentity
 from hatdfed.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def dashboard_command(
         Path | None,
         typer.Option("--ca", envvar="HATDFED_CA", help="The coordinator's folder of certificates, on its machine."),
     ] = None,
+    identity: ViewerIdentity = None,
     insecure: Insecure = False,
     insecure_anywhere: InsecureAnywhere = False,
     host: Annotated[
@@ -46,7 +48,7 @@ def dashboard_command(
         from hatdfed.dashboard.site import Site
     if not runs.is_dir():
         raise ConfigError(f"The folder {runs} does not exist. Name the folder of your runs with --runs.")
-    deployment = _deployment(coordinator, ca, insecure, insecure_anywhere)
+    deployment = _deployment(coordinator, ca, identity, insecure, insecure_anywhere)
     site = Site(Catalogue(runs), deployment)
     app = make_app(site, listens_at=host)
     listener = listen(host, port)
@@ -71,7 +73,9 @@ def require_dashboard() -> Iterator[None]:
         ) from None
 
 
-def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced: bool) -> DeploymentMonitor | None:
+def _deployment(
+    coordinator: str | None, ca: Path | None, viewer: Path | None, insecure: bool, forced: bool
+) -> DeploymentMonitor | None:
     """Prepare the connection to the coordinator, if one was named."""
     from hatdfed.dashboard.deployment import DeploymentMonitor, make_status_reader
 
@@ -85,10 +89,16 @@ def _deployment(coordinator: str | None, ca: Path | None, insecure: bool, forced
         if insecure:
             refuse_open_plain_text(coordinator, forced=forced)
             return DeploymentMonitor(coordinator, make_status_reader(coordinator, None))
+        if viewer is not None:
+            host, port = split_address(coordinator)
+            return DeploymentMonitor(coordinator, make_status_reader(coordinator, viewer, (host, port - 1)))
         if ca is None:
-            raise ConfigError("A coordinator is asked with its own certificates: --ca FOLDER, or --insecure.")
+            raise ConfigError(
+                "A coordinator is asked with a viewer's identity, --identity FOLDER, or with its own certificates, "
+                "--ca FOLDER; or with --insecure."
+            )
         if not (ca / "coordinator").is_dir():
             raise ConfigError(
                 f"{ca} has no folder coordinator with its certificates. Name what `hatdfed ca init` made."
             )
-        return DeploymentMonitor(coordinator, make_status_reader(coordinator, ca))
+        return DeploymentMonitor(coordinator, make_status_reader(coordinator, ca / "coordinator"))

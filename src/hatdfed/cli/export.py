@@ -36,7 +36,8 @@ def export_command(
         typer.Option("--config", help="For a store: the coordinator's run folder, or its config.yaml."),
     ] = None,
     server: Annotated[
-        int | None, typer.Option("--server", min=0, help="For a simulation: whose model, counted from 0.")
+        int | None,
+        typer.Option("--server", min=0, help="For a simulation: the server whose model is exported, counted from 0."),
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -44,12 +45,12 @@ def export_command(
     """Write a model to a file, and check that the file gives the same outputs."""
     require_torch()
     refuse_file_of_run(to)
-    from hatdfed.deploy.edge.export import Exporter, read_run_settings, read_stored_model
+    from hatdfed.deploy.edge.export import Exporter, add_privacy, read_run_settings, read_stored_model
 
     _refuse_run_without_models(RunFolder(source))
     settings = read_run_settings(source, config)
     exporter = Exporter.from_config(settings, data_dir=data_dir)
-    model = _add_round(read_stored_model(source, server), RunFolder(source))
+    model = add_privacy(_add_round(read_stored_model(source, server), RunFolder(source)), source, settings)
     difference = exporter.write(model, to)
     if (played := int(model.source.get("rounds", settings.rounds))) < settings.rounds:
         note(f"The run is not over: this is the model of round {played} of {settings.rounds}.")
@@ -75,8 +76,8 @@ def _refuse_run_without_models(run: RunFolder) -> None:
     is_run = run.database.is_file() and (run.path / "config.yaml").is_file()
     if is_run and not run.checkpoint.is_file() and run.config().checkpoint_every == 0:
         raise RunFolderError(
-            f"{run.path} holds no model: it was played with checkpoint_every 0. "
-            "Play it again with --set checkpoint_every=10."
+            f"{run.path} contains no model: it was executed with checkpoint_every 0. "
+            "Repeat it with --set checkpoint_every=10."
         )
 
 

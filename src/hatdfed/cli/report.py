@@ -36,7 +36,7 @@ def report_command(
         typer.Option("--format", help="html: one file with all in it. md: pictures beside it. pdf: by Chromium."),
     ] = Format.HTML,
 ) -> None:
-    """Write runs as one document: figures, pictures, settings, machine."""
+    """Write runs as one document: results, figures, settings and machine."""
     path = to or Path(f"report.{form.value}")
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")

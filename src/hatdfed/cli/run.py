@@ -1,4 +1,4 @@
-"""hatdfed run: play one run and show its progress."""
+"""hatdfed run: execute one run and show its progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_command(
     ] = None,
     resume_from: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="PATH", parser=named_path, help="Go on with the run in this folder."),
+        typer.Option("--resume", metavar="PATH", parser=named_path, help="Continue the run in this folder."),
     ] = None,
     data_dir: DataDir = None,
     fleet: FleetName = "auto",
@@ -62,14 +62,14 @@ def run_command(
         int | None, typer.Option("--shards", min=1, help="With --fleet sharded: processes that share the servers.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--address", help="Of the Ray cluster with the shards, host:port; this machine else.")
+        str | None, typer.Option("--address", help="Ray cluster for the shards, host:port; by default this machine.")
     ] = None,
     tensorboard: TensorBoardFlag = False,
     mlflow: MlflowFlag = False,
     mlflow_uri: MlflowUri = None,
     as_json: Json = False,
 ) -> None:
-    """Play one run and keep it in a folder."""
+    """Execute one run and save it in a folder."""
     require_torch()
     if folder is not None and resume_from is not None:
         raise ConfigError(f"--resume goes on in {resume_from}, so there is nothing for --out. Leave one of them out.")

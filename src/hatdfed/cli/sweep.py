@@ -1,4 +1,4 @@
-"""hatdfed sweep: play many runs from one file."""
+"""hatdfed sweep: execute many runs from one file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sweep_command(
     file: Annotated[
         Path, typer.Argument(metavar="SWEEP.yaml", help="What to run; docs/sweeps.md says how to write it.")
     ],
-    executor: Annotated[str, typer.Option("--executor", help="Where runs are played: local or ray.")] = "local",
+    executor: Annotated[str, typer.Option("--executor", help="Where runs are executed: local or ray.")] = "local",
     folder: Annotated[
         Path | None,
         typer.Option("--out", parser=named_path, help="Folder for all runs; by default one that belongs to this file."),
@@ -47,7 +47,7 @@ def sweep_command(
     address: Address = None,
     cpus_per_batch: Cpus = None,
     gpus_per_batch: Gpus = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be played, and play nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and execute none.")] = False,
     data_dir: DataDir = None,
     fleet: FleetName = "auto",
     device: DeviceName = "auto",
@@ -56,7 +56,7 @@ def sweep_command(
     mlflow_uri: MlflowUri = None,
     as_json: Json = False,
 ) -> None:
-    """Play every run of a sweep file that is not done yet, and print the table of all."""
+    """Execute the runs of a sweep file that are not done yet, and print the table of all."""
     require_torch()
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
@@ -101,7 +101,7 @@ def _print_plan(file: Path, plan: SweepPlan, *, dry_run: bool) -> None:
     say(
         f"{file.stem}: {_count(runs, 'run')} ({_count(plan.points, 'point')}, {_count(plan.file.worlds, 'seed')}), "
         f"{count[State.DONE]} done{begun}, "
-        f"{len(runs) - count[State.DONE]} to play. Folder: {plan.folder.path}",
+        f"{len(runs) - count[State.DONE]} to do. Folder: {plan.folder.path}",
         soft_wrap=True,
         markup=False,
     )
@@ -119,7 +119,7 @@ def _search_plan(file: Path, plan: SweepPlan, search: SearchPlan) -> str:
     told = Search(plan.file, tried).told if tried.is_file() else 0
     return (
         f"{file.stem}: a search over {', '.join(search.parameters)}: {search.trials} trials of "
-        f"{_count(plan.file.worlds, 'seed')}, {told} trials done, {max(search.trials - told, 0)} to play. "
+        f"{_count(plan.file.worlds, 'seed')}, {told} trials done, {max(search.trials - told, 0)} to do. "
         f"Folder: {plan.folder.path}"
     )
 

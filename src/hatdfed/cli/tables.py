@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hatdfed.cli.console import format_energy, note, out, print_error
-from hatdfed.core.energy.ledger import Cause
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.config import Config

@@ -1,1 +1,1 @@
-"""Sweeps: many runs from one file, played wherever there is room, kept one folder each, summed up in one table."""
+"""Sweeps: many runs from one file, executed where there is capacity, kept one folder each, summed up in one table."""

@@ -29,6 +29,7 @@ from hatdfed.setup.run_identity import digest_of
 
 _DIGEST = 8  # letters that stand for a file or for settings
 Seed = Annotated[int, Field(ge=0)]
+Seeds = Annotated[int, Field(ge=1, le=100_000)]  # far more than anybody plays
 Objective = Literal["accuracy", "worst_accuracy", "joules", "link_joules"]
 
 
@@ -65,7 +66,7 @@ class SweepFile(Section):
     base: dict[str, Any] = Field({})
     grid: dict[str, list[Any]] = Field({})
     zip: dict[str, list[Any]] = Field({})
-    seeds: Count | list[Seed] = 1
+    seeds: Seeds | list[Seed] = 1
     search: SearchPlan | None = None
 
     @property

@@ -19,7 +19,9 @@ def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, 
         mass=0.1 + torch.rand(slots, generator=generator, dtype=torch.float64),
         present=present,
     )
-    return Probe(3 * torch.rand(slots, 3, generator=generator), torch.ones(3, dtype=torch.bool)), inbox
+    losses = 3 * torch.rand(slots, 3, generator=generator)
+    relevance = torch.rand(slots, 3, generator=generator)
+    return Probe(losses, torch.ones(3, dtype=torch.bool), relevance), inbox
 
 
 def pad(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
@@ -33,7 +35,10 @@ def pad(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
     )
     losses = torch.cat([probe.losses, torch.full_like(probe.losses[:1], 3.0)])
     losses = torch.cat([losses, torch.full_like(losses[:, :1], 11.0)], dim=1)
-    return Probe(losses, torch.cat([probe.valid, torch.tensor([False])])), more
+    relevance = torch.full_like(losses, 0.5)
+    if probe.relevance is not None:
+        relevance[:-1, :-1] = probe.relevance
+    return Probe(losses, torch.cat([probe.valid, torch.tensor([False])]), relevance), more
 
 
 class AggregatorLaws:
@@ -73,6 +78,7 @@ class AggregatorLaws:
 
     def test_merging_leaves_the_inbox_alone(self) -> None:
         for probe, inbox in self._cases():
-            before = [part.clone() for part in (*inbox, *probe)]
+            given = [part for part in (*inbox, *probe) if part is not None]
+            before = [part.clone() for part in given]
             self.aggregator()(probe, inbox)
-            assert all(torch.equal(mine, theirs) for mine, theirs in zip(before, (*inbox, *probe), strict=True))
+            assert all(torch.equal(mine, theirs) for mine, theirs in zip(before, given, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hatdfed.data.datasets.base import Dataset, DatasetKind
-from hatdfed.setup.build.world import make_pools, make_world
+from hatdfed.setup.build.world import make_world
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import overlay, validate
 
@@ -43,11 +43,11 @@ class DatasetLaws:
         dataset = self._load()
         few = {"servers": 3, "images_per_server": 8, "validation_images": 1, "rounds": 1}
         config = validate(overlay(overlay(Config().model_dump(), self.kind().defaults), few))
-        world = make_world(config, dataset, make_pools(dataset))
+        world = make_world(config, dataset)
         assert world.test.label_shares.shape == (3, dataset.num_classes)
         for source in world.sources:
-            assert len(source.label_counts) == dataset.num_classes
-            assert int(source.label_counts.sum()) == len(source.shard)
+            assert len(source.label_counts_at(0)) == dataset.num_classes
+            assert int(source.label_counts_at(0).sum()) == len(source.shard)
 
     def test_its_defaults_are_settings_that_exist(self) -> None:
         settings = overlay(Config().model_dump(), self.kind().defaults)

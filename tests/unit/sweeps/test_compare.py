@@ -156,6 +156,7 @@ def test_a_run_that_is_read_is_the_run_that_was_played(finished):
         read_run(RunFolder(folder / "nothing-here"))
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_one_seed_has_no_deviation(monkeypatch, capfd, tmp_path):
     (row,) = compare(["rnd"], seeds=1, **SMALL).summary
     assert {value for key, value in row.items() if key.endswith("_sd")} == {None}
@@ -197,6 +198,7 @@ def test_the_command_prints_both_tables_and_writes_every_file(copy, monkeypatch,
     assert {path.name for path in copy.iterdir()} >= files
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_command_prints_everything_as_json(copy, monkeypatch, capfd):
     assert command(monkeypatch, *typed(copy), "--json") == 0
     document = json.loads(capfd.readouterr().out)

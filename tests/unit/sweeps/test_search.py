@@ -6,6 +6,7 @@ import pytest
 from tests.unit.sweeps.small import SMALL
 
 import hatdfed
+from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.runs.play import play
 from hatdfed.runs.recorder import summarise
@@ -87,8 +88,8 @@ def test_a_group_that_was_half_proposed_is_filled(whole, tmp_path):
 
 
 def test_the_test_set_has_no_say(whole, tmp_path, monkeypatch):
-    def blind(config, test_accuracy, personal, rounds):
-        return summarise(config, 0 * test_accuracy, 0 * personal, rounds)
+    def blind(config, accuracy, rounds):
+        return summarise(config, FinalAccuracy(*(0 * each for each in accuracy[:3])), rounds)
 
     monkeypatch.setattr("hatdfed.runs.recorder.summarise", blind)
     again = hatdfed.sweep(SEARCH, out=tmp_path / "s", jobs=1)

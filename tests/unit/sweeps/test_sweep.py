@@ -150,7 +150,7 @@ def test_the_command_says_its_plan_and_prints_the_table(file, copy, monkeypatch,
     shutil.rmtree(copy / "runs" / "method=local,cool_down=0,seed=1")
     assert command(monkeypatch, file, "--out", copy, "--jobs", 1) == 0
     shown = capfd.readouterr()
-    assert "small: 8 runs (4 points, 2 seeds), 7 done, 1 to play." in shown.err
+    assert "small: 8 runs (4 points, 2 seeds), 7 done, 1 to do." in shown.err
     assert "run 8 of 8: method=local,cool_down=0,seed=1, validation accuracy" in shown.err
     assert re.search(r"★? +local +0 +[\d.]+ ± [\d.]+", shown.out)
     assert "no other point is as good at validation accuracy and energy" in shown.out
@@ -161,7 +161,7 @@ def test_a_dry_run_touches_nothing(file, tmp_path, monkeypatch, capfd):
     assert command(monkeypatch, file, "--out", tmp_path / "new", "--dry-run") == 0
     assert not (tmp_path / "new").exists()
     shown = capfd.readouterr().out
-    assert "8 runs (4 points, 2 seeds), 0 done, 8 to play" in shown
+    assert "8 runs (4 points, 2 seeds), 0 done, 8 to do" in shown
     assert shown.count("open   method=") == 8
 
 

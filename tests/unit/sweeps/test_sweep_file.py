@@ -36,6 +36,7 @@ RANGE = {"low": 0.1, "high": 0.5}
         ({"grid": {"seed": [1]}}, "Use seeds instead"),
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": 2**32}, "seeds is 4294967296"),
         ({"search": {}}, "search.parameters is empty"),
         ({"search": {"paramters": {}}}, "Did you mean parameters?"),
         ({"search": {"parameters": {"polcy.thrift": RANGE}}}, "search: There is no setting 'polcy'"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from tests.unit.sweeps.small import SMALL
 
 import hatdfed
@@ -31,6 +32,7 @@ def kill_in_the_middle(file, folder):
     process.wait()
 
 
+@pytest.mark.processes
 def test_a_sweep_that_is_killed_goes_on_to_the_same_table(tmp_path, monkeypatch):
     file = tmp_path / "small.yaml"
     file.write_text(json.dumps(SWEEP))

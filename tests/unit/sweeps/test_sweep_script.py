@@ -1,7 +1,9 @@
 """A sweep that a script starts: its worker processes read the script again, and that must not start it all over."""
 
+import multiprocessing
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -12,13 +14,12 @@ from tests.unit.sweeps.small import SMALL
 
 import hatdfed
 from hatdfed.sweeps.sweep import SweepFailedError
+from hatdfed.sweeps.workers import UnguardedScriptError
 
 ROOT = Path(__file__).parents[3]
 GUARD = 'put the work under `if __name__ == "__main__":`'
-UNGUARDED = {
-    "sweep": f"hatdfed.sweep({{'base': {SMALL}, 'seeds': 4}}, jobs=2)",
-    "compare": f"hatdfed.compare(['rnd'], seeds=4, jobs=2, **{SMALL})",
-}
+SWEEP = f"hatdfed.sweep({{'base': {SMALL}, 'seeds': 4}}, jobs=2)"
+COMPARE = f"hatdfed.compare(['rnd'], seeds=4, jobs=2, **{SMALL})"
 
 
 def play_script(folder, code):
@@ -28,18 +29,39 @@ def play_script(folder, code):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_snippet_of_the_documentation_runs_as_a_script(tmp_path):
+def small_snippet(jobs):
+    """The script of the documentation with small runs, in so many processes."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "sweeps.md").read_text(), re.DOTALL)
     assert '{"rounds": 20}' in code
-    small = code.replace('{"rounds": 20}', repr(SMALL)).replace('"seeds": 3}', '"seeds": 3}, jobs=2')
-    ended = play_script(tmp_path, small)
+    return code.replace('{"rounds": 20}', repr(SMALL)).replace('"seeds": 3}', f'"seeds": 3}}, jobs={jobs}')
+
+
+@pytest.mark.processes
+def test_the_snippet_of_the_documentation_runs_as_a_script(tmp_path):
+    ended = play_script(tmp_path, small_snippet(jobs=2))
     assert ended.returncode == 0, ended.stderr
     assert re.match(r"[\d.]+ runs/sweep-", ended.stdout)
 
 
-@pytest.mark.parametrize("call", UNGUARDED)
+def test_the_snippet_of_the_documentation_runs_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(small_snippet(jobs=1))
+    runpy.run_path("script.py", run_name="__main__")
+    assert re.match(r"[\d.]+ runs/sweep-", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("play", [hatdfed.sweep, hatdfed.compare], ids=["sweep", "compare"])
+def test_a_process_that_reads_the_script_that_started_it_is_told_what_to_do(tmp_path, monkeypatch, play):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)  # as spawning does
+    what = {"base": SMALL, "seeds": 4} if play is hatdfed.sweep else ["rnd"]
+    with pytest.raises(UnguardedScriptError, match=re.escape(GUARD)):
+        play(what, out=tmp_path / "s", jobs=2)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("call", [SWEEP, COMPARE], ids=["sweep", "compare"])
 def test_an_unguarded_script_is_told_what_to_do_and_ends_in_an_error(tmp_path, call):
-    code = f"import hatdfed\n{UNGUARDED[call]}\nprint('went on')\n"
+    code = f"import hatdfed\n{call}\nprint('went on')\n"
     ended = play_script(tmp_path, code)
     assert ended.returncode == 1
     assert "went on" not in ended.stdout

@@ -180,7 +180,7 @@ def lost_reason(error: Exception) -> str:
             "A task was ended because its machine ran out of memory. Use more --cpus-per-batch, so that fewer share it."
         )
     if kind in _LOST:
-        return "The machine or the process that played this batch was lost."
+        return "The machine or the process that executed this batch was lost."
     cause = getattr(error, "cause", None)
     return f"A task failed on its machine: {one_line(cause if isinstance(cause, Exception) else error)[:300]}"
 
