@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -115,11 +117,12 @@ def identity(identity_store: IdentityStore, folder: Path) -> IdentityFolder:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses just now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    """Ports that nobody uses, below the range from which the system takes ports for connections."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(10_000, 32_000)  # noqa: S311
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports += [port] if port not in ports else []
     return ports
 
 

@@ -1,5 +1,6 @@
 """Settings of the whole suite: repeatable examples, no deadlines, one thread for torch."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,17 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, max_exa
 settings.load_profile("repeatable")
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def usual_logs():
+    """Commands of a deployment send the log to where they are told; for the next test it goes where it went before."""
+    loggers = [logging.getLogger(name) for name in ("hatdfed", "asyncio", "grpc")]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

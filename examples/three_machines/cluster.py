@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 HATDFED = [sys.executable, "-m", "hatdfed"]
@@ -119,11 +120,12 @@ def hatdfed(*arguments: str, token: str | None = None) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses just now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    """Ports that nobody uses, below the range from which the system takes ports for connections."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(10_000, 32_000)  # noqa: S311
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports += [port] if port not in ports else []
     return ports
 
 

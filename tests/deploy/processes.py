@@ -1,7 +1,9 @@
 """Coordinators and edges as processes of their own, which can be killed."""
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,8 +27,11 @@ KILLED = 137
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
+    """A port below those that the system gives to connections: none of these can take it before it is listened at."""
+    while True:
+        port = random.randrange(10_000, 32_000)  # noqa: S311
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Processes:

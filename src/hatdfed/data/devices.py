@@ -95,14 +95,13 @@ class SimulatedDevices:
     def plan(self, t: int) -> WorkPlan:
         """Choose the round's images, as indices into the pool; a function of (seed, server, t) alone."""
         collected, devices_online = self._collect(t)
-        (shard, held_out), held_out_only = self._owned(t), self.settings.holds_out_probe
+        shard, held_out = self._owned(t)
+        is_held_out = self.settings.holds_out_probe
         return WorkPlan(
             batches=tuple(shard[chosen] for chosen in self._batches(t, collected)),
             num_samples=len(collected),
             devices_online=devices_online,
-            probe=self._choose_held_out(t, held_out)
-            if self.settings.holds_out_probe
-            else shard[self._probe(t, collected)],
+            probe=self._choose_held_out(t, held_out) if is_held_out else shard[self._probe(t, collected)],
             seed=torch_seed(self.seed, "dropout", t, self.server),
         )
 
