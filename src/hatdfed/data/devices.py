@@ -28,7 +28,8 @@ class LocalWork:
     batch_size: int = 64
     probe_size: int = 16  # B
     probe_top_up: bool = False  # fill the probe with own images that no device sent
-    holds_out_probe: bool = False  # choose the probe from images that are never trained on
+    holds_out_probe: bool = False  # choose the probe from images that are not trained on
+    release_at: int | None = None  # round from which on these are trained on, too; None: never
     churn: float = 0.0  # probability that the server is absent; then no device can connect to it
 
 
@@ -53,31 +54,41 @@ class SimulatedDevices:
     seed: int
     server: int
     change: DataChange | None = None
-    held_out: Indices = field(default_factory=_NO_IMAGES.copy)  # that it owns, too, and never trains on
+    held_out: Indices = field(default_factory=_NO_IMAGES.copy)  # that it owns, too, for its probe or validation
 
     def validation_at(self, t: int) -> Batch:
         """Images that accuracy is measured on in round t; the same tensors while they are."""
         return self.validation if self.change is None or t < self.change.t else self.change.validation
 
     def label_counts_at(self, t: int) -> Tensor:
-        """[C] number of images of each label that the server owns in round t; the same tensor while they are."""
-        return self._label_counts[0 if self.change is None or t < self.change.t else 1]
+        """[C] number of images of each label that the server trains on in round t; the same tensor while they are."""
+        return self._label_counts[self._find_phase(t)]
 
     @cached_property
     def _label_counts(self) -> tuple[Tensor, ...]:
-        shards = [self.shard] if self.change is None else [self.shard, self.change.shard]
-        labels = [self.pool.y[torch.from_numpy(shard)] for shard in shards]
+        labels = [self.pool.y[torch.from_numpy(images)] for images in self._training_images]
         return tuple(torch.bincount(each, minlength=self.num_classes) for each in labels)
 
-    def _owned(self, t: int) -> tuple[Indices, Indices]:
-        """The images to train on in round t, and those that are held out."""
-        owner = self if self.change is None or t < self.change.t else self.change
-        return owner.shard, owner.held_out
+    @cached_property
+    def _training_images(self) -> tuple[Indices, ...]:
+        """What it trains on before and after its data change, and before and after the change once all is released."""
+        owners = (self, self.change or self)
+        everything = tuple(np.concatenate([owner.shard, owner.held_out]) for owner in owners)
+        return tuple(owner.shard for owner in owners) + everything
+
+    def _find_phase(self, t: int) -> int:
+        has_changed = self.change is not None and t >= self.change.t
+        is_released = self.settings.release_at is not None and t >= self.settings.release_at
+        return has_changed + 2 * is_released
+
+    def _held_out_at(self, t: int) -> Indices:
+        return self.held_out if self.change is None or t < self.change.t else self.change.held_out
 
     @property
     def largest_batch(self) -> int:
         """Size of the largest possible batch, when every device connects."""
-        return min(self.settings.batch_size, self.settings.samples_per_round, len(self.shard))
+        most = len(self.shard) + len(self.held_out)
+        return min(self.settings.batch_size, self.settings.samples_per_round, most)
 
     def work(self, t: int) -> Work:
         """Collect the data of round t, in batches."""
@@ -95,20 +106,20 @@ class SimulatedDevices:
     def plan(self, t: int) -> WorkPlan:
         """Choose the round's images, as indices into the pool; a function of (seed, server, t) alone."""
         collected, devices_online = self._collect(t)
-        shard, held_out = self._owned(t)
-        is_held_out = self.settings.holds_out_probe
+        images, is_held_out = self._training_images[self._find_phase(t)], self.settings.holds_out_probe
         return WorkPlan(
-            batches=tuple(shard[chosen] for chosen in self._batches(t, collected)),
+            batches=tuple(images[chosen] for chosen in self._batches(t, collected)),
             num_samples=len(collected),
             devices_online=devices_online,
-            probe=self._choose_held_out(t, held_out) if is_held_out else shard[self._probe(t, collected)],
+            probe=self._choose_held_out(t) if is_held_out else images[self._probe(t, collected)],
             seed=torch_seed(self.seed, "dropout", t, self.server),
         )
 
     def _collect(self, t: int) -> tuple[Indices, int]:
         """Split the round's samples over the devices; those that connect, A^d ~ Bern(ρ), send theirs."""
         rng = stream(self.seed, "devices", t, self.server)
-        samples = rng.permutation(len(self.shard))[: self.settings.samples_per_round]
+        owned = len(self._training_images[self._find_phase(t)])
+        samples = rng.permutation(owned)[: self.settings.samples_per_round]
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
         online &= is_present(self.seed, t, self.server, self.settings.churn)
         return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(online.sum())
@@ -132,9 +143,9 @@ class SimulatedDevices:
         unsent = np.setdiff1d(np.arange(len(self.shard)), collected)
         return np.concatenate([probe, rng.permutation(unsent)[:missing]])
 
-    def _choose_held_out(self, t: int, held_out: Indices) -> Indices:
+    def _choose_held_out(self, t: int) -> Indices:
         rng = stream(self.seed, "probe", t, self.server)
-        return rng.permutation(held_out)[: self.settings.probe_size]
+        return rng.permutation(self._held_out_at(t))[: self.settings.probe_size]
 
     def _take(self, chosen: Indices) -> Batch:
         index = torch.from_numpy(chosen)

@@ -1,8 +1,9 @@
 """How much a received model contradicts the receiver's own data, where its sender should know better.
 
 A model that has never seen a label does badly on it. That is ignorance, not contradiction: such a model may be just
-what the receiver needs. So every sample counts as much as its label does among the sender's own data, and samples of
-labels that the sender does not have do not count at all. What is left is measured against what the receiver knows.
+what the receiver needs. So samples of labels that the sender does not have do not count, and those of labels that it
+has little of count less. All labels that it has enough of count alike: a model that always says the label that its
+sender has most of knows nothing. What is left is measured against what the receiver knows.
 
 A sample counts by the probability that a model gives to its label, exp(−loss), not by the loss: the loss of a model
 that is wrong and sure of it has no bound, so a few samples would decide.
@@ -36,7 +37,7 @@ class Harm(NamedTuple):
 def measure_harm(probe: Probe, guess_loss: float) -> Harm:
     """Judge the models of an inbox, of which the first is the server's own."""
     relevance = torch.ones_like(probe.losses) if probe.relevance is None else probe.relevance
-    weight = torch.where(probe.valid & (relevance >= _LEAST_SHARE), relevance, 0.0)
+    weight = torch.where(probe.valid & (relevance >= _LEAST_SHARE), relevance.clamp(max=_GOOD_SHARE), 0.0)
     total = weight.sum(dim=-1)
     right = torch.exp(-torch.nan_to_num(probe.losses, nan=torch.inf))  # probability of the true label
     guess = math.exp(-guess_loss)

@@ -200,8 +200,11 @@ class Config(Section):
     probe_top_up: bool = False
     """Whether the probe is filled up with images that no device sent (D8)."""
     probe_from: Literal["round", "held-out"] = "round"
-    """Images of the probe: those of the round (D15), or own images that the server never trains on: a tenth of them in
-    a simulation, the validation images of an edge with its own data."""
+    """Images of the probe: those of the round (D15), or own images that the server does not train on: a tenth of them
+    in a simulation, the validation images of an edge with its own data."""
+    probe_release: Share = 1.0
+    """Share of the run after which simulated servers train on the images of `probe_from: held-out` as well; 1: never.
+    They are never trained on where `feedback: own` measures servers on them."""
     codec: str = "float32"
     """Encoding of models on a link: float32, float16, int8 or int4 (the last two with error feedback)."""
 

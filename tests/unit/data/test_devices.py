@@ -75,7 +75,7 @@ def test_dropout_differs_between_rounds_servers_and_seeds():
     assert len(seeds) == 8
 
 
-def test_a_held_out_probe_has_images_that_are_never_trained_on():
+def test_a_held_out_probe_has_images_that_are_not_trained_on():
     work = LocalWork(holds_out_probe=True, probe_size=20)
     source = SimulatedDevices(POOL, np.arange(700), VALIDATION, 800, work, 0, 0, held_out=np.arange(700, 800))
     for t in range(20):
@@ -83,3 +83,16 @@ def test_a_held_out_probe_has_images_that_are_never_trained_on():
         assert len(probe) == 20
         assert min(probe) >= 700
         assert max(set().union(*trained_on(source.work(t)))) < 700
+
+
+def test_from_the_release_on_held_out_images_are_trained_on_too():
+    work = LocalWork(holds_out_probe=True, probe_size=20, release_at=10, online_probability=1.0)
+    source = SimulatedDevices(POOL, np.arange(700), VALIDATION, 800, work, 0, 0, held_out=np.arange(700, 800))
+    seen = [set().union(*trained_on(source.work(t))) for t in range(40)]
+    assert max(set().union(*seen[:10])) < 700
+    assert len(set().union(*seen[10:]) & set(range(700, 800))) > 80
+    assert {len(each) for each in seen} == {60}
+    assert all(min(source.work(t).probe.y.tolist()) >= 700 for t in range(40)), "the probe stays the same"
+    assert int(source.label_counts_at(9).sum()) == 700
+    assert int(source.label_counts_at(10).sum()) == 800
+    assert source.label_counts_at(10) is source.label_counts_at(39)

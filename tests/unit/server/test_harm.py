@@ -39,9 +39,9 @@ def measured_by_loop(probe):
     for model in range(len(losses)):
         total = squares = excess = most = 0.0
         for sample in known:
-            weight = relevance[model, sample]
-            if weight < 0.02:
+            if relevance[model, sample] < 0.02:
                 continue
+            weight = min(relevance[model, sample], 0.1)
             total, squares, most = total + weight, squares + weight**2, max(most, weight)
             excess += weight * (right[0, sample] - right[model, sample])
         harm.append(excess / total / (0.9 * max(knowledge, 0.1)) if total else 0.0)
@@ -104,6 +104,16 @@ def test_a_label_of_which_the_sender_has_little_is_less_evidence():
     few, many = (float(measure_harm(probe_of([0.5, 9.0], [1.0, share]), GUESS).evidence[1]) for share in (0.05, 0.5))
     assert few == pytest.approx(6)
     assert many == pytest.approx(12)
+
+
+def test_who_knows_only_the_label_that_it_has_most_of_is_found_out():
+    """Such as a model that always says the same label: labels that a sender has enough of count alike."""
+    probe = probe_of([0.1, 0.1])
+    probe.losses[1, 4:] = 9.0  # 4 samples of its first label, of which it has most, and 8 of two others
+    probe.relevance[1, :4], probe.relevance[1, 4:] = 0.7, 0.15
+    assert float(measure_harm(probe, GUESS).harm[1]) == pytest.approx(
+        2 / 3 * math.exp(-0.1) / (math.exp(-0.1) - 0.1), abs=0.01
+    )
 
 
 def test_padding_does_not_count():

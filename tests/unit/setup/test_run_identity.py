@@ -201,7 +201,7 @@ def test_a_setting_that_is_added_and_not_declared_is_noticed():
 
 
 def as_0_1_0_journals_have_it(settings):
-    new = {"privacy", "world", "probe_from"}
+    new = {"privacy", "world", "probe_from", "probe_release"}
     left = settings.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"} | new)
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -210,6 +210,16 @@ def test_a_held_out_probe_follows_a_change_and_is_never_trained_on():
             assert set(source.pool.y[torch.from_numpy(work.probe)].tolist()) <= set(expected.tolist())
 
 
+@pytest.mark.parametrize("settled", [{"feedback": "own"}, {"probe_release": 1.0}, {"probe_from": "round"}])
+def test_held_out_images_are_released_late_in_a_run_unless_servers_are_measured_on_them(settled):
+    chosen = {"probe_from": "held-out", "probe_release": 0.75}
+    last = ROUNDS * 3 // 4
+    assert {each.settings.release_at for each in make_world(settings(**chosen), DATASET).sources} == {last}
+    assert {each.settings.release_at for each in make_world(settings(**chosen | settled), DATASET).sources} == {None}
+    longer = settings(**chosen, rounds=ROUNDS * 2, horizon=ROUNDS)
+    assert {each.settings.release_at for each in make_world(longer, DATASET).sources} == {last}, "as when it began"
+
+
 def test_unequal_amounts_are_images_owned_and_samples_in_a_round():
     config = settings({"amount_ratio": 9.0}, servers=12, samples_per_round=20)
     sources = make_world(config, DATASET).sources

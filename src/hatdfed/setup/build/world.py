@@ -117,7 +117,7 @@ class _Phase(NamedTuple):
 
     kind: Kind
     shard: NDArray[np.int64]
-    held_out: NDArray[np.int64]  # of its own images: not trained on, for `feedback: own` and `probe_from: held-out`
+    held_out: NDArray[np.int64]  # of its own images, for `feedback: own` and `probe_from: held-out`
 
 
 class _DrawnWorld(NamedTuple):
@@ -244,8 +244,16 @@ def local_work(config: Config) -> LocalWork:
         probe_size=config.probe_size,
         probe_top_up=config.probe_top_up,
         holds_out_probe=config.probe_from == "held-out",
+        release_at=_find_release(config),
         churn=config.churn,
     )
+
+
+def _find_release(config: Config) -> int | None:
+    """The round from which on held-out images are trained on, if that ever is."""
+    if config.probe_release >= 1 or config.probe_from != "held-out" or config.feedback == "own":
+        return None
+    return int(config.probe_release * (config.horizon or config.rounds))
 
 
 def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
