@@ -21,6 +21,7 @@ from hatdfed.server.aggregation import (
     PushSum,
     Uniform,
 )
+from hatdfed.server.inbox import Comparison
 from hatdfed.server.robust import Balance, ClippedGossip, Median, MultiKrum, TrimmedMean, Ubar
 
 READINGS = [
@@ -59,8 +60,15 @@ def inboxes(draw):
     losses = torch.tensor(
         draw(st.lists(st.lists(st.floats(0, 20, width=32), min_size=3, max_size=3), min_size=slots, max_size=slots))
     )
-    probe = Probe(losses, torch.ones(3, dtype=torch.bool), torch.ones_like(losses))
+    probe = Probe(losses, torch.ones(3, dtype=torch.bool), all_labels(losses))
     return Inbox(models, counts, mixing, mass, present), probe
+
+
+def all_labels(losses, valid=None):
+    """The comparison that goes with these losses, where all samples count alike and the models know ten labels."""
+    weight = torch.ones_like(losses) if valid is None else valid.float().expand_as(losses)
+    right = torch.exp(-losses)
+    return Comparison(right[:1].expand_as(right), right, weight, torch.full((len(losses),), 0.1))
 
 
 def padded(inbox, probe):
@@ -75,7 +83,8 @@ def padded(inbox, probe):
     )
     losses = torch.cat([probe.losses, torch.full((1, 3), 3.0)])
     losses = torch.cat([losses, torch.full((len(losses), 1), 11.0)], dim=1)
-    return bigger, Probe(losses, torch.cat([probe.valid, torch.tensor([False])]), torch.ones_like(losses))
+    valid = torch.cat([probe.valid, torch.tensor([False])])
+    return bigger, Probe(losses, valid, all_labels(losses, valid))
 
 
 def assert_close(actual, expected, rule, *, rtol=1e-5, atol=1e-5):
@@ -133,7 +142,7 @@ def two_models(losses, counts=(10, 30)):
         torch.tensor([True, True]),
     )
     losses = torch.tensor(losses)
-    return Probe(losses, torch.ones(losses.shape[1], dtype=torch.bool), torch.ones_like(losses)), inbox
+    return Probe(losses, torch.ones(losses.shape[1], dtype=torch.bool), all_labels(losses)), inbox
 
 
 def test_root_mean_square_is_that_of_single_losses():

@@ -126,17 +126,11 @@ def play_with_careful_liars(liars, praised, **more):
     return config, honest, state, records
 
 
-@pytest.mark.parametrize("praised", range(8))
-def test_a_fifth_who_know_the_bounds_cannot_keep_the_honest_apart(praised):
-    config, _, state, records = play_with_careful_liars(0.2, praised)
-    assert_together(config, state, records)
-
-
-@pytest.mark.parametrize("praised", range(6))
-def test_two_fifths_who_know_the_bounds_leave_most_of_the_honest_together(praised):
-    config, honest, state, _ = play_with_careful_liars(0.4, praised)
+@pytest.mark.parametrize(("liars", "praised"), [(0.2, n) for n in range(8)] + [(0.4, n) for n in range(6)])
+def test_who_knows_the_bounds_separates_at_most_one_honest_server_from_the_others(liars, praised):
+    config, honest, state, _ = play_with_careful_liars(liars, praised)
     groups = find_groups_of(state.policy.inner, LinkTable.all_of(config.servers))
-    assert 2 * np.bincount(groups[honest]).max() > len(honest)
+    assert np.bincount(groups[honest]).max() >= len(honest) - 1
 
 
 def test_who_tells_different_stories_is_caught():

@@ -23,17 +23,32 @@ class Inbox(NamedTuple):
     present: Tensor  # [D] False: padding, or a model that did not arrive
 
 
+class Comparison(NamedTuple):
+    """A server's own model beside each in its inbox, on samples of labels that both the server and the sender have."""
+
+    own: Tensor  # [D, Q] probability of the true label among these labels, by the own model
+    theirs: Tensor  # [D, Q] the same by the other model
+    weight: Tensor  # [D, Q] of the sample; 0: its label is not common
+    guess: Tensor  # [D] probability that a guess would give
+
+
 class Probe(NamedTuple):
     """Losses of the models on a small sample of the server's own data."""
 
     losses: Tensor  # [D, Q] of each model on each sample
     valid: Tensor  # [Q] False: padding
-    relevance: Tensor | None = None  # [D, Q] share of the sample's label among the sender's data; None: nobody asked
+    comparison: Comparison | None = None  # None: nobody asked
 
     def rows(self, servers: Tensor | int) -> Probe:
         """Those of some servers, of a probe that holds the losses of many."""
-        relevance = None if self.relevance is None else self.relevance[servers]
-        return Probe(self.losses[servers], self.valid[servers], relevance)
+        both = self.comparison
+        comparison = None if both is None else Comparison(*(table[servers] for table in both))
+        return Probe(self.losses[servers], self.valid[servers], comparison)
+
+    @property
+    def for_each(self) -> Probe:
+        """Where `torch.vmap` finds the servers of a probe that holds the losses of many."""
+        return Probe(0, 0, None if self.comparison is None else 0)  # type: ignore[arg-type]
 
     @property
     def size(self) -> Tensor:
@@ -66,7 +81,7 @@ class Aggregator(Protocol):
     """Merges an inbox. Has frozen hyper-parameters and no state."""
 
     needs_probe: ClassVar[bool]  # whether `probe` must be measured
-    needs_labels: ClassVar[bool]  # whether senders tell their label shares, for the probe's `relevance`
+    needs_labels: ClassVar[bool]  # whether senders tell their label shares, for the probe's `comparison`
     needs_plan: ClassVar[bool]  # whether the policy must give mixing weights
     splits_mass: ClassVar[bool]  # whether senders split their push-sum mass between themselves and their receivers
     averages: ClassVar[bool]  # whether the new model is always Σ importance·model, so that the weights are enough

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from hatdfed.errors import ConfigError
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, Memory, Payload
 from hatdfed.server.guard import compute_norms, fallback_weights, has_nothing, is_usable
-from hatdfed.server.harm import Harm, find_relevance, measure_harm, share_labels
+from hatdfed.server.harm import SHARE_STEPS, Harm, compare_on_common_labels, measure_harm, share_labels
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
 from hatdfed.server.optimisers import OptimiserState
@@ -184,6 +185,11 @@ class EdgeProgram:
         """Whether models are judged on the server's own data."""
         return self.aggregator.needs_probe or bool(self.scores & {"loss", *Harm._fields})
 
+    @property
+    def needs_comparison(self) -> bool:
+        """Whether models are compared with the server's own label by label."""
+        return self.aggregator.needs_labels or bool(self.scores & set(Harm._fields))
+
     def judge_scores(self, probe: Probe) -> dict[str, Tensor]:  # [D] each
         """What the probe says about each model: its loss and, if the policy wants to know, its harm."""
         scores = {"loss": probe.mean}
@@ -200,14 +206,19 @@ class EdgeProgram:
         return safe._replace(mass=merged.mass), word
 
     def _judge(self, inbox: Inbox, probe: Batch, label_shares: Tensor | None) -> Probe:
-        """Losses of every present model on the server's own sample, Eq. (19)."""
-        absent = torch.zeros(len(probe.y))
-        losses = [
-            self.learner.losses(model, probe) if present else absent
-            for model, present in zip(inbox.models, inbox.present.tolist(), strict=True)
-        ]
-        relevance = None if label_shares is None else find_relevance(label_shares, probe.y)
-        return Probe(torch.stack(losses), torch.ones(len(probe.y), dtype=torch.bool), relevance)
+        """Losses of every present model on the server's own sample, Eq. (19), and what else a rule wants to know."""
+        own, *received = inbox.models
+        answers = [self.learner.logits(own, probe.x)]
+        for model, present in zip(received, inbox.present[1:].tolist(), strict=True):
+            answers.append(self.learner.logits(model, probe.x) if present else torch.zeros_like(answers[0]))
+        losses = torch.stack([F.cross_entropy(each, probe.y, reduction="none") for each in answers])
+        found = Probe(torch.where(inbox.present[:, None], losses, 0.0), torch.ones(len(probe.y), dtype=torch.bool))
+        if not self.needs_comparison:
+            return found
+        logits = torch.stack(answers)
+        if label_shares is None:
+            label_shares = logits.new_full((len(logits), logits.shape[-1]), SHARE_STEPS, dtype=torch.uint8)
+        return found._replace(comparison=compare_on_common_labels(logits, probe.y, found.valid, label_shares))
 
 
 def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:

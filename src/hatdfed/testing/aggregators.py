@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hatdfed.server.aggregation import Aggregator, Inbox, Probe
+from hatdfed.server.inbox import Comparison
 
 
 def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, Inbox]:
@@ -20,8 +21,9 @@ def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, 
         present=present,
     )
     losses = 3 * torch.rand(slots, 3, generator=generator)
-    relevance = torch.rand(slots, 3, generator=generator)
-    return Probe(losses, torch.ones(3, dtype=torch.bool), relevance), inbox
+    own, theirs, weight = torch.rand(3, slots, 3, generator=generator)
+    comparison = Comparison(own, theirs, weight, torch.full((slots,), 0.1))
+    return Probe(losses, torch.ones(3, dtype=torch.bool), comparison), inbox
 
 
 def pad(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
@@ -35,10 +37,16 @@ def pad(probe: Probe, inbox: Inbox) -> tuple[Probe, Inbox]:
     )
     losses = torch.cat([probe.losses, torch.full_like(probe.losses[:1], 3.0)])
     losses = torch.cat([losses, torch.full_like(losses[:, :1], 11.0)], dim=1)
-    relevance = torch.full_like(losses, 0.5)
-    if probe.relevance is not None:
-        relevance[:-1, :-1] = probe.relevance
-    return Probe(losses, torch.cat([probe.valid, torch.tensor([False])]), relevance), more
+    return Probe(losses, torch.cat([probe.valid, torch.tensor([False])]), _pad_comparison(probe.comparison)), more
+
+
+def _pad_comparison(comparison: Comparison | None) -> Comparison | None:
+    if comparison is None:
+        return None
+    pad = torch.nn.functional.pad
+    own, theirs = (pad(table, (0, 1, 0, 1), value=0.5) for table in (comparison.own, comparison.theirs))
+    weight = pad(pad(comparison.weight, (0, 1)), (0, 0, 0, 1), value=1.0)  # what is padding never counts
+    return Comparison(own, theirs, weight, pad(comparison.guess, (0, 1), value=0.1))
 
 
 class AggregatorLaws:
@@ -78,7 +86,7 @@ class AggregatorLaws:
 
     def test_merging_leaves_the_inbox_alone(self) -> None:
         for probe, inbox in self._cases():
-            given = [part for part in (*inbox, *probe) if part is not None]
+            given = [*inbox, probe.losses, probe.valid, *(probe.comparison or ())]
             before = [part.clone() for part in given]
             self.aggregator()(probe, inbox)
             assert all(torch.equal(mine, theirs) for mine, theirs in zip(before, given, strict=True))

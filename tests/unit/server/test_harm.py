@@ -10,162 +10,195 @@ from hatdfed.core.policies.trusted_links import LEAST_EVIDENCE
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.server.aggregation import HarmlessMean, Inbox, Probe
-from hatdfed.server.harm import SHARE_STEPS, find_relevance, measure_harm, share_labels
+from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, measure_harm, share_labels
+from hatdfed.server.inbox import Comparison
 
 GUESS = math.log(10)
+LABELS, SAMPLES, MODELS = 6, 30, 5
 
 
-def random_probe(models=5, samples=20, seed=0):
+def random_case(seed):
+    """Logits [D, Q, C], labels, which samples count, label shares as bytes [D, C]."""
     rng = stream(seed, "probe")
-    relevance = rng.choice([0.0, 0.01, 0.05, 0.3, 1.0], size=(models, samples))
-    relevance[0] = 1.0
-    losses, valid = rng.uniform(0, 4, (models, samples)), rng.random(samples) < 0.8
-    losses, relevance = (torch.tensor(values, dtype=torch.float32) for values in (losses, relevance))
-    return Probe(losses, torch.tensor(valid), relevance)
+    logits = torch.tensor(rng.normal(0, 3, (MODELS, SAMPLES, LABELS)), dtype=torch.float32)
+    labels, valid = torch.tensor(rng.integers(LABELS, size=SAMPLES)), torch.tensor(rng.random(SAMPLES) < 0.8)
+    logits[torch.arange(MODELS)[:, None], torch.arange(SAMPLES), labels] += 4  # the models know something
+    counts = rng.choice([0, 1, 10, 100], size=(MODELS, LABELS), p=[0.3, 0.1, 0.2, 0.4])
+    return logits, labels, valid, share_labels(torch.tensor(counts))
 
 
-def probe_of(losses, relevance=None):
-    """Every model has one loss on each of 12 samples; `relevance` says how much they count, model by model."""
-    losses = torch.tensor(losses)[:, None].expand(-1, 12).clone()
-    weights = torch.ones(len(losses)) if relevance is None else torch.tensor(relevance)
-    return Probe(losses, torch.ones(12, dtype=torch.bool), weights[:, None].expand(-1, 12).clone())
+def judge(logits, labels, valid, shares):
+    repeated = labels.expand(len(logits), -1)
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), repeated.flatten(), reduction="none")
+    probe = Probe(losses.view(repeated.shape), valid, compare_on_common_labels(logits, labels, valid, shares))
+    return measure_harm(probe, math.log(logits.shape[-1]))
 
 
-def measured_by_loop(probe):
-    losses, valid, relevance = (tensor.double().numpy() for tensor in probe)
-    right, known = np.exp(-losses), np.flatnonzero(valid)
-    knowledge = (right[0, known].mean() - 0.1) / 0.9
+def probability(logits, label, among):
+    chosen = np.exp(logits[among] - logits[among].max())
+    return chosen[among.index(label)] / chosen.sum()
+
+
+def judge_by_loop(logits, labels, valid, shares):
+    """Harm and evidence, sample by sample."""
+    logits, labels, shares = logits.double().numpy(), labels.tolist(), shares.double().numpy() / SHARE_STEPS
+    known = [q for q in range(SAMPLES) if valid[q]]
     harm, evidence = [], []
-    for model in range(len(losses)):
-        total = squares = excess = most = 0.0
-        for sample in known:
-            if relevance[model, sample] < 0.02:
-                continue
-            weight = min(relevance[model, sample], 0.1)
-            total, squares, most = total + weight, squares + weight**2, max(most, weight)
-            excess += weight * (right[0, sample] - right[model, sample])
-        harm.append(excess / total / (0.9 * max(knowledge, 0.1)) if total else 0.0)
-        evidence.append(total**2 / squares * min(1.0, most / 0.1) if total else 0.0)
-    return np.clip(harm, -10, 10), np.array(evidence), np.full(len(losses), knowledge)
+    for model in range(MODELS):
+        common = [label for label in range(LABELS) if shares[0, label] >= 0.03 and shares[model, label] >= 0.03]
+        among = common if len(common) > 1 else list(range(LABELS))
+        weights, own, theirs = [], [], []
+        for q in known:
+            if labels[q] in common:
+                alike = sum(labels[other] == labels[q] for other in known)
+                weights.append(min(shares[model, labels[q]], 0.1) * math.sqrt(alike) / alike)
+                own.append(probability(logits[0, q], labels[q], among))
+                theirs.append(probability(logits[model, q], labels[q], among))
+        mine, other = (np.average(each, weights=weights) - 1 / len(among) if weights else 0 for each in (own, theirs))
+        can_judge = mine > 0.1 * (1 - 1 / len(among))
+        harm.append(np.clip((mine - other) / mine, -10, 10) if can_judge else 0)
+        evidence.append(sum(weights) ** 2 / sum(weight**2 for weight in weights) if can_judge else 0)
+    return harm, evidence
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_harm_evidence_and_knowledge_are_what_a_plain_loop_finds(seed):
-    probe = random_probe(seed=seed)
-    for found, expected in zip(measure_harm(probe, GUESS), measured_by_loop(probe), strict=True):
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_own_model_does_no_harm():
-    judged = measure_harm(random_probe(), GUESS)
-    assert judged.harm[0] == 0
-
-
-def test_a_model_that_loses_all_that_is_known_has_harm_one():
-    judged = measure_harm(probe_of([-math.log(0.82), GUESS]), GUESS)
-    assert float(judged.knowledge[1]) == pytest.approx(0.8)
-    assert float(judged.harm[1]) == pytest.approx(1.0)
-
-
-def test_a_model_that_is_surely_wrong_is_worse_than_a_guess_and_not_without_bound():
-    judged = measure_harm(probe_of([-math.log(0.82), 1000.0]), GUESS)
-    assert float(judged.harm[1]) == pytest.approx(0.82 / 0.72)
-
-
-def test_a_few_samples_on_which_it_is_surely_wrong_do_not_decide():
-    probe = probe_of([-math.log(0.82), -math.log(0.8)])
-    probe.losses[1, 0] = 50.0
-    assert measure_harm(probe, GUESS).harm[1] < 0.2
-
-
-def test_ignorance_does_not_count():
-    """Bad on a label that its sender does not have, as good as the own model on the other."""
-    probe = probe_of([0.5, 0.5])
-    probe.losses[1, 6:] = 9.0
-    probe.relevance[1, 6:] = 0.0
-    judged = measure_harm(probe, GUESS)
-    assert judged.harm[1] == 0
-    assert float(judged.evidence[1]) == pytest.approx(6)
-
-
-def test_the_same_losses_on_labels_that_the_sender_has_do_count():
-    probe = probe_of([0.5, 0.5])
-    probe.losses[1, 6:] = 9.0
-    assert measure_harm(probe, GUESS).harm[1] > 0.5
-
-
-def test_without_common_labels_nothing_is_said():
-    judged = measure_harm(probe_of([0.5, 9.0], relevance=[1.0, 0.0]), GUESS)
-    assert judged.evidence[1] == 0
-    assert judged.harm[1] == 0
-
-
-def test_a_label_of_which_the_sender_has_little_is_less_evidence():
-    few, many = (float(measure_harm(probe_of([0.5, 9.0], [1.0, share]), GUESS).evidence[1]) for share in (0.05, 0.5))
-    assert few == pytest.approx(6)
-    assert many == pytest.approx(12)
-
-
-def test_who_knows_only_the_label_that_it_has_most_of_is_found_out():
-    """Such as a model that always says the same label: labels that a sender has enough of count alike."""
-    probe = probe_of([0.1, 0.1])
-    probe.losses[1, 4:] = 9.0  # 4 samples of its first label, of which it has most, and 8 of two others
-    probe.relevance[1, :4], probe.relevance[1, 4:] = 0.7, 0.15
-    assert float(measure_harm(probe, GUESS).harm[1]) == pytest.approx(
-        2 / 3 * math.exp(-0.1) / (math.exp(-0.1) - 0.1), abs=0.01
-    )
-
-
-def test_padding_does_not_count():
-    probe = random_probe()
-    wide = Probe(
-        torch.cat([probe.losses, torch.full((5, 3), 100.0)], dim=1),
-        torch.cat([probe.valid, torch.zeros(3, dtype=torch.bool)]),
-        torch.cat([probe.relevance, torch.ones(5, 3)], dim=1),
-    )
-    for found, expected in zip(measure_harm(wide, GUESS), measure_harm(probe, GUESS), strict=True):
-        torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_the_largest_harm(value):
-    probe = probe_of([0.5, 0.5, 0.6])
-    probe.losses[1, 3] = value
-    judged = measure_harm(probe, GUESS)
-    assert judged.harm[1] == judged.harm.max() == 10
-    assert judged.harm[2] < 0.2
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_on_a_label_that_does_not_count_is_no_harm(value):
-    probe = probe_of([0.5, 0.5])
-    probe.losses[1, 3], probe.relevance[1, 3] = value, 0.0
-    assert measure_harm(probe, GUESS).harm[1] == 0
-
-
-def test_a_server_that_knows_nothing_does_not_divide_by_nothing():
-    judged = measure_harm(probe_of([GUESS, -math.log(0.01)]), GUESS)
-    assert float(judged.knowledge[0]) == pytest.approx(0, abs=1e-6)
-    assert float(judged.harm[1]) == pytest.approx(0.09 / (0.1 * 0.9), rel=1e-4)
-
-
-def test_a_server_worse_than_a_guess_has_negative_knowledge():
-    assert measure_harm(probe_of([2 * GUESS, 1.0]), GUESS).knowledge[0] == pytest.approx(-0.1)
-
-
-def test_without_label_shares_every_sample_counts():
-    probe = random_probe()._replace(relevance=None)
-    judged = measure_harm(probe, GUESS)
-    np.testing.assert_allclose(judged.evidence.numpy(), float(probe.size), rtol=1e-6)
+@pytest.mark.parametrize("seed", range(12))
+def test_harm_and_evidence_are_what_a_plain_loop_finds(seed):
+    case = random_case(seed)
+    found = judge(*case)
+    for mine, expected in zip((found.harm, found.evidence), judge_by_loop(*case), strict=True):
+        np.testing.assert_allclose(mine.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_many_servers_at_once_are_the_same_as_one_by_one():
-    probes = [random_probe(seed=seed) for seed in range(3)]
-    stacked = Probe(*(torch.stack(parts) for parts in zip(*probes, strict=True)))
-    together = torch.vmap(lambda probe: measure_harm(probe, GUESS))(stacked)
-    for server, probe in enumerate(probes):
-        for found, expected in zip(together, measure_harm(probe, GUESS), strict=True):
+    cases = [random_case(seed) for seed in range(4)]
+    together = torch.vmap(compare_on_common_labels)(*(torch.stack(parts) for parts in zip(*cases, strict=True)))
+    for server, case in enumerate(cases):
+        for found, expected in zip(together, compare_on_common_labels(*case), strict=True):
             torch.testing.assert_close(found[server], expected)
+
+
+def test_padding_does_not_count():
+    logits, labels, valid, shares = random_case(0)
+    more = torch.cat([logits, torch.full((MODELS, 3, LABELS), 50.0)], dim=1)
+    padded = (more, torch.cat([labels, labels[:3]]), torch.cat([valid, torch.zeros(3, dtype=torch.bool)]), shares)
+    for found, expected in zip(judge(*padded), judge(logits, labels, valid, shares), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def says(*answers, sure=0.9):
+    """[Q, 4] logits of a model that gives these labels to the samples."""
+    probabilities = torch.full((len(answers), 4), (1 - sure) / 3)
+    probabilities[torch.arange(len(answers)), torch.tensor(answers)] = sure
+    return probabilities.log()
+
+
+# Twelve samples, four each of the labels 0, 1 and 2.
+TRUE = (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2)
+ALL_BUT_3 = [40, 40, 40, 0]
+
+
+def judge_one(answers, counts, own_counts=ALL_BUT_3, own=TRUE):
+    shares = share_labels(torch.tensor([own_counts, counts]))
+    found = judge(
+        torch.stack([says(*own), says(*answers)]), torch.tensor(TRUE), torch.ones(12, dtype=torch.bool), shares
+    )
+    return float(found.harm[1]), float(found.evidence[1])
+
+
+def test_a_model_that_says_the_same_does_no_harm():
+    harm, evidence = judge_one(TRUE, ALL_BUT_3)
+    assert harm == pytest.approx(0, abs=1e-6)
+    assert evidence == pytest.approx(12)
+
+
+def test_a_model_that_means_other_labels_is_worse_than_a_guess():
+    assert judge_one([(label + 1) % 3 for label in TRUE], ALL_BUT_3)[0] > 1.2
+
+
+def test_ignorance_does_not_count():
+    """Wrong about a label that its sender does not have."""
+    harm, evidence = judge_one([0 if label == 2 else label for label in TRUE], [50, 50, 0, 0])
+    assert harm == pytest.approx(0, abs=1e-6)
+    assert evidence == pytest.approx(8)
+
+
+def test_nor_does_a_label_of_which_its_sender_has_next_to_nothing():
+    assert judge_one([0 if label == 2 else label for label in TRUE], [50, 50, 2, 0])[0] == pytest.approx(0, abs=1e-6)
+
+
+def test_answers_with_a_label_that_the_receiver_does_not_have_do_not_count():
+    """It hesitates between a true label and one that the receiver has never seen."""
+    hesitating = says(*TRUE)
+    hesitating[:, 3] = hesitating.max(dim=1).values
+    shares = share_labels(torch.tensor([ALL_BUT_3, [40, 40, 40, 40]]))
+    logits = torch.stack([says(*TRUE), hesitating])
+    assert float(judge(logits, torch.tensor(TRUE), torch.ones(12, dtype=torch.bool), shares).harm[1]) < 0.05
+
+
+def test_the_same_mistakes_on_labels_that_the_sender_has_do_count():
+    assert judge_one([0 if label == 2 else label for label in TRUE], ALL_BUT_3)[0] > 0.3
+
+
+def test_who_always_says_the_label_that_it_has_most_of_is_found_out():
+    assert judge_one([0] * 12, [70, 15, 15, 0])[0] > 0.5
+    assert judge_one([0] * 12, [100, 0, 0, 0])[0] == pytest.approx(0, abs=1e-6), "where it has nothing else"
+
+
+def test_a_label_that_the_sender_has_little_of_does_not_decide():
+    answers = [0 if label == 2 else label for label in TRUE]
+    little, much = (judge_one(answers, counts)[0] for counts in ([48, 48, 4, 0], [33, 33, 33, 0]))
+    assert 0 < little < 0.6 * much
+
+
+def test_with_one_label_in_common_all_labels_are_possible_answers():
+    harm, evidence = judge_one([3] * 12, [50, 0, 0, 50])
+    assert harm > 1, "a sample of label 0 is said to have label 3"
+    assert evidence == pytest.approx(4)
+
+
+def test_without_common_labels_nothing_is_said():
+    assert judge_one([3] * 12, [0, 0, 0, 100]) == (0, 0)
+
+
+def test_a_server_that_does_not_know_the_common_labels_does_not_judge():
+    assert judge_one(TRUE, [0, 50, 50, 0], own=[0] * 12)[1] == 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_model_whose_answers_are_no_numbers_has_the_largest_harm(value):
+    logits, labels, valid, shares = random_case(1)
+    shares[:2] = 40
+    logits[1, valid.nonzero()[0]] = value
+    found = judge(logits, labels, valid, shares)
+    assert found.harm[1] == 10
+    assert torch.isfinite(torch.stack(found)).all()
+
+
+def test_knowledge_is_nothing_for_a_guess_and_one_for_a_model_that_is_always_right_and_sure():
+    for losses, knowledge in ([GUESS, 0.0], [0.0, 1.0], [2 * GUESS, -0.1], [-math.log(0.82), 0.8]):
+        assert float(measure_harm(probe_of([losses, 1.0]), GUESS).knowledge[1]) == pytest.approx(knowledge, abs=1e-6)
+
+
+def test_a_few_samples_on_which_it_is_surely_wrong_do_not_decide():
+    logits = torch.stack([says(*TRUE), says(*TRUE)])
+    logits[1, 0] = torch.tensor([-1000.0, 0, 0, 0])
+    shares = share_labels(torch.tensor([ALL_BUT_3, ALL_BUT_3]))
+    assert judge(logits, torch.tensor(TRUE), torch.ones(12, dtype=torch.bool), shares).harm[1] < 0.2
+
+
+def test_harm_without_a_comparison_is_a_mistake():
+    with pytest.raises(ValueError, match="comparison"):
+        measure_harm(Probe(torch.ones(2, 3), torch.ones(3, dtype=torch.bool)), GUESS)
+
+
+def probe_of(losses, samples=None):
+    """Every model has one loss on each of 12 samples; so many of these are of common labels, all if not said."""
+    losses = torch.tensor(losses)[:, None].expand(-1, 12).clone()
+    counted = torch.full((len(losses),), 12) if samples is None else torch.tensor(samples)
+    weight = (torch.arange(12) < counted[:, None]).float()
+    right = torch.nan_to_num(torch.exp(-losses))
+    comparison = Comparison(right[:1].expand_as(right), right, weight, torch.full((len(losses),), 0.1))
+    return Probe(losses, torch.ones(12, dtype=torch.bool), comparison)
 
 
 def test_label_shares_come_back_to_half_a_step():
@@ -181,14 +214,6 @@ def test_a_label_that_is_there_has_a_share_and_one_that_is_not_has_none():
 
 def test_a_server_without_images_shares_no_label():
     assert share_labels(torch.zeros(4, dtype=torch.int64)).tolist() == [0, 0, 0, 0]
-
-
-def test_relevance_is_the_senders_share_of_each_samples_label():
-    shares = torch.stack([share_labels(torch.tensor(counts)) for counts in ([1, 1, 2], [3, 0, 1], [0, 4, 0])])
-    relevance = find_relevance(shares, torch.tensor([0, 2, 2, 1]))
-    assert relevance[0].tolist() == [1, 1, 1, 1]
-    np.testing.assert_allclose(relevance[1], [0.75, 0.25, 0.25, 0], atol=0.5 / SHARE_STEPS)
-    np.testing.assert_allclose(relevance[2], [0, 0, 0, 1], atol=0.5 / SHARE_STEPS)
 
 
 OWN, GOOD, BAD = 0.3, 0.4, 3.0  # losses; the second is 11 % harm, the third 108 %
@@ -207,8 +232,8 @@ def inbox(slots, mixing=None, present=None):
     )
 
 
-def weights_of(losses, relevance=None, **more):
-    return HarmlessMean()(probe_of(losses, relevance), inbox(len(losses), **more)).importance.tolist()
+def weights_of(losses, samples=None, **more):
+    return HarmlessMean()(probe_of(losses, samples), inbox(len(losses), **more)).importance.tolist()
 
 
 def test_models_that_fit_are_merged_with_equal_weights():
@@ -222,20 +247,19 @@ def test_a_contradicting_model_is_left_out():
 
 
 def test_an_ignorant_model_is_merged():
-    assert weights_of([OWN, BAD, GOOD], relevance=[1.0, 0.0, 1.0]) == pytest.approx([1 / 3] * 3)
+    assert weights_of([OWN, BAD, GOOD], samples=[12, 0, 12]) == pytest.approx([1 / 3] * 3)
 
 
 def test_too_little_evidence_is_no_contradiction():
-    """Twelve samples at a share that counts a fifth are 2.4, and three are wanted."""
-    assert measure_harm(probe_of([OWN, BAD], [1.0, 0.021]), GUESS).evidence[1] < LEAST_EVIDENCE
-    assert weights_of([OWN, BAD], relevance=[1.0, 0.021]) == [0.5, 0.5]
-    assert weights_of([OWN, BAD], relevance=[1.0, 0.026]) == [1, 0]
+    assert LEAST_EVIDENCE == 3
+    assert weights_of([OWN, BAD], samples=[12, 2]) == [0.5, 0.5]
+    assert weights_of([OWN, BAD], samples=[12, 3]) == [1, 0]
 
 
 def test_an_absurd_model_is_left_out_whatever_its_sender_has():
-    assert weights_of([OWN, OWN + 2.1 * GUESS], relevance=[1.0, 0.0]) == [1, 0]
-    assert weights_of([OWN, OWN + 1.9 * GUESS], relevance=[1.0, 0.0]) == [0.5, 0.5]
-    assert weights_of([OWN, math.nan], relevance=[1.0, 0.0]) == [1, 0]
+    assert weights_of([OWN, OWN + 2.1 * GUESS], samples=[12, 0]) == [1, 0]
+    assert weights_of([OWN, OWN + 1.9 * GUESS], samples=[12, 0]) == [0.5, 0.5]
+    assert weights_of([OWN, math.nan], samples=[12, 0]) == [1, 0]
 
 
 @pytest.mark.parametrize("own", [9.0, math.inf, math.nan])
@@ -268,9 +292,10 @@ def test_the_bar_says_how_much_is_too_much():
 def test_merging_for_many_servers_at_once_is_the_same():
     probes = [probe_of(losses) for losses in ([OWN, GOOD, BAD], [OWN, BAD, BAD], [GOOD, OWN, OWN])]
     boxes = [inbox(3), inbox(3, mixing=[0.5, 0.5, 0.0]), inbox(3, present=[True, True, False])]
+    comparisons = Comparison(*(torch.stack(parts) for parts in zip(*(each.comparison for each in probes), strict=True)))
+    losses, valid = (torch.stack([getattr(each, name) for each in probes]) for name in ("losses", "valid"))
     together = torch.vmap(HarmlessMean())(
-        Probe(*(torch.stack(parts) for parts in zip(*probes, strict=True))),
-        Inbox(*(torch.stack(parts) for parts in zip(*boxes, strict=True))),
+        Probe(losses, valid, comparisons), Inbox(*(torch.stack(parts) for parts in zip(*boxes, strict=True)))
     )
     alone = [HarmlessMean()(probe, box) for probe, box in zip(probes, boxes, strict=True)]
     torch.testing.assert_close(together.importance, torch.stack([merged.importance for merged in alone]))

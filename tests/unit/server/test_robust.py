@@ -57,7 +57,7 @@ def inbox_of(*models, present=None):
 
 def probe_of(*losses):
     each = torch.tensor(losses)[:, None]
-    return Probe(each, torch.ones(1, dtype=torch.bool), torch.ones_like(each))
+    return Probe(each, torch.ones(1, dtype=torch.bool))
 
 
 def assert_merges_to(merged, model, importance=None):
@@ -191,9 +191,9 @@ def test_a_server_alone_with_a_model_that_is_not_finite_keeps_it(rule):
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_all_servers_at_once_are_each_as_alone(rule):
     cases = [random_inbox(seed, slots=6, params=7) for seed in range(12)]
-    probes = Probe(*(torch.stack(parts) for parts in zip(*(probe for probe, _ in cases), strict=True)))
+    probes = Probe(*(torch.stack([getattr(probe, name) for probe, _ in cases]) for name in ("losses", "valid")))
     inboxes = Inbox(*(torch.stack(parts) for parts in zip(*(case for _, case in cases), strict=True)))
-    lifted = torch.vmap(rule)(probes, inboxes)
+    lifted = torch.vmap(rule, in_dims=(probes.for_each, 0))(probes, inboxes)
     for row, (probe, case) in enumerate(cases):
         alone = rule(probe, case)
         torch.testing.assert_close(lifted.model[row], alone.model)

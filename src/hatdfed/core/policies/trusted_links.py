@@ -4,7 +4,8 @@ Every server first learns alone, until it knows its own data. Then comes an *int
 once, and merges nothing. A receiver judges each model on its own data, on the labels that the sender has too
 (`hatdfed.server.harm`), and reports how much harm the model would do. The coordinator turns these reports into verdicts
 and finds the groups of servers that fit together. From then on links are drawn inside groups, balanced and by price,
-and every model that is heard is judged again.
+and every model that is heard is judged again. After a while all are introduced a second time: the models of groups show
+more than those of single servers.
 
 A server that suddenly knows its own data much less than usual has other data now. It forgets whom it knew, and so do
 the others; it is introduced again, and so is from time to time a server that fits nobody. Now and then a server judges
@@ -34,6 +35,7 @@ from hatdfed.randomness import stream
 LEAST_EVIDENCE = 3.0  # samples behind a verdict; with fewer nothing is said about a model
 _DISTRUST = 12.0  # e-folds by which links without trust are behind all others
 _DOUBT = 1.0  # verdicts: so many that say nothing are added to those on a pair
+_UNCONFIRMED = 0.5  # weight of a verdict of one side, where the other has none
 _HEARSAY = 0.3  # weight of what others say, against one verdict
 _FEW_SAMPLES = 5.0  # at so many a verdict counts half
 _CONFIDENT = 0.3  # usual knowledge from which a fall means something
@@ -46,10 +48,15 @@ class TrustState(NamedTuple):
 
     verdict: FloatColumn  # [E] of the receiver about the sender, −1 to 1; 0 where nothing is known
     is_known: BoolColumn  # [E] whether there was evidence
-    is_introduced: NDArray[np.bool_]  # [N]
+    introductions: NDArray[np.int64]  # [N] how often a server was introduced since it began or its data changed
     knowledge: NDArray[np.float64]  # [N] of its own data, as last reported
     usual: NDArray[np.float64]  # [N] what it has come to know since the introduction, as a running mean from 0
     waited: NDArray[np.int64]  # [N] rounds that it was there for since its introduction, or since its knowledge fell
+
+    @property
+    def is_introduced(self) -> NDArray[np.bool_]:  # -> [N]
+        """Who was introduced."""
+        return self.introductions > 0
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,11 @@ class TrustedLinks(Policy):
     thrift: float = 8.0  # how many e-folds the dearest link is behind the cheapest
     degree: int | None = None  # models that each server receives and sends; None: as for balanced-links
     bar: float = 0.5  # harm at which a verdict is neither good nor bad
-    ready: float = 0.6  # mean knowledge at which servers are introduced to each other
-    latest: float = 0.2  # share of the run after which they are, whatever they know
+    ready: float = 0.8  # mean knowledge at which servers are introduced to each other
+    latest: float = 0.1  # share of the run after which they are, whatever they know
+    again: float = 0.2  # share of the run after which everybody is introduced a second time
     retry: float = 0.1  # share of the run after which who knows too little, or fits nobody, is introduced again
+    most: int = 20  # models that a server judges in an introduction
     memory: float = 0.8  # weight of the earlier verdict against a new one
     curiosity: float = 0.1  # chance of a server, in a round with links, to hear one that it does not trust
 
@@ -74,7 +83,7 @@ class TrustedLinks(Policy):
     needs_scores: ClassVar[frozenset[str]] = frozenset({"harm", "evidence", "knowledge"})
 
     def __post_init__(self) -> None:
-        for name in ("ready", "latest", "retry", "memory", "curiosity"):
+        for name in ("ready", "latest", "again", "retry", "memory", "curiosity"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ConfigError(f"policy.{name} is {value}, but must lie between 0 and 1.")
@@ -82,6 +91,8 @@ class TrustedLinks(Policy):
             raise ConfigError(f"policy.thrift is {self.thrift}, but must lie between 0 and 100; 0 ignores prices.")
         if self.degree is not None and self.degree < 1:
             raise ConfigError(f"policy.degree is {self.degree}, but must be at least 1.")
+        if self.most < 1:
+            raise ConfigError(f"policy.most is {self.most}, but must be at least 1.")
         if not 0 < self.bar <= 10:
             raise ConfigError(f"policy.bar is {self.bar}, but must be above 0 and at most 10.")
 
@@ -93,8 +104,8 @@ class TrustedLinks(Policy):
         """The same, for these links only."""
         size = links.num_servers
         nothing = np.zeros(len(links))
-        zeros = np.zeros(size)
-        return TrustState(nothing, nothing > 0, zeros > 0, zeros, zeros, zeros.astype(np.int64))
+        zeros, none = np.zeros(size), np.zeros(size, dtype=np.int64)
+        return TrustState(nothing, nothing > 0, none, zeros, zeros, none)
 
     def grow(self, state: TrustState, num_servers: int) -> TrustState:
         """New servers are strangers, and will be introduced."""
@@ -102,7 +113,7 @@ class TrustedLinks(Policy):
         return TrustState(
             links.grow(state.verdict),
             links.grow(state.is_known.astype(np.float64)) > 0,
-            np.pad(state.is_introduced, (0, new)),
+            np.pad(state.introductions, (0, new)),
             np.pad(state.knowledge, (0, new)),
             np.pad(state.usual, (0, new)),
             np.pad(state.waited, (0, new)),
@@ -125,7 +136,7 @@ class TrustedLinks(Policy):
         groups, settled = find_groups_of(state, context.links), self._settled(state, context)
         is_trusted = find_trust(state, context.links, groups)
         drawn = self._draw_inside(groups, is_trusted, settled, rng)
-        judged = self._introductions(state, groups, context) | self._look_around(is_trusted, settled, rng)
+        judged = self._introductions(state, groups, context, rng) | self._look_around(is_trusted, settled, rng)
         if not (drawn | judged).any():
             return silence(context, plans_mixing=True)
         return _planned(context.links, drawn, judged)
@@ -146,43 +157,62 @@ class TrustedLinks(Policy):
         """Judge anew whom was heard; forget those whose data have changed."""
         report, links = feedback.report, context.links
         knowledge = read_knowledge(report, state.knowledge)
-        met = self._is_due(state, find_groups_of(state, links), context) & report.reported
+        met = self._is_due(state, find_groups_of(state, links), context) & report.reported & _has_link(draw)
         failed = state.is_introduced & (knowledge < _FALL * state.usual) & (state.usual > _CONFIDENT)
-        verdict, is_known = self._hear(state, report, links, met)
+        verdict, is_known = self._hear(state, report, links, self._find_memory(state, links, met, context))
         forgotten = links.at_receivers(failed) | links.at_senders(failed)
         return TrustState(
             np.where(forgotten, 0.0, verdict),
             is_known & ~forgotten,
-            (state.is_introduced | met) & ~failed,
+            np.where(failed, 0, state.introductions + met),
             knowledge,
             np.where(met | failed, 0.0, _USUAL * state.usual + (1 - _USUAL) * knowledge),
             np.where(met | failed, 0, state.waited + context.active),
         )
 
     def _hear(
-        self, state: TrustState, report: RoundReport, links: LinkTable, met: NDArray[np.bool_]
+        self, state: TrustState, report: RoundReport, links: LinkTable, memory: FloatColumn
     ) -> tuple[FloatColumn, BoolColumn]:
-        """Verdicts with those of this round, and whether there are any; an introduction is a new beginning."""
+        """Verdicts with those of this round, and whether there are any."""
         harm, evidence = report.scores("harm", links), report.scores("evidence", links)
         heard = np.isfinite(harm) & (np.nan_to_num(evidence) >= LEAST_EVIDENCE)
         samples = np.where(heard, evidence, 0.0)
         new = np.clip(1 - np.where(heard, harm, 0.0) / self.bar, -1, 1) * samples / (samples + _FEW_SAMPLES)
-        is_old = state.is_known & ~(links.at_receivers(met) | links.at_senders(met))
-        memory = np.where(is_old, self.memory, 0.0)
         return np.where(heard, memory * state.verdict + (1 - memory) * new, state.verdict), state.is_known | heard
 
-    def _introductions(self, state: TrustState, groups: Groups, context: PolicyContext) -> BoolColumn:
-        """[E] all links from and to those whose introduction is due."""
+    def _find_memory(
+        self, state: TrustState, links: LinkTable, met: NDArray[np.bool_], context: PolicyContext
+    ) -> FloatColumn:
+        """Weight of the earlier verdicts: none of those before an introduction, but half in the second one of all."""
+        second = met & self._is_second(state, context)
+        is_new, is_second = (links.at_receivers(who) | links.at_senders(who) for who in (met & ~second, second))
+        memory = np.where(is_new, 0.0, np.where(is_second, 0.5, self.memory))
+        return np.where(state.is_known, memory, 0.0)
+
+    def _introductions(
+        self, state: TrustState, groups: Groups, context: PolicyContext, rng: np.random.Generator
+    ) -> BoolColumn:
+        """[E] links from and to those whose introduction is due; where a server would judge too many, some of them."""
         due = self._is_due(state, groups, context)
         known = state.is_introduced | due
         links = context.links
         first = links.at_receivers(due) | links.at_senders(due)
-        return context.possible & first & links.at_receivers(known) & links.at_senders(known)
+        wanted = context.possible & first & links.at_receivers(known) & links.at_senders(known)
+        if not wanted.any():
+            return wanted
+        order = links.by_receiver(np.where(wanted, rng.random(len(links)), 2.0))
+        rank = order.argsort(axis=1).argsort(axis=1)
+        return wanted & (rank < self.most).reshape(-1)
+
+    def _is_second(self, state: TrustState, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
+        """Whose second introduction is due: the models of groups show more than those of single servers."""
+        due: NDArray[np.bool_] = (state.introductions == 1) & (state.waited >= max(1.0, self.again * context.horizon))
+        return due
 
     def _is_due(self, state: TrustState, groups: Groups, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
         """Who is introduced now: all together when they know enough on average, later each when it does.
 
-        Who knows too little, or fits nobody, tries again after a while.
+        Everybody is introduced a second time. Who knows too little, or fits nobody, tries again after a while.
         """
         waiting = context.active & ~state.is_introduced
         if not state.is_introduced.any():
@@ -191,7 +221,8 @@ class TrustedLinks(Policy):
             return waiting & is_time
         tries_again = state.waited >= max(1.0, self.retry * context.horizon)
         alone = context.active & state.is_introduced & is_alone(groups)
-        return (waiting & ((state.knowledge >= self.ready) | tries_again)) | (alone & tries_again)
+        second = context.active & self._is_second(state, context)
+        return (waiting & ((state.knowledge >= self.ready) | tries_again)) | (alone & tries_again) | second
 
     def _settled(self, state: TrustState, context: PolicyContext) -> PolicyContext:
         """The same for those who have been introduced."""
@@ -291,19 +322,13 @@ def find_groups(verdict: FloatMatrix, is_known: BoolMatrix) -> NDArray[np.int64]
 def _gather(verdict: FloatMatrix, is_known: BoolMatrix) -> tuple[FloatMatrix, FloatMatrix]:
     """Sum of the verdicts on each pair, [N, N], and how many there are.
 
-    Of two verdicts the milder one counts twice, and none of them where they contradict each other: whoever sends bad
-    models may like those of the others, and whoever sends good ones may report badly on them. Where one of two has a
-    verdict, it counts unless most others contradict that server. Of a pair about which nothing is said, others say a
-    little: who agrees with the same servers is likely to agree, too.
+    Where only one of two has a verdict, it counts half: nobody confirms it. Of a pair about which nothing is said,
+    others say a little: who agrees with the same servers is likely to agree, too.
     """
-    is_mutual = is_known & is_known.T
-    is_disputed = is_mutual & (verdict * verdict.T < 0)
-    is_credible = 2 * is_disputed.sum(axis=1) <= is_mutual.sum(axis=1)
-    counts = is_mutual | (is_known & is_credible[:, None])
-    mild = np.where(is_disputed, 0.0, np.sign(verdict) * np.minimum(np.abs(verdict), np.abs(verdict.T)))
-    known = np.where(is_mutual, mild, np.where(counts, verdict, 0.0))
-    support, evidence = known + known.T, counts.astype(np.float64) + counts.T
-    mean = support / np.maximum(evidence, 1.0)
+    count = np.where(is_known & is_known.T, 1.0, _UNCONFIRMED) * is_known
+    told = count * verdict
+    support, evidence = told + told.T, count + count.T
+    mean = np.divide(support, evidence, out=np.zeros_like(support), where=evidence > 0)
     witnesses = (evidence > 0).astype(np.float64)
     hearsay = mean @ mean / np.maximum(witnesses @ witnesses, 1.0)
     is_open = evidence == 0
@@ -320,6 +345,13 @@ def plan_mixing(links: LinkTable, drawn: BoolColumn) -> FloatMatrix:  # -> [N, N
     merged = links.to_dense(drawn) | np.eye(links.num_servers, dtype=bool)
     mixing: FloatMatrix = merged / merged.sum(axis=1, keepdims=True)
     return mixing
+
+
+def _has_link(draw: LinkDraw) -> NDArray[np.bool_]:  # -> [N]
+    """Who hears or is heard; nobody does where a draw was too dear for a budget."""
+    has = np.zeros(draw.topology.num_servers, dtype=bool)
+    has[draw.topology.pairs] = True
+    return has
 
 
 def read_knowledge(report: RoundReport, before: NDArray[np.float64]) -> NDArray[np.float64]:  # -> [N]

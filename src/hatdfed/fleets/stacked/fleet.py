@@ -42,7 +42,7 @@ from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.guard import fallback_weights, has_nothing, is_usable
-from hatdfed.server.harm import find_relevance
+from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels
 from hatdfed.server.work import Batch, WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
@@ -50,6 +50,7 @@ Times = Mapping[int, int]  # the round that each run is in
 Runs = Collection[int]
 Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
 
+_COMPARED_AT_ONCE = 1 << 24  # logits
 IMAGES_AT_ONCE = 1000  # of a test set: large sets are measured in parts that take no more memory than validation does
 
 
@@ -225,10 +226,7 @@ class StackedFleet:
     ) -> Merge:
         """Judge what lies in the inboxes, weigh it, and make the merged models those of the servers."""
         runs = times.keys()
-        probe = self._judge(runs, works, slots, sent)
-        if probe is not None and any(self._aggregator(run).needs_labels for run in runs):
-            shares = self.rows.label_shares(times) if label_shares is None else label_shares
-            probe = self._weigh_labels(probe, works, slots, shares)
+        probe = self._judge(times, works, slots, sent, label_shares)
         weights, mass, setbacks = self._merge(runs, held, probe, sent)
         scores = {} if probe is None else self._judge_scores(runs, probe)
         if any("similarity" in self.rows.members[run].program.scores for run in runs):
@@ -236,33 +234,49 @@ class StackedFleet:
         self.rows.turn_over(runs)
         return Merge(weights, mass, scores, setbacks)
 
-    def _weigh_labels(self, probe: Probe, works: Works, slots: InboxTable, shares: Tensor) -> Probe:
-        """With the share that each sample's label has among the data of each model's sender; 1 for the own model."""
-        rows = self.rows
-        judged = np.zeros(len(slots.sender), dtype=bool)
-        judged[list(works)] = True
-        labels = rows.pool.y[rows.tensor(_probe_table(works, judged)[0])]  # [S, Q]
-        sender = rows.tensor(slots.sender)
-        relevance = torch.vmap(find_relevance)(shares[sender], labels)
-        return probe._replace(relevance=relevance)
-
     def _judge_scores(self, runs: Runs, probe: Probe) -> dict[str, Tensor]:  # [S, D] each
         """Losses and whatever else the runs' policies want to know."""
         programs = [self.rows.members[run].program for run in runs]
         asking = max(programs, key=lambda program: len(program.scores))
-        return torch.vmap(asking.judge_scores)(probe)
+        return torch.vmap(asking.judge_scores, in_dims=(probe.for_each,))(probe)
 
-    def _judge(self, runs: Runs, works: Works, slots: InboxTable, sent: Tensor) -> Probe | None:
+    def _judge(
+        self, times: Times, works: Works, slots: InboxTable, sent: Tensor, label_shares: Tensor | None
+    ) -> Probe | None:
         """Losses of every model on the probe of everyone who holds it, Eq. (19), where a method wants to know."""
-        rows = self.rows
+        rows, programs = self.rows, {run: self.rows.members[run].program for run in times}
         judged = np.zeros(len(slots.sender), dtype=bool)
-        for run in runs:
-            judged[rows.of_run(run)] = rows.members[run].program.needs_probe
+        for run, program in programs.items():
+            judged[rows.of_run(run)] = program.needs_probe
         if not judged.any():
             return None
         index, sizes = _probe_table(works, judged)
-        probes = rows.tensor(index)
-        losses = torch.zeros((slots.sender.size, index.shape[1]), device=rows.how.device)
+        probes, num_samples = rows.tensor(index), rows.tensor(sizes)
+        valid = torch.arange(index.shape[1], device=rows.how.device) < num_samples[:, None]
+        if not any(program.needs_comparison for program in programs.values()):
+            losses = torch.zeros((slots.sender.size, index.shape[1]), device=rows.how.device)
+            self._ask_all(times.keys(), slots, sent, judged, probes, losses)
+            return Probe(losses.view(*slots.sender.shape, -1), valid)
+        shares = (rows.label_shares(times) if label_shares is None else label_shares).clone()
+        for run, program in programs.items():
+            if not program.aggregator.needs_labels:
+                shares[rows.of_run(run)] = SHARE_STEPS  # nobody tells them, so all labels count
+        logits = torch.zeros((slots.sender.size, index.shape[1], shares.shape[1]), device=rows.how.device)
+        self._ask_all(times.keys(), slots, sent, judged, probes, logits)
+        logits = logits.view(*slots.sender.shape, *logits.shape[1:])
+        return _compare(logits, rows.pool.y[probes], valid, shares[rows.tensor(slots.sender)])
+
+    def _ask_all(
+        self,
+        runs: Runs,
+        slots: InboxTable,
+        sent: Tensor,
+        judged: NDArray[np.bool_],
+        probes: Tensor,  # [S, Q] indices
+        answers: Tensor,  # [S·D, Q] losses, or [S·D, Q, C] logits; filled
+    ) -> None:
+        """Put all models before the probes of those who hold them."""
+        rows = self.rows
         asked: list[tuple[dict[str, Any], Tensor]] = [({}, sent)]
         if not all(is_verbatim(member.program.codec) and member.liars is None for member in rows.members):
             # Receivers see another model than its owner.
@@ -273,12 +287,9 @@ class StackedFleet:
                 if len(questions.model):
                     whole = len(questions.model) == part.stop - part.start
                     ready = rows.model.ready(models[part if whole else rows.tensor(questions.model)])
-                    self._ask(ready, questions, probes, losses)
-        valid = torch.arange(index.shape[1], device=losses.device) < rows.tensor(sizes)[:, None]
-        losses = losses.view(*slots.sender.shape, -1)
-        return Probe(losses, valid, torch.ones_like(losses))
+                    self._ask(ready, questions, probes, answers)
 
-    def _ask(self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, losses: Tensor) -> None:
+    def _ask(self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, answers: Tensor) -> None:
         """Put the answers where they belong; no more images at once than when accuracies are measured."""
         rows, images = self.rows, questions.receiver.shape[1] * probes.shape[1]
         step = max(1, rows.how.judged_at_once * rows.validation.most_images // images)
@@ -286,13 +297,13 @@ class StackedFleet:
             some = questions.rows(slice(start, start + step))
             alone = len(some.asked) == len(questions.model) == len(questions.asked)  # a row for each model, in order
             asked = ready if alone else ready.rows(rows.tensor(some.asked))
-            answers = self._probe_losses(asked, probes[rows.tensor(some.receiver)])
-            losses[rows.tensor(some.answer)] = answers[rows.tensor(some.place)]
-
-    def _probe_losses(self, ready: ReadyModels, probes: Tensor) -> Tensor:  # [G, T, Q] indices -> [G·T, Q]
-        images, labels = self.rows.pool.x[probes.flatten(1)], self.rows.pool.y[probes]
-        logits = ready.logits(images)
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(-1, probes.shape[2])
+            put = probes[rows.tensor(some.receiver)]  # [G, T, Q]
+            logits = asked.logits(rows.pool.x[put.flatten(1)]).flatten(0, 1)
+            if answers.ndim == 2:
+                found = F.cross_entropy(logits, rows.pool.y[put].flatten(), reduction="none").view(-1, put.shape[2])
+            else:
+                found = logits.view(-1, put.shape[2], logits.shape[-1])
+            answers[rows.tensor(some.answer)] = found[rows.tensor(some.place)]
 
     def _merge(
         self, runs: Runs, held: StackedInbox, probe: Probe | None, sent: Tensor
@@ -497,6 +508,16 @@ class RunView:
     @property
     def _rows(self) -> slice:
         return self.fleet.rows.of_run(self.run)
+
+
+def _compare(logits: Tensor, labels: Tensor, valid: Tensor, shares: Tensor) -> Probe:
+    """Losses and comparisons from logits [S, D, Q, C], labels and whether they count [S, Q], label shares [S, D, C]."""
+    num_servers, num_slots = logits.shape[:2]
+    repeated = labels[:, None].expand(-1, num_slots, -1)
+    losses = F.cross_entropy(logits.flatten(0, 2), repeated.flatten(), reduction="none").view(repeated.shape)
+    at_once = max(1, _COMPARED_AT_ONCE // max(1, logits[0].numel())) if num_servers else None
+    comparison = torch.vmap(compare_on_common_labels, chunk_size=at_once)(logits, labels, valid, shares)
+    return Probe(losses, valid, comparison)
 
 
 def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -267,5 +267,5 @@ def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) 
     if probe is None:
         lifted: Merged = torch.vmap(lambda one: aggregator(None, one))(inbox)
     else:
-        lifted = torch.vmap(aggregator)(probe, inbox)
+        lifted = torch.vmap(aggregator, in_dims=(probe.for_each, 0))(probe, inbox)
     return lifted

@@ -9,7 +9,7 @@ import pytest
 from hatdfed.core.beliefs import NO_GROUP
 from hatdfed.core.candidates import regular_graph, swap_candidates
 from hatdfed.core.links import LinkTable, all_links
-from hatdfed.core.policies.base import Feedback, find_beliefs
+from hatdfed.core.policies.base import Feedback, find_beliefs, silence
 from hatdfed.core.policies.scheduled import Scheduled, ScheduleState
 from hatdfed.core.policies.trusted_links import TrustedLinks, find_groups, find_groups_of, find_trust
 from hatdfed.core.round import RoundReport, ServerReport
@@ -25,8 +25,8 @@ APART = all_links(N) & ~TOGETHER
 HARM = np.where(TOGETHER, 0.0, 2.0)  # [N, N] row receives
 
 # Everybody trains alone, and is introduced in round 10 at the latest.
-POLICY = TrustedLinks(latest=0.5, ready=0.6, curiosity=0.0)
-AT_ONCE = TrustedLinks(latest=0.0, curiosity=0.0)
+POLICY = TrustedLinks(latest=0.5, ready=0.6, curiosity=0.0, again=1.0)
+AT_ONCE = TrustedLinks(latest=0.0, curiosity=0.0, again=1.0)
 
 
 class TestLawsBeforeTheIntroduction(TopologyPolicyLaws):
@@ -161,7 +161,7 @@ def test_the_finish_has_exactly_the_links_inside_groups():
 
 def test_strangers_take_no_part_in_the_finish():
     state = acquainted()
-    state.is_introduced[0] = False
+    state.introductions[0] = 0
     finish = LinkTable.all_of(N).to_dense(AT_ONCE.finish(state, context_at(K - 1)))
     expected = TOGETHER.copy()
     expected[0] = expected[:, 0] = False
@@ -330,6 +330,42 @@ def test_who_fits_nobody_is_introduced_again_every_tenth_of_the_run_and_finds_it
     assert find_groups_of(state, table).tolist() == GROUP.tolist()
 
 
+TWICE = TrustedLinks(latest=0.0, curiosity=0.0, again=0.25)  # of 20 rounds
+
+
+def test_everybody_is_introduced_a_second_time_and_both_verdicts_count():
+    state, seen, together = acquainted(TWICE), [], LinkTable.all_of(N).to_dense
+    for t in range(1, 12):
+        draw, state = play(TWICE, state, t, harm=HARM if t < 6 else None)  # nobody does harm any more
+        seen.append(int(draw.topology.num_links))
+    assert [t for t, count in enumerate(seen, 1) if count == N * (N - 1)] == [6], "five rounds after the first, once"
+    assert (state.introductions == 2).all()
+    good, bad = (np.clip(1 - harm / TWICE.bar, -1, 1) * 10 / 15 for harm in (0.0, 2.0))
+    np.testing.assert_allclose(together(state.verdict)[APART], (good + bad) / 2)
+
+
+def test_after_its_data_changed_a_server_begins_anew():
+    state = settled(TrustedLinks(latest=0.0, curiosity=0.0, again=0.3))
+    _, state = play(TWICE, state, 6, harm=HARM, knowledge=np.where(np.arange(N) == 2, 0.3, 0.8))
+    assert state.introductions[2] == 0
+
+
+def test_in_a_large_fleet_a_server_judges_some_of_the_others_in_an_introduction():
+    policy, context = TrustedLinks(latest=0.0, curiosity=0.0, most=5), context_at(0, 30)
+    draw, state = play(policy, policy.init(30), 0, context)
+    np.testing.assert_array_equal(draw.topology.links.sum(axis=1), 5)
+    assert state.is_introduced.all()
+    assert (play(policy, policy.init(30), 1, context_at(1, 30))[0].topology.links != draw.topology.links).any()
+
+
+def test_an_introduction_that_did_not_take_place_is_none():
+    """A budget may be too small for it."""
+    context = context_at(0)
+    draw = silence(context, plans_mixing=True)
+    state = AT_ONCE.update(AT_ONCE.init(N), draw, Feedback(reports(draw), np.zeros(len(context.links))), context)
+    assert not state.is_introduced.any()
+
+
 def test_a_server_that_says_nothing_keeps_what_it_knew():
     _, state = play(AT_ONCE, acquainted(knowledge=0.7), 1, harm=HARM, missing=(3,), knowledge=0.9)
     np.testing.assert_allclose(state.knowledge, [0.9, 0.9, 0.9, 0.7, 0.9, 0.9])
@@ -449,7 +485,8 @@ def test_after_a_swap_what_is_known_about_those_who_stay_is_kept_and_nothing_els
         ({"latest": -0.1}, r"policy\.latest is -0\.1"),
         ({"memory": math.nan}, r"policy\.memory is nan"),
         ({"curiosity": 2.0}, r"policy\.curiosity is 2\.0"),
-        ({"latest": -0.5}, r"policy\.latest is -0\.5"),
+        ({"again": 1.5}, r"policy\.again is 1\.5"),
+        ({"most": 0}, r"policy\.most is 0, but must be at least 1"),
         ({"thrift": -1.0}, r"policy\.thrift is -1\.0"),
         ({"degree": 0}, r"policy\.degree is 0, but must be at least 1"),
         ({"bar": 0.0}, r"policy\.bar is 0\.0, but must be above 0"),
@@ -517,7 +554,7 @@ def test_a_server_that_fits_nobody_is_alone_and_its_further_introductions_are_to
 def test_with_candidates_servers_are_introduced_but_in_no_group():
     links = LinkTable.of_candidates(CANDIDATES)
     before = AT_ONCE.init_for(links)
-    after = before._replace(is_introduced=np.arange(8) > 0)
+    after = before._replace(introductions=np.minimum(np.arange(8), 1))
     beliefs = believed(before, after, context_at(1, 8)._replace(links=links))
     assert beliefs.state == ("waiting", *["introduced"] * 7)
     assert beliefs.group.tolist() == [NO_GROUP] * 8
