@@ -38,6 +38,7 @@ _DOUBT = 1.0  # verdicts: so many that say nothing are added to those on a pair
 _UNCONFIRMED = 0.5  # weight of a verdict of one side, where the other has none
 _HEARSAY = 0.3  # weight of what others say, against one verdict
 _FEW_SAMPLES = 5.0  # at so many a verdict counts half
+_READY_LATER = 0.5  # knowledge at which a single server is introduced to those who know each other
 _CONFIDENT = 0.3  # usual knowledge from which a fall means something
 _FALL = 0.5  # of the usual knowledge: with less, the data of a server have changed
 _USUAL = 0.7  # weight of the usual knowledge against what a server knows now
@@ -71,7 +72,9 @@ class TrustedLinks(Policy):
     ready: float = 0.8  # mean knowledge at which servers are introduced to each other
     latest: float = 0.1  # share of the run after which they are, whatever they know
     again: float = 0.2  # share of the run after which everybody is introduced a second time
-    retry: float = 0.1  # share of the run after which who knows too little, or fits nobody, is introduced again
+    retry: float = (
+        0.1  # share of the run after which who knows too little, or fits nobody, is introduced again; doubles
+    )
     most: int = 20  # models that a server judges in an introduction
     memory: float = 0.8  # weight of the earlier verdict against a new one
     curiosity: float = 0.1  # chance of a server, in a round with links, to hear one that it does not trust
@@ -161,7 +164,7 @@ class TrustedLinks(Policy):
         failed = state.is_introduced & (knowledge < _FALL * state.usual) & (state.usual > _CONFIDENT)
         verdict, is_known = self._hear(state, report, links, self._find_memory(state, links, met, context))
         forgotten = links.at_receivers(failed) | links.at_senders(failed)
-        return TrustState(
+        after = TrustState(
             np.where(forgotten, 0.0, verdict),
             is_known & ~forgotten,
             np.where(failed, 0, state.introductions + met),
@@ -169,6 +172,9 @@ class TrustedLinks(Policy):
             np.where(met | failed, 0.0, _USUAL * state.usual + (1 - _USUAL) * knowledge),
             np.where(met | failed, 0, state.waited + context.active),
         )
+        # Models that were trained apart cost a group a part of what it knew, so that a fall means nothing then.
+        has_new_group = find_new_groups(find_groups_of(state, links), find_groups_of(after, links))
+        return after._replace(usual=np.where(has_new_group, 0.0, after.usual))
 
     def _hear(
         self, state: TrustState, report: RoundReport, links: LinkTable, memory: FloatColumn
@@ -205,9 +211,9 @@ class TrustedLinks(Policy):
         return wanted & (rank < self.most).reshape(-1)
 
     def _is_second(self, state: TrustState, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
-        """Whose second introduction is due: the models of groups show more than those of single servers."""
+        """Whose second introduction is due: that of most together, as groups' models show more than single servers'."""
         due: NDArray[np.bool_] = (state.introductions == 1) & (state.waited >= max(1.0, self.again * context.horizon))
-        return due
+        return due & (2 * np.count_nonzero(due & context.active) > np.count_nonzero(context.active))
 
     def _is_due(self, state: TrustState, groups: Groups, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
         """Who is introduced now: all together when they know enough on average, later each when it does.
@@ -219,10 +225,12 @@ class TrustedLinks(Policy):
             know = state.knowledge[context.active].mean() if context.active.any() else 0.0
             is_time = know >= self.ready or context.t >= self.latest * context.horizon
             return waiting & is_time
-        tries_again = state.waited >= max(1.0, self.retry * context.horizon)
+        pause = self.retry * context.horizon * 2.0 ** np.maximum(state.introductions - 1, 0)
+        tries_again = state.waited >= np.maximum(1.0, pause)
         alone = context.active & state.is_introduced & is_alone(groups)
         second = context.active & self._is_second(state, context)
-        return (waiting & ((state.knowledge >= self.ready) | tries_again)) | (alone & tries_again) | second
+        is_ready = state.knowledge >= min(self.ready, _READY_LATER)
+        return (waiting & (is_ready | tries_again)) | (alone & tries_again) | second
 
     def _settled(self, state: TrustState, context: PolicyContext) -> PolicyContext:
         """The same for those who have been introduced."""
@@ -281,6 +289,12 @@ def explain_changes(before: TrustState, after: TrustState) -> tuple[str, ...]:  
         "",
     )
     return tuple(words.tolist())
+
+
+def find_new_groups(before: Groups, after: Groups) -> NDArray[np.bool_]:  # [N] -> [N]
+    """Who is together with others than before."""
+    changed: NDArray[np.bool_] = ((before[:, None] == before) != (after[:, None] == after)).any(axis=1)
+    return changed
 
 
 def is_alone(groups: NDArray[np.int64]) -> NDArray[np.bool_]:  # [N] -> [N]
