@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NOT_FINITE = "not-finite"  # a received model
-TOO_LARGE = "too-large"  # a received model, finite but with a norm beyond all that training reaches
+TOO_LARGE = "too-large"  # a received model, finite but with a norm beyond the bound
 OWN_NOT_FINITE = "own-not-finite"  # a server's own model was not finite or not bounded: it went back to a usable one
 NOTHING_FINITE = "nothing-finite"  # likewise, but there was none to go back to and none was received
 
@@ -17,7 +17,7 @@ OTHER = "other"  # what an edge reports under a word that is none of ours
 
 MEANINGS = {
     NOT_FINITE: "A model has numbers that are not finite.",
-    TOO_LARGE: "A model is finite, but its norm exceeds all that training reaches.",
+    TOO_LARGE: "A model is finite, but its norm exceeds the bound.",
     OWN_NOT_FINITE: "A server's own model was not finite or not bounded; it went back to a usable one.",
     NOTHING_FINITE: "The same, and there was no usable one.",
     "wrong-shape": "A model has another number of parameters, or other types, than the run's.",
@@ -44,13 +44,13 @@ MEANINGS = {
     "no-node-name": "A certificate that names no member, or several.",
     "too-early": "A certificate that is not valid yet: compare the clocks.",
     "wrong-role": "The caller's certificate is for another role.",
-    OTHER: "An edge reported a word that this version does not know.",
+    OTHER: "An edge reported a reason that this version does not know.",
 }
 WORDS = frozenset(MEANINGS)
 
 # What the coordinator counts by itself; the join server's words begin with `desk-`.
 COORDINATOR_MEANINGS = {
-    "bad-report": "A report with numbers that cannot be, or more entries than the server has links.",
+    "bad-report": "A report with impossible numbers, or with more entries than the server has links.",
     "bad-final": "Final figures outside 0 to 1.",
     "not-asked": "Final figures that nobody asked for.",
     "other-model": "An edge describes another model or data set than the majority.",

@@ -85,7 +85,7 @@ COORDINATOR_METRICS = _table(
     _counter("hatdfed_server_missed_rounds", "Rounds that closed without this server's report.", *SERVER),
     _counter("hatdfed_server_joins", "Times that it joined or connected again.", *SERVER),
     _counter("hatdfed_server_refused", "Its messages that the coordinator or other edges refused.", "server", "reason"),
-    _counter("hatdfed_server_links", "Its links; `in` are those it receives by.", "server", "direction"),
+    _counter("hatdfed_server_links", "Its links; `in` are incoming.", "server", "direction"),
     _counter(
         "hatdfed_server_links_undelivered",
         "Of these, links whose model was not delivered.",
@@ -104,7 +104,7 @@ EDGE_METRICS = _table(
     _gauge("hatdfed_edge_round_seconds", "Duration of the last round, from order to commit."),
     _counter("hatdfed_edge_phase_seconds", "Time by phase: `training`, `exchange`, `merging`.", "phase"),
     _gauge("hatdfed_edge_validation_accuracy_percent", "Of the model that this edge committed last."),
-    _counter("hatdfed_edge_links", "Links of the rounds that were played; `in` are those it receives by.", "direction"),
+    _counter("hatdfed_edge_links", "Links of the rounds that were played; `in` are incoming.", "direction"),
     _counter("hatdfed_edge_sent_bytes", "Bytes of models that were sent, failed transfers included."),
     _counter("hatdfed_edge_received_bytes", "Bytes of models that were received, failed transfers included."),
     _counter(

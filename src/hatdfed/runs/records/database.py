@@ -134,7 +134,7 @@ LEDGER = _table(
 )
 TRUST = _table(
     "trust",
-    "change of a server, in runs whose policy learns whom to hear",
+    "change of a server, in runs whose policy learns which servers to trust",
     (
         Column(name="t", sql="INTEGER", since=3, meaning="Round after which the row holds, counted from 0."),
         Column(name="server", sql="INTEGER", since=3, meaning="Number of the server."),
