@@ -38,7 +38,8 @@ _DOUBT = 1.0  # verdicts: so many that say nothing are added to those on a pair
 _UNCONFIRMED = 0.5  # weight of a verdict of one side, where the other has none
 _HEARSAY = 0.3  # weight of what others say, against one verdict
 _FEW_SAMPLES = 5.0  # at so many a verdict counts half
-_READY_LATER = 0.5  # knowledge at which a single server is introduced to those who know each other
+_ROUNDING = 1e-9  # what is left of a sum that should be 0
+_READY_LATER = 0.4  # knowledge at which a single server is introduced to those who know each other
 _CONFIDENT = 0.3  # usual knowledge from which a fall means something
 _FALL = 0.5  # of the usual knowledge: with less, the data of a server have changed
 _USUAL = 0.7  # weight of the usual knowledge against what a server knows now
@@ -161,7 +162,7 @@ class TrustedLinks(Policy):
         report, links = feedback.report, context.links
         knowledge = read_knowledge(report, state.knowledge)
         met = self._is_due(state, find_groups_of(state, links), context) & report.reported & _has_link(draw)
-        failed = state.is_introduced & (knowledge < _FALL * state.usual) & (state.usual > _CONFIDENT)
+        failed = self._have_data_changed(state, knowledge, context)
         verdict, is_known = self._hear(state, report, links, self._find_memory(state, links, met, context))
         forgotten = links.at_receivers(failed) | links.at_senders(failed)
         after = TrustState(
@@ -175,6 +176,13 @@ class TrustedLinks(Policy):
         # Models that were trained apart cost a group a part of what it knew, so that a fall means nothing then.
         has_new_group = find_new_groups(find_groups_of(state, links), find_groups_of(after, links))
         return after._replace(usual=np.where(has_new_group, 0.0, after.usual))
+
+    def _have_data_changed(
+        self, state: TrustState, knowledge: NDArray[np.float64], context: PolicyContext
+    ) -> NDArray[np.bool_]:  # -> [N]
+        """Who suddenly knows much less than usual; nobody near the end, when there is no time for an introduction."""
+        has_fallen = (knowledge < _FALL * state.usual) & (state.usual > _CONFIDENT)
+        return state.is_introduced & has_fallen & (context.t < (1 - self.retry) * context.horizon)
 
     def _hear(
         self, state: TrustState, report: RoundReport, links: LinkTable, memory: FloatColumn
@@ -325,7 +333,7 @@ def find_groups(verdict: FloatMatrix, is_known: BoolMatrix) -> NDArray[np.int64]
         score = np.where(alive[:, None] & alive, support / (evidence + _DOUBT), -np.inf)
         np.fill_diagonal(score, -np.inf)
         one, other = sorted(divmod(int(score.argmax()), size)) if size else (0, 0)
-        if not size or score[one, other] <= 0:
+        if not size or score[one, other] <= _ROUNDING:
             return np.unique(group, return_inverse=True)[1].reshape(-1)
         group[group == other], alive[other] = one, False
         for table in (support, evidence):
