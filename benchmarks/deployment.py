@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +42,15 @@ class Processes:
         self.port, desk = free_ports(2)
         self.coordinator = self._start(
             "coordinator",
-            *("coordinator", str(folder / "run.yaml"), "--state", str(folder / "run"), "--ca", str(folder / "ca")),
+            *(
+                *HATDFED,
+                "coordinator",
+                str(folder / "run.yaml"),
+                "--state",
+                str(folder / "run"),
+                "--ca",
+                str(folder / "ca"),
+            ),
             *("--listen", f"127.0.0.1:{self.port}", "--desk", f"127.0.0.1:{desk}"),
         )
 
@@ -60,13 +68,13 @@ class Processes:
                 process.kill()
                 process.wait()
 
-    def start_edge(self, *options: str) -> subprocess.Popen[bytes]:
-        """One more, with one thread: there are more edges than cores."""
+    def start_edge(self, *options: str, command: Sequence[str] = (*HATDFED, "edge")) -> subprocess.Popen[bytes]:
+        """One more, with one thread: there are more edges than cores. `command` is another program for an edge."""
         name = f"edge-{len(self.edges)}"
         known = identity(self.identity_store, self.folder / name)
         place = ("--coordinator", f"127.0.0.1:{self.port}", "--identity", str(known.path))
         store = ("--store", str(self.folder / f"store-{name}"))
-        self.edges.append(self._start(name, "edge", *place, *store, "--threads", "1", *options))
+        self.edges.append(self._start(name, *command, *place, *store, "--threads", "1", *options))
         return self.edges[-1]
 
     def status(self) -> dict[str, Any]:
@@ -104,9 +112,9 @@ class Processes:
         found: dict[str, Any] = json.loads(answer.json)
         return found
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("wb") as log:
-            return subprocess.Popen([*HATDFED, *arguments], stdout=log, stderr=log)  # noqa: S603
+            return subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
 
 
 def identity(identity_store: IdentityStore, folder: Path) -> IdentityFolder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,23 @@ def bad_network_line() -> str:
     )
 
 
+def hostile_edges_table() -> str:
+    """Accuracy of the honest edges by attack and method: mean, and the worst edge."""
+    rows = load("hostile-edges-cpu.json")["rows"]
+    methods, attacks = (list(dict.fromkeys(row[name] for row in rows)) for name in ("method", "attack"))
+    names = {attack: "nobody is hostile" if attack == "none" else f"`{attack}`" for attack in attacks}
+    cells = [[names[attack], *(_hostile_cell(rows, attack, method) for method in methods)] for attack in attacks]
+    return table(("attack", *(f"`{method}`" for method in methods)), cells)
+
+
+def _hostile_cell(rows: list[dict[str, Any]], attack: str, method: str) -> str:
+    found = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
+    if not found:
+        return "–"
+    mean, worst = sum(row["accuracy"] for row in found) / len(found), min(row["worst"] for row in found)
+    return f"{mean:.1f} ({worst:.1f})"
+
+
 def fuzz_table() -> str:
     """How much bad input was tried on every reader."""
     report = load("fuzz.json")
@@ -144,6 +162,87 @@ def memory_table(name: str) -> str:
         if row["servers"] >= MANY_SERVERS
     ]
     return table(("servers", "predicted", "used", "difference"), cells)
+
+
+def group_recovery_table() -> str:
+    """How often the groups of drawn verdicts are the true ones, without liars, and what is proved."""
+    rows = [row for row in load("group-recovery.json")["rows"] if not row["liars"]]
+    means = sorted({row["mean"] for row in rows})
+    proved = sorted({row["mean"] for row in rows if (row["failure_bound"] or 1) < 1})
+    cells = []
+    for known in sorted({row["known"] for row in rows}, reverse=True):
+        for sizes in _sizes(rows):
+            mine = {row["mean"]: row for row in rows if (row["sizes"], row["known"]) == (sizes, known)}
+            links = [f"{mine[mean]['wrong_links']:.2f}, {mine[mean]['missed_links']:.2f}" for mean in means[:2]]
+            exact, least = ([form(mine[each]) for each in of] for form, of in ((_exact, means), (_proved, proved)))
+            cells.append([" + ".join(map(str, sizes)), f"{known:g}", *exact, *least, *links])
+    headings = ("groups", "q", *(f"exact, μ = {mean:g}" for mean in means))
+    headings += tuple(f"proved, μ = {mean:g}" for mean in proved)
+    return table((*headings, *(f"wrong, missed, μ = {mean:g}" for mean in means[:2])), cells)
+
+
+def group_liars_table() -> str:
+    """The same with liars, where all verdicts are known."""
+    rows = [row for row in load("group-recovery.json")["rows"] if row["liars"] and row["known"] == 1]
+    means, attacks = sorted({row["mean"] for row in rows}), list(dict.fromkeys(row["attack"] for row in rows))
+    cells = []
+    for liars in sorted({row["liars"] for row in rows}):
+        for sizes in _sizes(rows):
+            line = [" + ".join(map(str, sizes)), f"{100 * liars:.0f} %"]
+            for attack in attacks:
+                kind = (sizes, liars, attack)
+                mine = [row for row in rows if (row["sizes"], row["liars"], row["attack"]) == kind]
+                links = " / ".join(f"{row['wrong_links'] + row['missed_links']:.1f}" for row in mine)
+                line += [" / ".join(_exact(row).removesuffix(" %") for row in mine) + " %", links]
+            cells.append(line)
+    order = " / ".join(f"{mean:g}" for mean in means)
+    headings = [name for attack in attacks for name in (f"{attack}: exact, μ = {order}", f"{attack}: links")]
+    return table(("groups", "liars", *headings), cells)
+
+
+def group_memory_table() -> str:
+    """How often a verdict on a link inside a group is not good, the more often it is judged."""
+    report = load("group-recovery.json")
+    cells = []
+    for row in report["memory"]:
+        both = ((f"memory {row['memory']:g}", row["running"]), ("plain mean", row["plain"]))
+        cells += [[f"{row['mean']:g}", name, *(f"{100 * share:.2f} %" for share in shares)] for name, shares in both]
+    return table(("μ", "verdict", *(f"after {number:,}" for number in report["judgements"])), cells)
+
+
+def group_evidence_table() -> str:
+    """Samples behind each verdict at which bound (b) is small enough."""
+    rows = load("group-recovery.json")["needed"]
+    servers = sorted({row["servers"] for row in rows})
+    samples = {(row["margin"], row["servers"]): row["samples"] for row in rows}
+    cells = [
+        [f"{margin:g}", *(str(samples[margin, size]) for size in servers)]
+        for margin in sorted({row["margin"] for row in rows})
+    ]
+    return table(("margin δ", *(f"samples, {size} servers" for size in servers)), cells)
+
+
+def group_lines() -> dict[str, str]:
+    """The settings of the draws, by the names of the places where they stand within a line."""
+    report = load("group-recovery.json")
+    return {
+        "group-terms": str(report["terms"]),
+        "group-draws": str(report["draws"]),
+        "group-failure": f"{100 * report['failure']:g} %",
+    }
+
+
+def _sizes(rows: list[dict[str, Any]]) -> list[list[int]]:
+    return [list(sizes) for sizes in dict.fromkeys(tuple(row["sizes"]) for row in rows)]
+
+
+def _exact(row: dict[str, Any]) -> str:
+    return f"{100 * row['exact']:.3g} %"
+
+
+def _proved(row: dict[str, Any]) -> str:
+    failure = row["failure_bound"]
+    return "–" if failure is None or failure >= 1 else f"{math.floor(1000 * (1 - failure)) / 10:g} %"
 
 
 def half_precision_table() -> str:

@@ -9,6 +9,7 @@ paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
 sweeps.md, ray.md      what a sweep gains and what shards cost, from the same
 scale.md               what thousands of servers cost, from benchmarks/results
+theory.md              how often learned trust finds the groups of drawn verdicts, from the same
 ARCHITECTURE.md        how many files a round goes through, from the same
 faults.md              which faults were injected and what was observed, from docs/faults
 privacy.md             what private training costs, from the same
@@ -31,7 +32,13 @@ from bench_tables import (
     fifty_edges_line,
     fleets_table,
     fuzz_table,
+    group_evidence_table,
+    group_liars_table,
+    group_lines,
+    group_memory_table,
+    group_recovery_table,
     half_precision_table,
+    hostile_edges_table,
     machine_line,
     memory_table,
     paper_run_line,
@@ -167,6 +174,7 @@ def generated() -> dict[Path, str]:
         "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
         "edge-memory": edge_memory_table(),
         "fuzz": fuzz_table(),
+        "hostile-edges": hostile_edges_table(),
     }
     inline = {"paper-run": paper_run_line(), "wire": wire_line(), "fifty-edges": fifty_edges_line()}
     inline |= {"sweep": sweep_line(), "bad-network": bad_network_line()}
@@ -181,6 +189,12 @@ def generated() -> dict[Path, str]:
         "edge-metrics": metrics_table(EDGE_METRICS),
         "relay-metrics": metrics_table(RELAY_METRICS),
         "process-metrics": metrics_table(PROCESS_METRICS),
+    }
+    groups = {
+        "group-recovery": group_recovery_table(),
+        "group-liars": group_liars_table(),
+        "group-memory": group_memory_table(),
+        "group-evidence": group_evidence_table(),
     }
     beyond = plus_blocks(paper)
     readme |= {"paper-short": paper.short(), "plus-brief": beyond.pop("plus-brief")}
@@ -201,6 +215,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
         ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
         ROOT / "docs/privacy.md": _filled(ROOT / "docs/privacy.md", {"privacy": privacy_table()}, {}),
+        ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
     }
 

@@ -95,12 +95,12 @@ def test_the_weights_are_those_of_the_page():
     assert trusted_links._FEW_SAMPLES == bench.FEW_SAMPLES
 
 
-def test_hearsay_joins_two_single_servers_that_do_not_judge_each_other():
-    """The page says that Corollary 3 does not extend to three groups; if this fails, it may."""
+def test_hearsay_alone_joins_nobody():
+    """Two single servers do not judge each other, and both disagree with all others."""
     group, known = np.array([0, 0, 0, 1, 2]), off_diagonal(5)
     known[3, 4] = known[4, 3] = False
     verdict = np.where(group[:, None] == group, 0.8, -0.8) * known
-    assert find_groups(verdict, known).tolist() == [0, 0, 0, 1, 1]
+    assert find_groups(verdict, known).tolist() == [0, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("number", "size"), [(2, 3), (3, 4), (4, 3), (5, 2)])

@@ -323,20 +323,22 @@ def find_groups(verdict: FloatMatrix, is_known: BoolMatrix) -> NDArray[np.int64]
     """Servers that fit together, numbered in the order of their first members.
 
     Groups are joined one pair after the other, those first whose members speak best of each other on average, as long
-    as the average is good (correlation clustering by average linkage). A few verdicts count less than many.
+    as the average is good (correlation clustering by average linkage). A few verdicts count less than many. What others
+    say joins nobody: who has never been judged by a group, and has not judged it, stays apart.
     """
     support, evidence = _gather(verdict, is_known)
+    verdicts = is_known.astype(np.float64) + is_known.T
     size = len(support)
     group = np.arange(size)
     alive = np.ones(size, dtype=bool)
     while True:
-        score = np.where(alive[:, None] & alive, support / (evidence + _DOUBT), -np.inf)
+        score = np.where(alive[:, None] & alive & (verdicts > 0), support / (evidence + _DOUBT), -np.inf)
         np.fill_diagonal(score, -np.inf)
         one, other = sorted(divmod(int(score.argmax()), size)) if size else (0, 0)
         if not size or score[one, other] <= _ROUNDING:
             return np.unique(group, return_inverse=True)[1].reshape(-1)
         group[group == other], alive[other] = one, False
-        for table in (support, evidence):
+        for table in (support, evidence, verdicts):
             table[one] += table[other]
             table[:, one] += table[:, other]
 
