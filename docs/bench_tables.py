@@ -82,6 +82,38 @@ def bad_network_line() -> str:
     )
 
 
+_WORLD_METHODS = {
+    "local with parts": "`local`",
+    "hat-dfed-plus-0.1": "`hat-dfed-plus-0.1`",
+    "dac with parts": "`dac`",
+    "pens with parts": "`pens`",
+    "hat-dfed-trust": "`hat-dfed-trust`",
+    "oracle-groups": "`oracle-groups`",
+}
+
+
+def worlds_table(name: str) -> str:
+    """Validation accuracy by world and method: all sound servers, and where there are groups the smallest of them."""
+    rows = load(name)["rows"]
+    worlds = dict.fromkeys(row["world"] for row in rows)
+    cells = [[world, *(_world_cell(rows, world, method) for method in _WORLD_METHODS)] for world in worlds]
+    joules = [_mean([row["link_joules"] for row in rows if row["method"] == method]) for method in _WORLD_METHODS]
+    cells.append(["link energy, kJ", *(f"{each / 1000:.1f}" for each in joules)])
+    return table(("world", *_WORLD_METHODS.values()), cells)
+
+
+def _world_cell(rows: list[dict[str, Any]], world: str, method: str) -> str:
+    found = [row for row in rows if (row["world"], row["method"]) == (world, method)]
+    if not found:
+        return "–"
+    mean, smallest = (_mean([row[name] for row in found]) for name in ("accuracy", "smallest_group"))
+    return f"{mean:.1f}" if mean == smallest else f"{mean:.1f} / {smallest:.1f}"
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
 def hostile_edges_table() -> str:
     """Accuracy of the honest edges by attack and method: mean, and the worst edge."""
     rows = load("hostile-edges-cpu.json")["rows"]

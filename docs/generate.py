@@ -52,6 +52,7 @@ from bench_tables import (
     table,
     versions_line,
     wire_line,
+    worlds_table,
 )
 from dashboard_blocks import dashboard_blocks
 from fault_blocks import fault_blocks
@@ -215,6 +216,9 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
         ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
         ROOT / "docs/privacy.md": _filled(ROOT / "docs/privacy.md", {"privacy": privacy_table()}, {}),
+        ROOT / "docs/worlds.md": _filled(
+            ROOT / "docs/worlds.md", {"worlds-digits": worlds_table("worlds-groups-digits.json")}, {}
+        ),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
     }
