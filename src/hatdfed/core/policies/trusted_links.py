@@ -160,8 +160,8 @@ class TrustedLinks(Policy):
     def update(self, state: TrustState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> TrustState:
         """Judge anew whom was heard; forget those whose data have changed."""
         report, links = feedback.report, context.links
-        knowledge = read_knowledge(report, state.knowledge)
-        met = self._is_due(state, find_groups_of(state, links), context) & report.reported & _has_link(draw)
+        knowledge, groups = read_knowledge(report, state.knowledge), find_groups_of(state, links)
+        met = self._is_due(state, groups, context) & report.reported & _has_link(draw)
         failed = self._have_data_changed(state, knowledge, context)
         verdict, is_known = self._hear(state, report, links, self._find_memory(state, links, met, context))
         forgotten = links.at_receivers(failed) | links.at_senders(failed)
@@ -174,7 +174,7 @@ class TrustedLinks(Policy):
             np.where(met | failed, 0, state.waited + context.active),
         )
         # Models that were trained apart cost a group a part of what it knew, so that a fall means nothing then.
-        has_new_group = find_new_groups(find_groups_of(state, links), find_groups_of(after, links))
+        has_new_group = find_new_groups(groups, find_groups_of(after, links))
         return after._replace(usual=np.where(has_new_group, 0.0, after.usual))
 
     def _have_data_changed(

@@ -317,7 +317,7 @@ def test_a_fall_right_after_the_introduction_is_none():
     assert after.is_introduced.all()
 
 
-def test_who_fits_nobody_is_introduced_again_every_tenth_of_the_run_and_finds_its_group():
+def test_who_fits_nobody_is_introduced_again_after_a_tenth_of_the_run_and_finds_its_group():
     alone = HARM.copy()
     alone[2] = alone[:, 2] = np.where(np.arange(N) == 2, 0.0, 2.0)
     state, table = acquainted(harm=alone), LinkTable.all_of(N)
@@ -364,6 +364,42 @@ def test_an_introduction_that_did_not_take_place_is_none():
     draw = silence(context, plans_mixing=True)
     state = AT_ONCE.update(AT_ONCE.init(N), draw, Feedback(reports(draw), np.zeros(len(context.links))), context)
     assert not state.is_introduced.any()
+
+
+def test_near_the_end_a_fall_is_not_taken_for_changed_data():
+    fallen = np.where(np.arange(N) == 2, 0.3, 0.8)
+    for t, is_kept in ((17, False), (18, True)):  # of 20 rounds; a tenth of them are left from round 18 on
+        _, state = play(AT_ONCE, settled(), t, harm=HARM, knowledge=fallen)
+        assert state.is_introduced[2] == is_kept
+
+
+def test_a_fall_right_after_others_joined_the_group_is_not_taken_for_changed_data():
+    apart = HARM.copy()
+    apart[2] = apart[:, 2] = np.where(np.arange(N) == 2, 0.0, 2.0)
+    state = settled(harm=apart)._replace(waited=np.where(np.arange(N) == 2, 9, 0))
+    _, state = play(AT_ONCE, state, 6, harm=HARM)  # server 2 is introduced again, and fits its group
+    mates = np.flatnonzero((GROUP[2] == GROUP) & (np.arange(N) != 2))
+    assert not state.usual[mates].any()
+    assert state.usual[GROUP[2] != GROUP].all()
+    _, state = play(AT_ONCE, state, 7, harm=HARM, knowledge=np.where(GROUP[2] == GROUP, 0.2, 0.8))
+    assert state.is_introduced.all()
+
+
+def test_the_pauses_of_who_fits_nobody_double():
+    alone = HARM.copy()
+    alone[2] = alone[:, 2] = np.where(np.arange(N) == 2, 0.0, 2.0)
+    state, met = acquainted(harm=alone), []
+    for t in range(1, 18):
+        draw, state = play(AT_ONCE, state, t, harm=alone)
+        met += [t] if draw.topology.links[2].any() else []
+    assert np.diff([0, *met]).tolist() == [3, 5, 9], "after pauses of 2, 4 and 8 rounds"
+
+
+def test_a_server_whose_data_changed_returns_before_it_knows_as_much_as_the_first_introduction_asks():
+    _, state = play(AT_ONCE, settled(), 6, harm=HARM, knowledge=np.where(np.arange(N) == 2, 0.3, 0.8))
+    _, state = play(AT_ONCE, state, 7, harm=HARM, knowledge=np.where(np.arange(N) == 2, 0.45, 0.8))
+    draw, _ = play(AT_ONCE, state, 8, harm=HARM, knowledge=0.8)
+    assert draw.topology.links[2].sum() == N - 1
 
 
 def test_a_server_that_says_nothing_keeps_what_it_knew():
