@@ -50,8 +50,8 @@ def handler_for(site: Website) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             sent = body[: site.cuts.pop(0)] if site.cuts else body
+            site.bytes_sent.append(len(sent))  # first: once it has read them, a test may look at once
             self.wfile.write(sent)
-            site.bytes_sent.append(len(sent))
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
