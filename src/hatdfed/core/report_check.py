@@ -104,9 +104,9 @@ def _check_models(claims: _Claims) -> Iterator[tuple[int, str]]:
     is_known = (receiver == sender) | (np.isin(keys, pairs @ np.array([size, 1])) & (sender >= 0) & (sender < size))
     for server, other in zip(receiver[~is_known].tolist(), sender[~is_known].tolist(), strict=True):
         yield server, f"It reported on the model of server {other}, which was not to send it one in this round."
-    for server, report in claims.reports.items():
-        if len(np.unique(report.senders)) < len(report.senders):
-            yield server, "It reported on one model twice."
+    models, counts = np.unique(keys[is_known], return_counts=True)
+    for server in (models[counts > 1] // size).tolist():
+        yield server, "It reported on one model twice."
     weight = np.concatenate([_NOTHING, *(report.importance for report in claims.reports.values())])
     for place in np.flatnonzero((weight < -_ROUNDING) | (weight > 1 + _ROUNDING)).tolist():
         yield int(receiver[place]), f"It reported a weight of {weight[place]:g}; weights lie between 0 and 1."
@@ -149,10 +149,10 @@ def _check_rows(claims: _Claims) -> Iterator[tuple[int, str]]:
     """The ledger has one row for the uploads, one for the training, and one for each receiver of the plan."""
     for server, report in claims.reports.items():
         receivers = claims.plan.draw.topology.receivers(server)
-        expected = {(Cause.UPLOAD, None, server), (Cause.TRAINING, server, server)}
-        expected |= {(Cause.LINK, server, i) for i in receivers}
-        counts = Counter(map(_place, report.energy))
-        if counts.keys() != expected or counts.total() != len(expected):
+        links = [(Cause.LINK, server, i) for i in receivers]
+        expected = [(Cause.UPLOAD, None, server), (Cause.TRAINING, server, server), *links]
+        told = [_place(row) for row in report.energy]
+        if told != expected and Counter(told) != Counter(expected):  # mostly in this order, which is quick to see
             yield server, f"Its energy is not that of one upload, one training and {len(receivers)} links."
         elif any(row.t != claims.plan.t for row in report.energy):
             yield server, "It reported energy of another round."
@@ -213,8 +213,9 @@ def _price_rows(claims: _Claims, servers: list[int], rows: list[EnergyRow]) -> V
     """What the rows of these servers cost by the price list; nan for links of a server that does not exist."""
     prices, samples = claims.prices, {server: report.num_samples for server, report in claims.reports.items()}
     joules = np.array([row.bits * prices.device_joules_per_bit for row in rows])
-    cause = np.array([row.cause for row in rows], dtype=object)
-    trains, links = cause == Cause.TRAINING, cause == Cause.LINK
+    trains, links = (
+        np.array([row.cause is cause for row in rows], dtype=bool) for cause in (Cause.TRAINING, Cause.LINK)
+    )
     joules[trains] = [samples[servers[n]] * prices.compute_joules[servers[n]] for n in np.flatnonzero(trains)]
     sent = [rows[n] for n in np.flatnonzero(links)]
     receiver = np.array([row.receiver for row in sent], dtype=np.int64)
