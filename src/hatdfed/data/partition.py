@@ -16,14 +16,15 @@ Indices = NDArray[np.int64]
 _BINS = 10  # of target values
 
 
-def find_strata(y: Indices | NDArray[Any], task: TaskKind) -> Indices:  # [n, …] -> [n]
+def find_strata(y: NDArray[Any], task: TaskKind) -> NDArray[Any]:  # [n, …] -> [n]
     """What label skew is by: the class; in a regression, the bin of the first target value, of ten equally full ones.
 
     With several labels at once, the rarest label of a sample, or none. Sequences of tokens have nothing of the kind:
     all are of one stratum, and so every server gets a random sample.
     """
     if task.has_classes:
-        return y
+        labels: NDArray[Any] = y
+        return labels
     if task.name == REGRESSION:
         values = y.reshape(len(y), -1)[:, 0]
         bounds = np.quantile(values, np.arange(1, _BINS) / _BINS)
