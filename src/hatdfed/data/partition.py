@@ -23,8 +23,7 @@ def find_strata(y: NDArray[Any], task: TaskKind) -> NDArray[Any]:  # [n, …] ->
     all are of one stratum, and so every server gets a random sample.
     """
     if task.has_classes:
-        labels: NDArray[Any] = y
-        return labels
+        return y
     if task.name == REGRESSION:
         values = y.reshape(len(y), -1)[:, 0]
         bounds = np.quantile(values, np.arange(1, _BINS) / _BINS)
@@ -32,7 +31,8 @@ def find_strata(y: NDArray[Any], task: TaskKind) -> NDArray[Any]:  # [n, …] ->
     if task.name == MULTI_LABEL:
         rarest_first = np.argsort(y.sum(axis=0), kind="stable")
         has = y[:, rarest_first] > 0
-        return np.where(has.any(axis=1), has.argmax(axis=1), y.shape[1]).astype(np.int64)
+        rarest: NDArray[Any] = np.where(has.any(axis=1), has.argmax(axis=1), y.shape[1])
+        return rarest
     return np.zeros(len(y), dtype=np.int64)
 
 

@@ -103,6 +103,18 @@ def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def describe_metrics(summary: Mapping[str, Any], task: str | None) -> list[str]:
+    """A note on the metrics of a task other than classification, whose accuracy is a mean score."""
+    known = {name: value for name, value in summary["metrics"].items() if value is not None}
+    if not known:
+        return []
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+    return [
+        f"On the test data, on average over servers: {figures}. Accuracies are mean scores of {task or 'the task'}, "
+        "times 100 (docs/data.md)."
+    ]
+
+
 def describe_caught(caught: Sequence[Caught]) -> list[str]:
     """A sentence that names the servers whose reports were false."""
     if not caught:
