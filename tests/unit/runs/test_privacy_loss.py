@@ -45,10 +45,11 @@ def test_no_epsilon_is_claimed_where_none_is_known(noise, trained):
 
 def test_a_private_run_tells_its_epsilon(tmp_path, capsys):
     result = hatdfed.run(PRIVATE, out=tmp_path / "run")
-    assert result.summary["computed_by"]["fleet"] == "mailbox"
+    assert result.summary["computed_by"]["fleet"] == "stacked"
+    assert result.summary["computed_by"]["kernels"] == "looped"
     expected = compute_epsilon(2 * 3, 4.0, 1e-5)
     assert result.summary["privacy"]["epsilon_by_server"] == [expected] * 3
-    assert any("mailboxes, because privacy.clip is set" in note for note in result.summary["notes"])
+    assert any("one by one, because privacy.clip is set" in note for note in result.summary["notes"])
     assert json.loads((tmp_path / "run" / "results.json").read_text())["privacy"]["epsilon"] == expected
     show_command(tmp_path / "run", as_json=False)
     assert f"ε ≤ {expected:.3g} at δ = 1e-05" in capsys.readouterr().out
