@@ -71,7 +71,7 @@ def test_unknown_names_are_refused():
 
 def test_results_say_how_they_were_computed():
     result = hatdfed.run(**SMALL, fleet="mailbox", device="cpu", dataset_options={"train": 400, "validation": 100})
-    assert result.summary["computed_by"] == {"fleet": "mailbox", "device": "cpu", "kernels": "torch"}
+    assert result.summary["computed_by"] == {"fleet": "mailbox", "device": "cpu", "kernels": "one by one"}
 
 
 def test_a_fleet_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
