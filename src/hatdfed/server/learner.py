@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -19,11 +20,12 @@ import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from hatdfed.server.dropout import replace_dropouts
+from hatdfed.server.dropout import find_dropouts, replace_dropouts
 from hatdfed.server.guard import largest_norm
 from hatdfed.server.optimisers import Optimiser, OptimiserState
 from hatdfed.server.private_steps import PrivateSteps, clip_and_sum
-from hatdfed.server.work import Batch
+from hatdfed.server.tasks import Classification, Task
+from hatdfed.server.work import Batch, Measured
 
 # Input values of one forward pass, as many as in 100 images of 28×28: ten such passes are twice as fast as one over
 # 1,000 images, whose buffers the allocator returns to the system and faults in again every time.
@@ -39,12 +41,14 @@ class Learner:
         make_module: Callable[[], nn.Module],
         optimiser: Optimiser,
         *,
+        task: Task = Classification(),  # noqa: B008 (a frozen value)
         xavier: bool = True,
         private: PrivateSteps | None = None,
     ) -> None:
-        self._make_module = make_module
+        self.make_module = make_module
         self._xavier = xavier
         self.optimiser = optimiser
+        self.task = task
         self.private = private  # None: gradients are neither clipped nor noisy
         with torch.random.fork_rng(devices=[]):
             module = make_module()
@@ -59,6 +63,18 @@ class Learner:
         # Names of the parameters that training changes.
         self.moved = tuple(name for name in self._trainable.names if name not in self._cancelled)
         self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
+        self._tied = find_tied_parameters(module)
+
+    def on_device(self, device: torch.device) -> Learner:
+        """Return a learner for models and data on `device`; one that is on the CPU stays there."""
+        if device.type == "cpu":
+            return self
+        moved = copy.copy(self)
+        moved._eval_module = copy.deepcopy(self._eval_module).to(device)
+        moved._train_module = copy.deepcopy(self._train_module).to(device)
+        moved._dropouts = find_dropouts(moved._train_module)
+        moved._counters = {name: counter.to(device) for name, counter in self._counters.items()}
+        return moved
 
     @property
     def num_trainable(self) -> int:
@@ -74,6 +90,11 @@ class Learner:
     def module(self) -> nn.Module:
         """The module in evaluation mode; the values of its own parameters are not used."""
         return self._eval_module
+
+    @property
+    def train_module(self) -> nn.Module:
+        """The module in training mode, with seeded dropouts; the values of its own parameters are not used."""
+        return self._train_module
 
     @property
     def layout(self) -> dict[str, tuple[int, torch.Size]]:
@@ -92,7 +113,7 @@ class Learner:
         """Initialise a model: Xavier weights and zero biases, or the module's own initialisation."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            module = self._make_module()
+            module = self.make_module()
             if self._xavier:
                 _xavier_in_place(module)
         tensors = module.state_dict()
@@ -111,8 +132,8 @@ class Learner:
     ) -> tuple[Tensor, OptimiserState]:
         """Train with one optimiser step for each batch, Eq. (2).
 
-        `seed` is for dropout and other random layers, `offset` is added to the logits in the loss. With `spend` the
-        moments in `state` are overwritten instead of copied, for callers that do not need them any more.
+        `seed` is for dropout and other random layers, `offset` is added to the logits of classes in the loss. With
+        `spend` the moments in `state` are overwritten instead of copied, for callers that do not need them any more.
         """
         # One copy, updated in place from here on: a small machine has no memory for one copy a step.
         params = params.detach().clone()
@@ -123,8 +144,7 @@ class Learner:
         compute = self._gradients
         if self.private is not None:
             compute = partial(self._private_gradients, self.private, self.private.source(seed))
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with _seeded(seed, params.device):
             for step, batch in enumerate(batches):
                 for dropout in self._dropouts:
                     dropout.seed, dropout.step = seed, step
@@ -134,19 +154,19 @@ class Learner:
         return params, state
 
     @torch.no_grad()
-    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, classes]
-        """Compute the logits in evaluation mode."""
+    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, …]
+        """Compute what the network gives out in evaluation mode: logits or, in a regression, values."""
         trainable, buffers = self._parts(params)
         parts = torch.split(x, max(1, EVALUATION_NUMBERS // x[0].numel()) if len(x) else 1)
         return torch.cat([self._call(self._eval_module, trainable, buffers, part) for part in parts])
 
     def losses(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n]
-        """Compute the cross-entropy of each sample."""
-        return F.cross_entropy(self.logits(params, batch.x), batch.y, reduction="none")
+        """Compute the task's loss of each sample."""
+        return self.task.losses(self.logits(params, batch.x), batch.y)
 
     def accuracy(self, params: Tensor, batch: Batch) -> float:
-        """Compute the share of correctly classified samples."""
-        return float(self.correct(params, batch).double().mean())
+        """Compute the mean score: of classes, the share of correctly classified samples."""
+        return float(self.scores(params, batch).double().mean())
 
     def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
         """Compute the cosine similarity of the first model to each, averaged over parameter tensors."""
@@ -154,9 +174,14 @@ class Learner:
         parts = [models[:, start:stop] for start, stop in places]
         return torch.stack([F.cosine_similarity(part[:1], part, dim=1) for part in parts]).mean(dim=0)
 
-    def correct(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n] bool
-        """Compute which samples are classified correctly."""
-        return self.logits(params, batch.x).argmax(dim=1) == batch.y
+    def scores(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n]
+        """Compute the task's score of each sample."""
+        return self.task.scores(self.logits(params, batch.x), batch.y)
+
+    def measure(self, params: Tensor, batch: Batch) -> Measured:
+        """Compute the score and the task's measures of each sample."""
+        outputs = self.logits(params, batch.x)
+        return Measured(self.task.scores(outputs, batch.y), self.task.measure(outputs, batch.y))
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
         """Return the model as a `state_dict` of its module, for export."""
@@ -179,8 +204,8 @@ class Learner:
     def _gradients(self, trainable: Tensor, buffers: Tensor, batch: Batch, offset: Tensor | None) -> list[Tensor]:
         """Compute the gradients of the loss, tensor by tensor: one flat vector would need a second copy."""
         leaves = {name: view.detach().requires_grad_() for name, view in self._trainable.views(trainable).items()}
-        logits = self._forward(self._train_module, leaves, buffers, batch.x)
-        loss = F.cross_entropy(logits if offset is None else logits + offset, batch.y)
+        outputs = self._forward(self._train_module, leaves, buffers, batch.x)
+        loss = self.task.losses(outputs, batch.y, offset).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return [
             torch.zeros_like(gradient) if name in self._cancelled else gradient.contiguous()
@@ -199,8 +224,8 @@ class Learner:
         """Compute the mean of the samples' clipped gradients with noise, tensor by tensor."""
 
         def compute_loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            logits = self._forward(self._train_module, tensors, buffers, x[None])
-            return F.cross_entropy(logits if offset is None else logits + offset, y[None])
+            outputs = self._forward(self._train_module, tensors, buffers, x[None])
+            return self.task.losses(outputs, y[None], offset).mean()
 
         by_sample = vmap(grad(compute_loss), in_dims=(None, 0, 0), randomness="different")
         views = self._trainable.views(trainable)
@@ -218,10 +243,15 @@ class Learner:
         return self._forward(module, self._trainable.views(trainable), buffers, x)
 
     def _forward(self, module: nn.Module, trainable: dict[str, Tensor], buffers: Tensor, x: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(
+            module, self.complete({**trainable, **self._buffers.views(buffers)}), (x,), tie_weights=False
+        )
+        return outputs
+
+    def complete(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Add what a call of the module needs besides its own tensors: tied parameters, and fresh step counters."""
         counters = {name: counter.clone() for name, counter in self._counters.items()}
-        tensors = {**trainable, **self._buffers.views(buffers), **counters}
-        logits: Tensor = functional_call(module, tensors, (x,), tie_weights=False)
-        return logits
+        return {**tensors, **{name: tensors[owner] for name, owner in self._tied.items()}, **counters}
 
 
 class _Layout(NamedTuple):
@@ -256,6 +286,31 @@ def _step_in_place(
         moved, after = optimiser.step(params[piece], gradient[piece], moments)
         params[piece] = moved if step_scale == 1 else torch.lerp(params[piece], moved, step_scale)
         state.first[piece], state.second[piece] = after.first, after.second
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Make torch's own generators start from `seed`, and leave them as they were."""
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed(seed)
+        yield
+
+
+def find_tied_parameters(module: nn.Module) -> dict[str, str]:
+    """Find parameters that several layers share: each further name, and the one under which it is in the vector."""
+    owners: dict[int, str] = {}
+    tied = {}
+    for prefix, layer in module.named_modules():  # a layer that is used twice comes once
+        for name, parameter in layer._parameters.items():
+            if parameter is not None:
+                full = f"{prefix}.{name}" if prefix else name
+                owner = owners.setdefault(id(parameter), full)
+                if owner != full:
+                    tied[full] = owner
+    return tied
 
 
 def find_cancelled_biases(module: nn.Module) -> list[str]:

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ValidationError
 
 from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.policies import POLICIES
+from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
 from hatdfed.data.members import Members, draw_members
+from hatdfed.data.own.dataset import FILE, is_own_data, open_own
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Component, Config, WorldConfig
 from hatdfed.setup.methods import METHODS, method_named
@@ -76,10 +78,11 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _rename_synonyms(user or {})
+    layer = _name_own_data(_rename_synonyms(user or {}))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
-    dataset = dataset_kind(str(layer.get("dataset", Config().dataset)))
+    dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
+    _refuse_other_task(layer, dataset)
     settings: dict[str, Any] = Config().model_dump()
     for part in (dataset.defaults, method.settings, layer):
         settings = overlay(settings, part)
@@ -87,6 +90,28 @@ def resolve(user: Layer | None = None) -> Config:
     if not _is_priced(dataset, settings["network"]) and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
     return _refuse_removed_choice(validate(settings))
+
+
+def _name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
+    """The settings with a name in place of data, or of where they are."""
+    given = layer.get("dataset")
+    if (isinstance(given, str) and given in DATASETS) or not is_own_data(given):
+        return layer
+    task = layer.get("task")
+    kind, options = open_own(given, _options(layer), None if task is None else str(task))
+    if FILE not in options and kind.name not in DATASETS:
+        DATASETS.add(kind.name, kind)
+    return {**layer, "dataset": kind.name, "dataset_options": options, "task": kind.task}
+
+
+def _options(layer: Layer) -> Mapping[str, Any]:
+    options = layer.get("dataset_options")
+    return options if isinstance(options, Mapping) else {}
+
+
+def _refuse_other_task(layer: Layer, dataset: DatasetKind) -> None:
+    if layer.get("task") not in (None, dataset.task):
+        raise ConfigError(f"task is {layer['task']!r}, but the data set {dataset.name} is for {dataset.task}.")
 
 
 def resolve_over(earlier: Config, user: Layer) -> Config:
@@ -263,15 +288,35 @@ def collect_notes(config: Config) -> list[str]:
             "server learns alone."
         )
     found += _foreign_prices(config)
+    found += _describe_task(config)
     if config.privacy.clip is not None:
         found.append(
-            "Servers are trained one by one, with mailboxes, because privacy.clip is set; ε covers their training and "
-            "nothing else (docs/privacy.md)."
+            "Servers are trained one by one, because privacy.clip is set; ε covers their training and nothing else "
+            "(docs/privacy.md)."
         )
         if not config.privacy.noise:
             found.append("privacy.noise is 0: gradients are clipped, but nothing is protected.")
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
+    return found
+
+
+def _describe_task(config: Config) -> list[str]:
+    """What settings about class labels come to in a task without them."""
+    task = config.task or (DATASETS[config.dataset].task if config.dataset in DATASETS else CLASSIFICATION)
+    if task == CLASSIFICATION:
+        return []
+    found = []
+    if config.loss.name != "cross-entropy":
+        found.append(
+            f"loss {config.loss.name} has no effect: it is about class labels, and samples of {task} have none. They "
+            "are trained with the loss of their task."
+        )
+    if task == NEXT_TOKEN and config.split == "labels":
+        found.append(
+            "label_concentration has no effect: sequences of tokens have no label by which servers could differ, so "
+            "every server owns a random sample. Give groups, and split: groups, for data that differ."
+        )
     return found
 
 
@@ -299,7 +344,7 @@ def _is_link_share_chosen(config: Config) -> bool:
     if config.method not in METHODS:
         return False
     usual = Config.model_fields["link_share"].default
-    for part in (dataset_kind(config.dataset).defaults, METHODS[config.method].settings):
+    for part in (dataset_kind(config.dataset, config.dataset_options).defaults, METHODS[config.method].settings):
         usual = part.get("link_share", usual)
     return bool(config.link_share != usual)
 

@@ -87,7 +87,7 @@ SETTINGS: dict[str, Setting] = {
     "learner.learning_rate": Setting(_PLAIN | Role.FLEET),
     "learner.momentum": Setting(_PLAIN | Role.FLEET),
     "learner.cool_down": Setting(_PLAIN, 0.0, Since.V0_1),
-    # Private runs are played with mailboxes, each by itself.
+    # Runs of a fleet are trained with the same clipping norm and noise.
     "privacy.clip": Setting(_PLAIN | Role.FLEET, None, Since.V0_2),
     "privacy.noise": Setting(_PLAIN | Role.FLEET, 1.0, Since.V0_2, only_with="privacy.clip"),
     "privacy.delta": Setting(_PLAIN, 1e-5, Since.V0_2, only_with="privacy.clip"),
@@ -109,6 +109,7 @@ SETTINGS: dict[str, Setting] = {
     # Who holds which images, and who is there in a round.
     "dataset": Setting(_WORLD | Role.FLEET),
     "dataset_options": Setting(_WORLD | Role.FLEET),
+    "task": Setting(_WORLD | Role.FLEET, None, Since.V0_2),
     "servers": Setting(_DATA),
     "devices": Setting(_DATA),
     "images_per_server": Setting(_DATA),
@@ -313,6 +314,9 @@ def _value(settings: Settings, key: str) -> Any:
         if not isinstance(found, Mapping) or part not in found:
             return SETTINGS[key].neutral
         found = found[part]
+    # Where own data lie is no part of what they are: a digest of their contents is in the data set's name.
+    if key == "dataset_options" and isinstance(found, Mapping):
+        return {name: value for name, value in found.items() if name != "file"}
     return found
 
 

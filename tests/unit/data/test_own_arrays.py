@@ -4,7 +4,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from tests.unit.data.own_files import contents, npy, open_source, picture, trained
+from tests.unit.data.own_files import contents, make_format, npy, open_source, picture, trained
 
 from hatdfed.data.own import images as reader
 from hatdfed.errors import DataError
@@ -40,7 +40,7 @@ def test_labels_stay_with_their_images(tmp_path):
 def test_compressed_colour_images_are_read(tmp_path):
     colour = np.stack([picture(number, (8, 8, 3)) for number in range(30)])
     np.savez_compressed(tmp_path / "own.npz", x=colour, y=np.zeros(30, dtype=np.int64))
-    source = open_source(tmp_path / "own.npz", image_shape=(3, 8, 8))
+    source = open_source(tmp_path / "own.npz", form=make_format((3, 8, 8)))
     assert everything(source) == {image.transpose(2, 0, 1).tobytes() for image in colour}
 
 
@@ -56,7 +56,7 @@ def test_the_last_images_are_taken_where_memory_is_small(tmp_path):
     warned = []
     source = open_source(saved(tmp_path), max_images=15, warned=warned)
     assert everything(source) == {image.tobytes() for image in X[-15:]}
-    assert "There are more than 15 images" in warned[0]
+    assert "There are more than 15 samples" in warned[0]
 
 
 class Trap:
@@ -104,7 +104,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, x, y, sentence):
 
 def test_missing_arrays_are_named(tmp_path):
     np.savez(tmp_path / "own.npz", x=X, labels=Y)
-    with pytest.raises(DataError, match=r"has no array 'y', but labels, x. Save it with numpy.savez\(file, x=images"):
+    with pytest.raises(DataError, match=r"has no array 'y', but labels, x. Save it with numpy.savez\(file, x=samples"):
         open_source(tmp_path / "own.npz")
 
 

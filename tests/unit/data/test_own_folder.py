@@ -5,7 +5,19 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from tests.unit.data.own_files import NOW, Clock, contents, fill, npy, numbers, open_source, picture, put, trained
+from tests.unit.data.own_files import (
+    NOW,
+    Clock,
+    contents,
+    fill,
+    make_format,
+    npy,
+    numbers,
+    open_source,
+    picture,
+    put,
+    trained,
+)
 
 from hatdfed.data.devices import LocalWork
 from hatdfed.data.own import folder as folders
@@ -90,7 +102,7 @@ def test_colour_images_are_read_with_their_channels_first(tmp_path):
     for number, image in enumerate(pixels):
         content = encoded(image, "PNG") if number % 2 else b"P6\n8 8\n255\n" + image.tobytes()
         put(tmp_path, f"dog/{number}.{'png' if number % 2 else 'ppm'}", content)
-    source = open_source(tmp_path, image_shape=(3, 8, 8))
+    source = open_source(tmp_path, form=make_format((3, 8, 8)))
     assert everything(source) == {image.transpose(2, 0, 1).tobytes() for image in pixels}
     assert set(source.validation.y.tolist()) == {1}
 
@@ -273,7 +285,7 @@ def test_only_the_newest_files_of_a_vast_folder_are_read(tmp_path):
     warned = []
     source = open_source(tmp_path, warned=warned, max_images=15)
     assert numbers(everything(source)) == set(range(10, 25))
-    assert "There are more than 15 images" in warned[0]
+    assert "There are more than 15 samples" in warned[0]
 
 
 def test_pictures_without_pillow_are_refused_at_the_start_and_skipped_later(tmp_path, monkeypatch):
