@@ -74,10 +74,10 @@ class Exporter:
 
     def write(self, model: StoredModel, path: Path) -> float:
         """Write a file in the format of the ending of `path`; returns how far its outputs differ from the model's."""
-        if len(model.params) != self.learner.num_params:
+        if len(model.params) != self.learner.num_kept:
             raise ConfigError(
                 f"The model has {len(model.params)} numbers, but the settings describe one of "
-                f"{self.learner.num_params}. Give the config.yaml of the run that it belongs to."
+                f"{self.learner.num_kept}. Give the config.yaml of the run that it belongs to."
             )
         require_one_of("The ending of --out", path.suffix, _WRITERS)
         logits = _WRITERS[path.suffix](self, model, path)

@@ -21,4 +21,6 @@ def require_stackable(learner: Learner, sample: Sequence[int]) -> None:
     """Raise `NotStackableError`, which says what stands against it, where there is no stacked form."""
     if learner.private is not None:
         raise NotStackableError("privacy.clip needs the gradient of every image, and servers are trained one by one")
+    if learner.frozen:
+        raise NotStackableError("its network has frozen parameters, and servers are trained one by one")
     read_blueprint(learner.module, sample)

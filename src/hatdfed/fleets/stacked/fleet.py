@@ -91,8 +91,9 @@ class StackedFleet:
         works = self.plan_work(times)
         self.train(times, works)
         slots = make_inboxes(rows.count, [(rows.first[run], plan.draw.topology.pairs) for run, plan in plans.items()])
-        sent, compression = self._send(plans, slots)
-        norms = rows.norms if sent is rows.params else compute_norms(sent)
+        own = rows.shared
+        sent, compression = self._send(plans, slots, own)
+        norms = rows.norms if sent is own else compute_norms(sent)
         slots = self._without_lost(plans, slots)
         held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
         merged = self.merge(times, works, slots, held, sent)
@@ -148,43 +149,45 @@ class StackedFleet:
     def _keep_usable(self, runs: Runs) -> None:
         """Servers whose trained model is not usable go back to the one before; nothing waits for the device."""
         rows = self.rows
-        norms = compute_norms(rows.params)
+        norms = compute_norms(rows.shared)
         trained = is_usable(norms, rows.largest_norm)
+        if not rows.sent_part.is_whole:
+            trained &= rows.are_personal_parts_usable()
         rows.diverged, rows.norms = ~trained, torch.where(trained, norms, rows.norms)
         for part in rows.parts(runs, rows.count):
             restore_rows(rows.params[part], rows.merged[part], trained[part])
 
-    def _send(self, plans: Plans, slots: InboxTable) -> tuple[Tensor, NDArray[np.float64]]:
-        """What receivers see of every model, and how much of a float32 model that takes on the wire."""
+    def _send(self, plans: Plans, slots: InboxTable, own: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
+        """What receivers see of the models `own` [S, P], and how much of a float32 model that takes on the wire."""
         rows = self.rows
-        sent, compression = rows.params, np.ones(rows.count)
+        sent, compression = own, np.ones(rows.count)
         for run in plans:
             codec, servers = rows.members[run].program.codec, rows.of_run(run)
             senders = servers.start + np.flatnonzero(slots.num_receivers[servers])
             if is_verbatim(codec) or not len(senders):
                 continue
-            if sent is rows.params:
-                sent = rows.params.clone()
+            if sent is own:
+                sent = own.clone()
             chosen = rows.tensor(senders)
-            coded = sent_models(codec, rows.params[chosen], [rows.memories[sender] for sender in senders])
+            coded = sent_models(codec, own[chosen], [rows.memories[sender] for sender in senders])
             sent[chosen], compression[senders] = coded.models, coded.compression
             for sender, memory in zip(senders, coded.memories, strict=True):
                 rows.memories[sender] = memory
-        return self._with_lies(plans, sent), compression
+        return self._with_lies(plans, own, sent), compression
 
-    def _with_lies(self, plans: Plans, sent: Tensor) -> Tensor:  # [S, P] -> [S, P]
+    def _with_lies(self, plans: Plans, own: Tensor, sent: Tensor) -> Tensor:  # [S, P], [S, P] -> [S, P]
         """What receivers see of every model, those of liars replaced by what they send instead."""
         rows = self.rows
         for run, plan in plans.items():
             member, servers = rows.members[run], rows.of_run(run)
             if member.liars is None or not plan.draw.topology.num_links:
                 continue
-            if sent is rows.params:
-                sent = rows.params.clone()
+            if sent is own:
+                sent = own.clone()
             for i in member.liars.servers.tolist():
                 learner, codec = member.program.learner, member.program.codec
-                make_first = partial(learner.init, member.initial_seeds[i])
-                crafted = member.liars.craft(rows.params[servers], i, make_first, plan.t)
+                make_first = partial(learner.init_sent, member.initial_seeds[i])
+                crafted = member.liars.craft(own[servers], i, make_first, plan.t)
                 memory = codec.init(learner.num_params).to(sent.device)
                 sent[servers.start + i] = sent_models(codec, crafted[None], [memory]).models[0]
         return sent
@@ -277,6 +280,9 @@ class StackedFleet:
     ) -> None:
         """Put all models before the probes of those who hold them."""
         rows = self.rows
+        if not rows.sent_part.is_whole:
+            self._ask_pairs(slots, sent, judged, probes, answers)
+            return
         asked: list[tuple[dict[str, Any], Tensor]] = [({}, sent)]
         if not all(is_verbatim(member.program.codec) and member.liars is None for member in rows.members):
             # Receivers see another model than its owner.
@@ -288,6 +294,24 @@ class StackedFleet:
                     whole = len(questions.model) == part.stop - part.start
                     ready = rows.model.ready(models[part if whole else rows.tensor(questions.model)])
                     self._ask(ready, questions, probes, answers)
+
+    def _ask_pairs(
+        self, slots: InboxTable, sent: Tensor, judged: NDArray[np.bool_], probes: Tensor, answers: Tensor
+    ) -> None:
+        """The same where every receiver completes what it received by its own personal part: a model for each link."""
+        rows, step = self.rows, self.rows.how.judged_at_once
+        heard, alone = judged[slots.link_receiver], np.flatnonzero(judged)
+        receiver = np.concatenate([alone, slots.link_receiver[heard]])
+        sender = np.concatenate([alone, slots.link_sender[heard]])
+        slot = np.concatenate([np.zeros_like(alone), slots.link_slot[heard]])
+        for start in range(0, len(receiver), step):
+            some = slice(start, start + step)
+            here, is_own = rows.tensor(receiver[some]), rows.tensor(slot[some] == 0)
+            models = torch.where(is_own[:, None], rows.shared[here], sent[rows.tensor(sender[some])])
+            each = np.arange(len(here))
+            answer = receiver[some] * slots.sender.shape[1] + slot[some]
+            questions = ProbeTable(each, each, receiver[some, None], each, answer)
+            self._ask(rows.model.ready(rows.complete(here, models)), questions, probes, answers)
 
     def _ask(self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, answers: Tensor) -> None:
         """Put the answers where they belong; no more images at once than when accuracies are measured."""
@@ -321,16 +345,17 @@ class StackedFleet:
             servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in alike]))
             judged = probe.rows(servers) if probe and aggregator.needs_probe else None
             inboxes = held.rows(servers)
-            decision = decide(aggregator, judged, inboxes, rows.params, sent, servers)
+            decision = decide(aggregator, judged, inboxes, rows.shared, sent, servers)
             alone = (safe[servers], inboxes, usable[servers], rows.largest_norm[servers])
-            decision, failed[servers] = keep_usable(decision, *alone, rows.params, sent, servers)
+            decision, failed[servers] = keep_usable(decision, *alone, rows.shared, sent, servers)
             weights[servers], mass[servers] = decision.weights, decision.mass
             if decision.models is not None:
-                rows.merged[servers], norms[servers] = decision.models, compute_norms(decision.models).double()
+                rows.merged_shared[servers] = decision.models
+                norms[servers] = compute_norms(decision.models).double()
                 continue
             for part in rows.parts(alike, rows.count):
-                mine = (weights[part], rows.params[part], sent, held.sender[part])
-                norms[part] = vectors_for(sent).weighted_rows(*mine, out=rows.merged[part]).double()
+                mine = (weights[part], rows.shared[part], sent, held.sender[part])
+                norms[part] = vectors_for(sent).weighted_rows(*mine, out=rows.merged_shared[part]).double()
         nothing = failed & has_nothing(present, usable)
         overflowed = ~is_usable(norms, rows.largest_norm) & ~nothing
         self._undo_overflow(runs, weights, safe, overflowed)
@@ -352,12 +377,12 @@ class StackedFleet:
             if "similarity" not in rows.members[run].program.scores:
                 continue
             servers = rows.of_run(run)
-            table[servers, 0] = rows.model.similarity(rows.params[servers], rows.params[servers])
+            table[servers, 0] = rows.model.similarity(rows.shared[servers], rows.shared[servers])
             links = np.flatnonzero((slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop))
             for some in np.split(links, range(step, len(links), step)):
                 columns = (slots.link_receiver, slots.link_sender, slots.link_slot)
                 receiver, sender, slot = (rows.tensor(column[some]) for column in columns)
-                table[receiver, slot] = rows.model.similarity(rows.params[receiver], sent[sender])
+                table[receiver, slot] = rows.model.similarity(rows.shared[receiver], sent[sender])
         return table
 
     def measure(self, times: Times, *, exact: bool | None = None) -> Tensor:  # -> [S]
@@ -384,7 +409,7 @@ class StackedFleet:
         rows = self.rows
         distance = torch.full((len(rows.members),), torch.nan, dtype=torch.float64, device=rows.how.device)
         for alike in rows.neighbours(runs):
-            models = rows.params[rows.first[alike.start] : rows.first[alike.stop]]
+            models = rows.shared[rows.first[alike.start] : rows.first[alike.stop]]
             distance[alike] = consensus_distance(torch.unflatten(models, 0, (alike.stop - alike.start, -1)))
         return distance
 
@@ -424,7 +449,7 @@ class RunView:
 
     @property
     def num_params(self) -> int:
-        """P."""
+        """P: numbers of a model that are sent."""
         return self.fleet.rows.model.num_params
 
     @property
@@ -435,7 +460,7 @@ class RunView:
 
     @property
     def models(self) -> Tensor:
-        """[N, P] as they are now."""
+        """[N, M] as they are now."""
         return self.fleet.rows.params[self._rows].cpu().clone()
 
     def validation_accuracy(self) -> NDArray[np.float64]:
@@ -500,7 +525,7 @@ class RunView:
             shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
             rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
             rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
-        rows.norms[self._rows] = compute_norms(models.params).double()
+        rows.norms[self._rows] = compute_norms(rows.shared[self._rows]).double()
 
     def close(self) -> None:
         """Nothing to give back: the rows belong to all runs of the fleet."""

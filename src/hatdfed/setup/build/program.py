@@ -22,6 +22,7 @@ from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
 from hatdfed.server.networks import PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS
+from hatdfed.server.parameter_roles import RolePatterns
 from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixing_layers, repeatable_noise
 from hatdfed.server.program import EdgeProgram, StepSchedule
 from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
@@ -55,7 +56,7 @@ def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
         aggregator=build_component(
             "aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share, guess_loss=guess_loss
         ),
-        codec=codec_for(config.codec, [shape.numel() for _, shape in learner.layout.values()]),
+        codec=codec_for(config.codec, learner.sent_sizes),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
         pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
@@ -91,7 +92,9 @@ def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
     known = {field.name for field in dataclasses.fields(optimiser)}
     chosen = {name: value for name, value in settings.model_dump().items() if name in known}
     private = make_private_steps(config.privacy, noise)
-    learner = Learner(maker, optimiser(**chosen), xavier=settings.initialisation == "xavier", private=private)
+    roles = RolePatterns(**config.parameters.model_dump())
+    xavier = settings.initialisation == "xavier"
+    learner = Learner(maker, optimiser(**chosen), xavier=xavier, private=private, roles=roles)
     if private is not None:
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
     return learner
