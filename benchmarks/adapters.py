@@ -54,8 +54,7 @@ METHODS = ("local", "hat-dfed")
 def make_mlp(num_classes: int) -> nn.Module:
     """Three fully connected layers."""
     first = nn.Sequential(nn.Linear(SHAPE[1] * SHAPE[2], WIDTH), nn.ReLU())
-    network = nn.Sequential(nn.Flatten(), *first, nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, num_classes))
-    return network
+    return nn.Sequential(nn.Flatten(), *first, nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, num_classes))
 
 
 HEAD = "5.*"

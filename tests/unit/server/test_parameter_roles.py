@@ -46,7 +46,7 @@ def inbox(edge, *servers):
 
 def program(roles, aggregator=None, codec="float32"):
     made = learner(roles)
-    return EdgeProgram(made, aggregator or Uniform(), codec_for(codec, made.sent_sizes), num_classes=5)
+    return EdgeProgram(made, aggregator or Uniform(), codec_for(codec, made.sent_sizes))
 
 
 def test_with_nothing_declared_a_model_is_its_parameters_and_then_its_buffers():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import partial
 
 import numpy as np
+import torch
+from torch import nn
 
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.round import Presence
+from hatdfed.core.task import NEXT_TOKEN
 from hatdfed.data.datasets.base import Dataset
+from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.randomness import torch_seed
 from hatdfed.server.aggregation import AGGREGATORS
@@ -25,6 +28,7 @@ from hatdfed.server.optimisers import OPTIMISERS
 from hatdfed.server.parameter_roles import RolePatterns
 from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixing_layers, repeatable_noise
 from hatdfed.server.program import EdgeProgram, StepSchedule
+from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
 from hatdfed.setup.config import Config, PrivacyConfig
 
@@ -50,17 +54,20 @@ def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
 def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> EdgeProgram:
     """One server's program; `noise` is where the noise of private training comes from."""
     require_one_of("codec", config.codec, CODECS)
-    learner, guess_loss = make_learner(config, dataset, noise), math.log(dataset.num_classes)
+    learner = make_learner(config, dataset, noise)
     return EdgeProgram(
         learner=learner,
         aggregator=build_component(
-            "aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share, guess_loss=guess_loss
+            "aggregator",
+            config.aggregator,
+            AGGREGATORS,
+            quality_share=config.quality_share,
+            guess_loss=learner.task.guess_loss,
         ),
         codec=codec_for(config.codec, learner.sent_sizes),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
         pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
-        num_classes=dataset.num_classes,
     )
 
 
@@ -85,19 +92,45 @@ def initial_seed(config: Config, server: int) -> int:
 
 def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> Learner:
     """What trains and measures one server's models."""
-    _, channels, height, width = dataset.train.pixels.shape
-    maker = partial(find_network(config.network), (channels, height, width), dataset.num_classes)
+    maker = partial(find_network(config.network), dataset.sample_shape, dataset.task.num_outputs)
     settings = config.learner
     optimiser = OPTIMISERS[settings.optimiser]
     known = {field.name for field in dataclasses.fields(optimiser)}
     chosen = {name: value for name, value in settings.model_dump().items() if name in known}
     private = make_private_steps(config.privacy, noise)
-    roles = RolePatterns(**config.parameters.model_dump())
-    xavier = settings.initialisation == "xavier"
-    learner = Learner(maker, optimiser(**chosen), xavier=xavier, private=private, roles=roles)
+    learner = Learner(
+        maker,
+        optimiser(**chosen),
+        task=make_task(dataset.task),
+        xavier=settings.initialisation == "xavier",
+        private=private,
+        roles=RolePatterns(**config.parameters.model_dump()),
+    )
     if private is not None:
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
+    _refuse_unfit_network(config, dataset, learner.module)
     return learner
+
+
+@torch.no_grad()
+def _refuse_unfit_network(config: Config, dataset: Dataset, module: nn.Module) -> None:
+    """Show the network a sample: whether it takes such samples and gives out what the task needs."""
+    sample = dataset.validation.take(slice(0, 1))
+    batch = make_tensors(sample, dataset.format)
+    samples = f"samples of shape {list(dataset.sample_shape)} ({batch.x.dtype})"
+    try:
+        found = tuple(module(batch.x).shape)
+    except Exception as error:  # noqa: BLE001 (it is somebody else's module)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"network {config.network!r} cannot take {samples}: {reason:.200}. Choose or write another network."
+        ) from None
+    positions = batch.y.shape[1:] if dataset.task.name == NEXT_TOKEN else ()
+    if found != (wanted := (1, *positions, dataset.task.num_outputs)):
+        raise ConfigError(
+            f"network {config.network!r} gives out {list(found)} for {samples}, but task {dataset.task.name} needs "
+            f"{list(wanted)}. Choose or write another network."
+        )
 
 
 def make_private_steps(settings: PrivacyConfig, noise: NoiseSource) -> PrivateSteps | None:
