@@ -11,7 +11,7 @@ from tests.parity.same_rounds import assert_same_rounds
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.core.round import SKETCH_SIZE
 from hatdfed.data.datasets import load_dataset
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
@@ -104,6 +104,14 @@ def test_a_run_goes_on_from_its_snapshot_bit_for_bit(parameters):
     second.fleet.restore(first.fleet.snapshot())
     played(*second, state=state)
     assert torch.equal(second.fleet.models, whole.fleet.models)
+
+
+def test_a_run_does_not_go_on_with_other_frozen_values():
+    config = settings(parameters=FROZEN)
+    first, second = (mailbox_simulation(config, DATASET) for _ in range(2))
+    second.fleet._program.learner.frozen["0.weight"].add_(1)
+    with pytest.raises(RunFolderError, match="frozen parameters of the network are not those"):
+        second.fleet.restore(first.fleet.snapshot())
 
 
 def test_a_run_can_change_fleets_in_the_middle():

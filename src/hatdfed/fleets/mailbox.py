@@ -26,7 +26,15 @@ from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.exchange import Limits, MessageContext, Received, accept, make_inbox, pack_offer, stack_label_shares
 from hatdfed.server.inbox import Inbox
-from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
+from hatdfed.server.program import (
+    EdgeProgram,
+    Offer,
+    ServerState,
+    check_frozen,
+    frozen_arrays,
+    server_arrays,
+    server_from,
+)
 from hatdfed.server.work import Answers, DataSource, HeldOut, Work
 
 
@@ -140,7 +148,8 @@ class MailboxFleet:
         """Models, optimisers, codec memories and masses of all servers."""
         arrays: dict[str, NDArray[Any]] = {}
         for i, server in enumerate(self._servers):
-            arrays |= {f"{i}.{name}": array for name, array in server_arrays(server).items()}
+            held = server_arrays(server) | frozen_arrays(self._program.learner)
+            arrays |= {f"{i}.{name}": array for name, array in held.items()}
         return arrays
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -150,6 +159,8 @@ class MailboxFleet:
         for name, array in snapshot.items():
             server, _, what = name.partition(".")
             parts[int(server)][what] = array
+        for part in parts:
+            check_frozen(part.get("frozen"), self._program.learner)
         self._servers = [server_from(part) for part in parts]
 
     def close(self) -> None:

@@ -27,7 +27,14 @@ from torch.func import functional_call, grad, vmap
 from hatdfed.server.dropout import replace_dropouts
 from hatdfed.server.guard import largest_norm
 from hatdfed.server.optimisers import Optimiser, OptimiserState
-from hatdfed.server.parameter_roles import ParameterRole, RolePatterns, SentPart, assign_roles, freeze
+from hatdfed.server.parameter_roles import (
+    ParameterRole,
+    RolePatterns,
+    SentPart,
+    assign_roles,
+    digest_tensors,
+    freeze,
+)
 from hatdfed.server.private_steps import PrivateSteps, clip_and_sum
 from hatdfed.server.tasks import Classification, Task
 from hatdfed.server.work import Batch, Measured
@@ -91,6 +98,16 @@ class Learner:
     def num_kept(self) -> int:
         """M: number of parameters in a server's model, sent or personal; frozen ones are not counted."""
         return self.sent.length
+
+    @property
+    def num_total(self) -> int:
+        """Number of all parameters of the network, frozen ones included."""
+        return self.num_kept + sum(tensor.numel() for tensor in self.frozen.values())
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """A digest of all frozen tensors, by which other ones are noticed; nothing where there are none."""
+        return digest_tensors(self.frozen) if self.frozen else ""
 
     @property
     def module(self) -> nn.Module:

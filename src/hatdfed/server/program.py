@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, Memory, Payload
 from hatdfed.server.guard import compute_norms, fallback_weights, has_nothing, is_usable
@@ -242,6 +242,21 @@ class EdgeProgram:
 
     def _answer(self, server: ServerState, model: Tensor, probe: Batch) -> Tensor:
         return self.learner.logits(self.learner.sent.put(server.params, model), probe.x)
+
+
+def frozen_arrays(learner: Learner) -> dict[str, NDArray[Any]]:
+    """A digest of what is frozen, for a server's snapshot: a model means nothing together with other values."""
+    digest = bytes.fromhex(learner.frozen_digest)
+    return {"frozen": np.frombuffer(digest, np.uint8)} if digest else {}
+
+
+def check_frozen(digest: NDArray[Any] | None, learner: Learner) -> None:
+    """Refuse a model that belongs to other frozen values than those that the network brings."""
+    if digest is not None and digest.tobytes().hex() != learner.frozen_digest:
+        raise RunFolderError(
+            "The frozen parameters of the network are not those that this run was begun with. Put back the file that "
+            "its weights are read from, or start a new run."
+        )
 
 
 def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:

@@ -25,7 +25,6 @@ from hatdfed.errors import ConfigError, IdentityError, WireError
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.exchange import Limits, MessageContext, check_norm, pack_offer_parts
 from hatdfed.server.message import Buffer, compute_overhead, unpack
-from hatdfed.server.parameter_roles import digest_tensors
 from hatdfed.server.private_steps import secret_noise
 from hatdfed.server.program import EdgeProgram, Offer, ServerState
 from hatdfed.server.work import DataSource, HeldOut
@@ -57,7 +56,7 @@ class EdgeSetup(NamedTuple):
         described: dict[str, Any] = {name: list(shape) for name, (_, shape) in learner.layout.items()}
         others = {name: role for name, role in learner.roles.items() if role != "shared"}
         if others:
-            described = {"tensors": described, "roles": others, "frozen": digest_tensors(learner.frozen)}
+            described = {"tensors": described, "roles": others, "frozen": learner.frozen_digest}
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -43,6 +43,8 @@ from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_prod
 from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.guard import fallback_weights, has_nothing, is_usable
 from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores
+from hatdfed.server.learner import Learner
+from hatdfed.server.program import check_frozen, frozen_arrays
 from hatdfed.server.tasks import Task
 from hatdfed.server.work import Answers, Batch, Measured, WorkPlan
 
@@ -512,6 +514,7 @@ class RunView:
             arrays |= {f"{i}.{name}": np.array(tensor[i]) for name, tensor in on_host.items()}  # copies: rows change
             arrays[f"{i}.codec_memory"] = np.array(memory.cpu().numpy())
             arrays[f"{i}.scalars"] = np.array([models.steps[i], mass])
+            arrays |= {f"{i}.{name}": array for name, array in frozen_arrays(self._learner).items()}
         return arrays
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -520,6 +523,7 @@ class RunView:
         models = rows.models(self._rows)
         self._last = None
         for i in range(self.num_servers):
+            check_frozen(snapshot.get(f"{i}.frozen"), self._learner)
             for name, tensor in (("params", models.params), ("first", models.first), ("second", models.second)):
                 tensor[i] = _remembered(snapshot, f"{i}.{name}", [tuple(tensor[i].shape)], tensor.device)
             shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
@@ -529,6 +533,10 @@ class RunView:
 
     def close(self) -> None:
         """Nothing to give back: the rows belong to all runs of the fleet."""
+
+    @property
+    def _learner(self) -> Learner:
+        return self.fleet.rows.members[self.run].program.learner
 
     @property
     def _rows(self) -> slice:
