@@ -7,16 +7,20 @@ import pytest
 import torch
 from tests.alone import mailbox_simulation, run_alone
 from tests.parity.same_rounds import assert_same_rounds
+from torch import nn
 
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.core.round import SKETCH_SIZE
 from hatdfed.data.datasets import load_dataset
-from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.errors import RunFolderError
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
+from hatdfed.server.lora import lora
+from hatdfed.server.networks import NETWORKS
+from hatdfed.server.parameter_roles import digest_tensors
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.ray_shards import make_shard
-from hatdfed.setup.build.simulation import make_batch, settled_placement
+from hatdfed.setup.build.simulation import make_batch
 from hatdfed.setup.build.world import make_world
 from hatdfed.setup.layers import resolve
 
@@ -149,8 +153,36 @@ def test_the_papers_figure_is_for_whole_models():
     assert resolve({"dataset": "fashion-mnist", "parameters": {"frozen": ["0.*"]}}).energy.model_bits == "actual"
 
 
-def test_frozen_networks_are_played_with_mailboxes():
-    config = settings(parameters=FROZEN)
-    assert settled_placement(config, DATASET, Placement()).fleet == "mailbox"
-    with pytest.raises(ConfigError, match="frozen parameters"):
-        settled_placement(config, DATASET, Placement("stacked", "cpu"))
+@pytest.mark.parametrize("method", ["hat-dfed", "morph"])
+def test_networks_with_frozen_parts_are_played_without_kernels_of_their_own(method):
+    config = settings(method, parameters=FROZEN)
+    fast, slow = stacked(config), mailbox_simulation(config, DATASET)
+    assert fast.fleet.computed_by["kernels"] == "lifted"
+    assert_same_rounds(played(*fast)[0], played(*slow)[0], tolerance=2e-5)
+    assert_same_servers(fast.fleet, slow.fleet)
+
+
+def adapted(shape, num_outputs):
+    """Adapters, a shared layer and a personal one, small enough to be lifted on a CPU."""
+    size = shape[0] * shape[1] * shape[2]
+    layers = (nn.Linear(size, 12), nn.Tanh(), nn.Linear(12, 12), nn.Dropout(0.2), nn.Linear(12, num_outputs))
+    return lora(nn.Sequential(nn.Flatten(), *layers), rank=2, trained=["3.*", "5.*"])
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16"])
+def test_adapters_are_lifted_over_servers(monkeypatch, codec):
+    monkeypatch.setitem(NETWORKS.built_in, "adapted", adapted)
+    config = settings(network="adapted", parameters={"personal": ["5.*"]}, codec=codec, rounds=2)
+    fast, slow = stacked(config), mailbox_simulation(config, DATASET)
+    assert fast.fleet.computed_by["kernels"] == "lifted"
+    frozen = fast.fleet.fleet.rows.model.learner.frozen
+    before = digest_tensors(frozen)
+    assert_same_rounds(played(*fast, rounds=2)[0], played(*slow, rounds=2)[0], tolerance=1e-4)
+    assert_same_servers(fast.fleet, slow.fleet, 1e-3)
+    assert digest_tensors(frozen) == before
+    held = [dict(m.named_parameters())["1.base.weight"] for m in lifted_modules(fast.fleet.fleet.rows.model)]
+    assert len({tensor.data_ptr() for tensor in held}) == 1, "in memory once"
+
+
+def lifted_modules(model):
+    return model._train_module, model._eval_module, model.learner.module

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -24,7 +25,7 @@ import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from hatdfed.server.dropout import replace_dropouts
+from hatdfed.server.dropout import find_dropouts, replace_dropouts
 from hatdfed.server.guard import largest_norm
 from hatdfed.server.optimisers import Optimiser, OptimiserState
 from hatdfed.server.parameter_roles import (
@@ -60,7 +61,7 @@ class Learner:
         roles: RolePatterns | None = None,
     ) -> None:
         """`roles` says which tensors are shared, personal or frozen where the network is not to decide that itself."""
-        self._make_module = make_module
+        self.make_module = make_module
         self._xavier = xavier
         self.optimiser = optimiser
         self.task = task
@@ -71,8 +72,7 @@ class Learner:
         self.roles = assign_roles(module, roles)
         self._train_module = module.train()
         self.frozen = freeze(module, self.roles)  # by name, for all models
-        memo = {id(tensor): tensor for tensor in self.frozen.values()}
-        self._eval_module = copy.deepcopy(module, memo).eval()  # with the same frozen tensors, not copies of them
+        self._eval_module = self.copy_module(module).eval()
         self._dropouts = replace_dropouts(module)
         buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
         self._trainable = _Layout.of(self._of_role(module.named_parameters(), "personal", "shared"))
@@ -83,6 +83,25 @@ class Learner:
         # Names of the parameters that training changes.
         self.moved = tuple(name for name in self._trainable.names if name not in self._cancelled)
         self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
+        tied = find_tied_parameters(module)
+        self._tied = {name: owner for name, owner in tied.items() if self.roles[owner] != "frozen"}
+
+    def on_device(self, device: torch.device) -> Learner:
+        """Return a learner for models and data on `device`; one that is on the CPU stays there."""
+        if device.type == "cpu":
+            return self
+        moved = copy.copy(self)
+        moved.frozen = {name: _on_device(tensor, device) for name, tensor in self.frozen.items()}
+        moved._eval_module = self.copy_module(self._eval_module, moved.frozen).to(device)
+        moved._train_module = self.copy_module(self._train_module, moved.frozen).to(device)
+        moved._dropouts = find_dropouts(moved._train_module)
+        moved._counters = {name: counter.to(device) for name, counter in self._counters.items()}
+        return moved
+
+    def copy_module(self, module: nn.Module, frozen: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """Return a copy of one of the modules, with these frozen tensors, which are not copied once more."""
+        chosen = self.frozen if frozen is None else frozen
+        return copy.deepcopy(module, {id(tensor): chosen[name] for name, tensor in self.frozen.items()})
 
     @property
     def num_trainable(self) -> int:
@@ -113,6 +132,11 @@ class Learner:
     def module(self) -> nn.Module:
         """The module in evaluation mode; of the values of its own parameters only frozen ones are used."""
         return self._eval_module
+
+    @property
+    def train_module(self) -> nn.Module:
+        """The module in training mode, with seeded dropouts; of its own values only frozen ones are used."""
+        return self._train_module
 
     @property
     def layout(self) -> dict[str, tuple[int, torch.Size]]:
@@ -148,7 +172,7 @@ class Learner:
         """Initialise a model: Xavier weights and zero biases, or the module's own initialisation."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            module = self._make_module()
+            module = self.make_module()
             if self._xavier:
                 _xavier_in_place(module)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -184,8 +208,7 @@ class Learner:
         compute = self._gradients
         if self.private is not None:
             compute = partial(self._private_gradients, self.private, self.private.source(seed))
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with _seeded(seed, params.device):
             for step, batch in enumerate(batches):
                 for dropout in self._dropouts:
                     dropout.seed, dropout.step = seed, step
@@ -299,10 +322,15 @@ class Learner:
         return self._forward(module, self._trainable.views(trainable), buffers, x)
 
     def _forward(self, module: nn.Module, trainable: dict[str, Tensor], buffers: Tensor, x: Tensor) -> Tensor:
-        counters = {name: counter.clone() for name, counter in self._counters.items()}
-        tensors = {**trainable, **self._buffers.views(buffers), **counters}
-        outputs: Tensor = functional_call(module, tensors, (x,), tie_weights=False)
+        outputs: Tensor = functional_call(
+            module, self.complete({**trainable, **self._buffers.views(buffers)}), (x,), tie_weights=False
+        )
         return outputs
+
+    def complete(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Add what a call of the module needs besides its own tensors: tied parameters, and fresh step counters."""
+        counters = {name: counter.clone() for name, counter in self._counters.items()}
+        return {**tensors, **{name: tensors[owner] for name, owner in self._tied.items()}, **counters}
 
 
 class _Layout(NamedTuple):
@@ -337,6 +365,36 @@ def _step_in_place(
         moved, after = optimiser.step(params[piece], gradient[piece], moments)
         params[piece] = moved if step_scale == 1 else torch.lerp(params[piece], moved, step_scale)
         state.first[piece], state.second[piece] = after.first, after.second
+
+
+def _on_device(frozen: Tensor, device: torch.device) -> Tensor:
+    moved = frozen.detach().to(device)
+    return nn.Parameter(moved, requires_grad=False) if isinstance(frozen, nn.Parameter) else moved
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Make torch's own generators start from `seed`, and leave them as they were."""
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed(seed)
+        yield
+
+
+def find_tied_parameters(module: nn.Module) -> dict[str, str]:
+    """Find parameters that several layers share: each further name, and the one under which it is in the vector."""
+    owners: dict[int, str] = {}
+    tied = {}
+    for prefix, layer in module.named_modules():  # a layer that is used twice comes once
+        for name, parameter in layer._parameters.items():
+            if parameter is not None:
+                full = f"{prefix}.{name}" if prefix else name
+                owner = owners.setdefault(id(parameter), full)
+                if owner != full:
+                    tied[full] = owner
+    return tied
 
 
 def find_cancelled_biases(module: nn.Module) -> list[str]:
