@@ -122,18 +122,25 @@ class LiftedModel(LoopedModel):
         self, params: Tensor, rows: slice | Tensor, batch: _Batch, gradients: Mapping[int, Tensor]
     ) -> None:
         """Put the gradients of some servers in their places; their buffers are those after the step."""
-        first_buffer, layout = self.learner.num_trainable, self.learner.layout
-        mine = params[rows]
-        before = mine[:, first_buffer:].clone()
+        layout, mine = self.learner.layout, params[rows]
         tensors = self.views(mine)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self.learner.moved}
-        losses = torch.vmap(self._loss)({**tensors, **leaves}, *batch)
+        # Copies without gaps: batch norm writes into its statistics, and what vmap writes into gapped ones is lost.
+        buffers = {
+            name: tensors[name].clone(memory_format=torch.contiguous_format)
+            for name, (start, _) in layout.items()
+            if start >= self.learner.num_trainable
+        }
+        losses = torch.vmap(self._loss)({**tensors, **buffers, **leaves}, *batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         for name, gradient in zip(leaves, found, strict=True):
             gradients[layout[name][0]][rows] = gradient
         with torch.no_grad():  # a padded server without a batch has seen nothing
-            after = torch.where(batch.counts[:, None] > 0, mine[:, first_buffer:], before)
-            params[rows, first_buffer:] = after
+            for name, after in buffers.items():
+                start, shape = layout[name]
+                place = slice(start, start + shape.numel())
+                written = after.reshape(len(after), -1)
+                params[rows, place] = torch.where(batch.counts[:, None] > 0, written, mine[:, place])
 
     def _loss(
         self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, count: Tensor, offset: Tensor, seed: Tensor
