@@ -6,7 +6,7 @@ output layer, or the output layer alone. Each way has the learning rate of `RATE
 another seed. Where both factors of the adapters are trained, the factors are averaged, or their products, which are
 then factored anew; how far the first is from the second is measured at every merge.
 
-python benchmarks/adapters.py [--seeds 10] [--rounds 40] [--out benchmarks/results/adapters-cpu.json]
+python benchmarks/adapters.py [--seeds 5] [--rounds 30] [--out benchmarks/results/adapters-cpu.json]
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ SETTINGS: dict[str, Any] = {
     "common_init": True,
     "learner": {"initialisation": "module"},  # the weights that the network brings
 }
-METHODS = ("local", "hat-dfed")
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 TUNING_SEED = 1000
 
@@ -91,14 +90,13 @@ class Way(NamedTuple):
 
     adapt: Callable[[nn.Module], nn.Module]
     aggregator: str = "importance"
-    is_pretrained: bool = True
+    methods: tuple[str, ...] = ("hat-dfed",)
 
 
 WAYS = {
-    "all parameters": Way(lambda network: network),
-    "all parameters, not pretrained": Way(lambda network: network, is_pretrained=False),
+    "all parameters": Way(lambda network: network, methods=("local", "hat-dfed")),
     "output layer": Way(lambda network: _freeze_all_but_head(network)),
-    "adapters, rank 4, one A for all": Way(partial(lora, rank=4, trained=[HEAD])),
+    "adapters, rank 4, one A for all": Way(partial(lora, rank=4, trained=[HEAD]), methods=("local", "hat-dfed")),
     "adapters, rank 3, factors averaged": Way(
         partial(lora, rank=3, trained=[HEAD], both_factors=True), "importance-watched"
     ),
@@ -117,8 +115,7 @@ def _freeze_all_but_head(network: nn.Module) -> nn.Module:
 def make_network(way: Way, weights: Path, _shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The network as the servers adapt it."""
     network = make_mlp(num_classes)
-    if way.is_pretrained:
-        load_weights(network, weights, skip=[HEAD])
+    load_weights(network, weights, skip=[HEAD])
     return way.adapt(network)
 
 
@@ -234,8 +231,8 @@ def with_rate(settings: dict[str, Any], rate: float) -> dict[str, Any]:
 def main() -> None:
     """Measure and write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     AGGREGATORS.add("importance-watched", Watched)
@@ -247,7 +244,7 @@ def main() -> None:
         print(f"pretrained: {accuracy:.3f} of the known classes", flush=True)
         for name, way in WAYS.items():
             NETWORKS.add(name, partial(make_network, way, weights))
-            for method in METHODS if way.aggregator == "importance" else METHODS[-1:]:
+            for method in way.methods:
                 rows.append(play(name, way, method, range(options.seeds), options.rounds, weights))
                 print(rows[-1], flush=True)
     result = {
