@@ -91,7 +91,7 @@ def execution_for(members: Sequence[RunServers], device: torch.device) -> Execut
             f"About {fit} would fit: use fewer servers, fewer runs at once, or fewer processes (--jobs 1)."
         )
     most = MOST_AT_ONCE[device.type]
-    if device.type == "cpu" and members[0].program.learner.num_params > SMALL_NETWORK:
+    if device.type == "cpu" and members[0].program.learner.num_total > SMALL_NETWORK:
         most = 5  # they share the cost of a call; what they touch should not leave the cache in between
     trained, judged = (max(1, min(most, room // each)) for each in (need.training, need.judging))
     return Execution(device, trained, judged, exact=device.type == "cpu")
