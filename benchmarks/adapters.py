@@ -132,14 +132,14 @@ class Factors(NamedTuple):
 
 
 def find_factors(learner: Learner) -> list[Factors]:
-    """Where the adapters of a network are."""
+    """Where the adapters of a network are whose two factors are sent."""
 
     def place(name: str) -> tuple[slice, torch.Size]:
         start, shape = learner.layout[name]
         return slice(start - learner.sent.start, start - learner.sent.start + shape.numel()), shape
 
-    ups = [name for name in learner.layout if name.endswith(".up")]
-    return [Factors(place(name), place(name.removesuffix("up") + "down")) for name in ups]
+    adapters = [name.removesuffix("down") for name in learner.layout if name.endswith(".down")]
+    return [Factors(place(f"{name}up"), place(f"{name}down")) for name in adapters]
 
 
 FOUND: dict[str, list[Any]] = {"factors": [], "apart": [], "cut off": []}  # of the run that is being played
