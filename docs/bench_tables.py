@@ -56,6 +56,35 @@ def privacy_table() -> str:
     return table(("σ", "ε at δ = 10⁻⁵", *(f"`{method}`" for method in methods)), rows)
 
 
+def adapters_table() -> str:
+    """Ways to adapt a pretrained network: what is sent, and what comes of it."""
+    rows = load("adapters-cpu.json")["rows"]
+    whole = max(row["numbers_sent"] for row in rows)
+    cells = []
+    for row in rows:
+        links = "–" if row["method"] == "local" else f"{row['link_kilojoules'][0]:.2f}"
+        sent = "–" if row["method"] == "local" else f"{row['numbers_sent']:,} ({row['numbers_sent'] / whole:.1%})"
+        accuracy = f"{row['accuracy'][0]:.1f} ± {row['accuracy'][1]:.1f}"
+        cells.append([row["way"], f"`{row['method']}`", sent, accuracy, links, f"{row['total_kilojoules'][0]:.2f}"])
+    return table(("trained", "method", "numbers sent", "accuracy, %", "links, kJ", "total, kJ"), cells)
+
+
+def adapters_lines() -> dict[str, str]:
+    """What the table of adapters is about, and how far averaged factors are from averaged products."""
+    report = load("adapters-cpu.json")
+    (watched,) = (row for row in report["rows"] if "apart" in row)
+    return {
+        "adapters-size": f"{max(row['numbers_in_all'] for row in report['rows']):,}",
+        "adapters-seeds": str(report["seeds"]),
+        "adapters-factors": (
+            "Where both factors were trained and averaged, the product of the averages differed from the average of "
+            f"the products by {watched['apart']:.0%} of its norm (mean over all merges and layers). The best "
+            "approximation of the same rank, by a truncated singular value decomposition, differs by "
+            f"{watched['cut_off']:.0%}; merging in this way is the last row of the table."
+        ),
+    }
+
+
 def versions_line() -> str:
     """How fast the present version is, compared with the one before."""
     report = load("versions-cpu.json")

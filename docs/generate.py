@@ -13,6 +13,7 @@ theory.md              how often learned trust finds the groups of drawn verdict
 ARCHITECTURE.md        how many files a round goes through, from the same
 faults.md              which faults were injected and what was observed, from docs/faults
 privacy.md             what private training costs, from the same
+parameters.md          what adapters save, from benchmarks/results
 hat-dfed-plus.md       what goes beyond the paper, from the same
 operations.md          every metric of a deployment, from their declaration
 """
@@ -26,6 +27,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench_tables import (
+    adapters_lines,
+    adapters_table,
     bad_network_line,
     coordinator_table,
     edge_memory_table,
@@ -216,6 +219,9 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
         ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
         ROOT / "docs/privacy.md": _filled(ROOT / "docs/privacy.md", {"privacy": privacy_table()}, {}),
+        ROOT / "docs/parameters.md": _filled(
+            ROOT / "docs/parameters.md", {"adapters": adapters_table()}, adapters_lines()
+        ),
         ROOT / "docs/worlds.md": _filled(
             ROOT / "docs/worlds.md", {"worlds-digits": worlds_table("worlds-groups-digits.json")}, {}
         ),

@@ -226,6 +226,9 @@ def test_a_method_that_sees_the_test_set_is_marked_and_told(hatdfed, tmp_path):
         (["--out", "/dev/null/run"], ["/dev/null/run", "Choose another one with --out"]),
         (["--set", "policy.name=ringg"], ["Did you mean ring?"]),
         (["--set", "policy.learning_rate=7"], ["policy.learning_rate is 7", "between 0 and 1"]),
+        (["--set", "parameters.personal=[haed.*]"], ["parameters.personal has 'haed.*'", "It has 0.weight"]),
+        (["--set", "parameters.frozen=['*']"], ["No parameter of the network is left"]),
+        (["--set", "parameters.personal=head"], ["parameters.personal"]),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(hatdfed, tmp_path, arguments, expected):

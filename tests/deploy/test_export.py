@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from tests.deploy.deployment import settings
 from typer.testing import CliRunner
 
@@ -112,6 +113,30 @@ def test_a_simulation_gives_the_model_of_any_server(tmp_path):
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         parts = sum(file.get_tensor(name).sum() for name in file.keys())  # noqa: SIM118
     np.testing.assert_allclose(parts, whole.sum(), rtol=1e-4)
+
+
+def test_a_model_is_exported_with_its_personal_and_its_frozen_part(tmp_path, dataset):
+    chosen = settings(parameters={"personal": ["11.*"], "frozen": ["0.*"]}, rounds=1)
+    hatdfed.run(chosen, out=tmp_path / "run")
+    exporter = Exporter.from_config(chosen)
+    models = [read_stored_model(tmp_path / "run", server) for server in (0, 1)]
+    for server, model in enumerate(models):
+        exporter.write(model, tmp_path / f"{server}.safetensors")
+    first, second = (load_file(tmp_path / f"{server}.safetensors") for server in (0, 1))
+    assert torch.equal(first["0.weight"], second["0.weight"])
+    assert not torch.equal(first["11.weight"], second["11.weight"])
+    images = make_pools(dataset).test.x
+    answers = answered_alone(tmp_path / "0.safetensors", chosen, dataset, images)
+    torch.testing.assert_close(answers, exporter.learner.logits(models[0].params, images))
+
+
+def test_a_model_is_not_exported_with_other_frozen_values(tmp_path):
+    chosen = settings(parameters={"frozen": ["0.*"]}, rounds=1)
+    hatdfed.run(chosen, out=tmp_path / "run")
+    exporter = Exporter.from_config(chosen)
+    exporter.learner.frozen["0.weight"].add_(1)
+    with pytest.raises(RunFolderError, match="frozen parameters"):
+        exporter.write(read_stored_model(tmp_path / "run", 0), tmp_path / "m.safetensors")
 
 
 def test_a_server_that_is_not_there_is_refused(tmp_path):

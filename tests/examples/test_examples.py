@@ -38,6 +38,10 @@ PROMISES = {
         for rule in ("uniform", "own-first")
         for loss in ("cross-entropy", "root-prior")
     ],
+    "adapters": [
+        r"^all +accuracy +[\d.]+ %, links +\d+ J$",
+        r"^adapters +accuracy +[\d.]+ %, links +\d+ J$",
+    ],
     "own_model": [
         r"^small-cnn +accuracy +[\d.]+ % +[\d.]+ kJ$",
         r"^group-norm-cnn +accuracy +[\d.]+ % +[\d.]+ kJ$",

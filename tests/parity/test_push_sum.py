@@ -20,6 +20,7 @@ from hatdfed.randomness import stream
 from hatdfed.server.aggregation import PushSum, Uniform
 from hatdfed.server.codecs import CODECS
 from hatdfed.server.optimisers import Sgd
+from hatdfed.server.parameter_roles import SentPart
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch, HeldOut, Work
 
@@ -33,6 +34,7 @@ class Quadratic:
     """Learns one number: the labels of its batches."""
 
     num_params = num_trainable = 1
+    sent = SentPart.whole(1)
     largest_norm = math.inf
     optimiser = Sgd(learning_rate=0.1)
 

@@ -9,6 +9,7 @@ from hatdfed.runs.malloc import tidy_freed_memory
 from hatdfed.server.aggregation import Uniform
 from hatdfed.server.codecs.base import Plain
 from hatdfed.server.optimisers import OptimiserState
+from hatdfed.server.parameter_roles import SentPart
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch, Work
 
@@ -25,6 +26,8 @@ class TinyLearner:
 
     num_params = num_trainable = SIZE
     layout = {"weight": (0, torch.Size([SIZE]))}  # noqa: RUF012
+    sent = SentPart.whole(SIZE)
+    roles = {"weight": "shared"}  # noqa: RUF012
     optimiser = _NoOptimiser()
     largest_norm = 1e6
     private = None

@@ -80,8 +80,8 @@ class HostileProgram(EdgeProgram):
         kept, honest = super().offer(server, work, num_receivers)
         if not honest.payload:
             return kept, honest
-        make_first = partial(self.learner.init, self.initial_seed)
-        crafted = self.liars.craft(server.params[None], 0, make_first, self.source.t)
+        make_first = partial(self.learner.init_sent, self.initial_seed)
+        crafted = self.liars.craft(self.learner.sent.take(server.params)[None], 0, make_first, self.source.t)
         payload, _ = self.codec.encode(crafted, self.codec.init(len(crafted)))
         return kept, honest._replace(payload=payload)
 

@@ -56,12 +56,10 @@ def export_command(
         note(f"The run is not over: this is the model of round {played} of {settings.rounds}.")
     if as_json:
         about = {**exporter.about, **model.source}
-        typer.echo(
-            json.dumps({"file": str(to), "tensors": len(exporter.learner.layout), "off_by": difference, **about})
-        )
+        typer.echo(json.dumps({"file": str(to), "tensors": len(exporter.learner.roles), "off_by": difference, **about}))
         return
     out.print(
-        f"{to}: {settings.network} for {settings.dataset}, {exporter.learner.num_params} numbers. "
+        f"{to}: {settings.network} for {settings.dataset}, {exporter.learner.num_total} numbers. "
         f"Its answers to {len(exporter.images)} samples are those of the model (off by {difference:.1g}).",
         soft_wrap=True,
     )

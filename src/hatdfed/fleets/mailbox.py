@@ -7,7 +7,7 @@ as on a real link.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +25,16 @@ from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.exchange import Limits, MessageContext, Received, accept, make_inbox, pack_offer, stack_label_shares
-from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
+from hatdfed.server.inbox import Inbox
+from hatdfed.server.program import (
+    EdgeProgram,
+    Offer,
+    ServerState,
+    check_frozen,
+    frozen_arrays,
+    server_arrays,
+    server_from,
+)
 from hatdfed.server.work import Answers, DataSource, HeldOut, Work
 
 
@@ -66,7 +75,7 @@ class MailboxFleet:
 
     @property
     def num_params(self) -> int:
-        """P."""
+        """P: numbers of a model that are sent."""
         return self._program.learner.num_params
 
     @property
@@ -76,7 +85,7 @@ class MailboxFleet:
 
     @property
     def models(self) -> Tensor:
-        """[N, P] as they are now."""
+        """[N, M] as they are now."""
         return torch.stack([server.params for server in self._servers])
 
     def validation_accuracy(self) -> NDArray[np.float64]:
@@ -110,7 +119,7 @@ class MailboxFleet:
         exchange = self._exchange(plan, offers)
         mailboxes = exchange.mailboxes
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
-        inboxes = [make_inbox(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
+        inboxes = [self._make_inbox(plan, i, servers[i], offers[i], mailboxes[i]) for i in everyone]
         labels = [stack_label_shares(offers[i], mailboxes[i]) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i], labels[i]) for i in everyone]
         self.refused.update(verdict.trouble for _, verdict in merged if verdict.trouble)
@@ -131,7 +140,7 @@ class MailboxFleet:
                 )
                 for i, (_, verdict) in enumerate(merged)
             ),
-            consensus_distance=float(consensus_distance(self.models)),
+            consensus_distance=float(consensus_distance(self._program.learner.sent.take(self.models))),
         )
         return report if self._liars is None else self._liars.report(report)
 
@@ -139,7 +148,8 @@ class MailboxFleet:
         """Models, optimisers, codec memories and masses of all servers."""
         arrays: dict[str, NDArray[Any]] = {}
         for i, server in enumerate(self._servers):
-            arrays |= {f"{i}.{name}": array for name, array in server_arrays(server).items()}
+            held = server_arrays(server) | frozen_arrays(self._program.learner)
+            arrays |= {f"{i}.{name}": array for name, array in held.items()}
         return arrays
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -149,6 +159,8 @@ class MailboxFleet:
         for name, array in snapshot.items():
             server, _, what = name.partition(".")
             parts[int(server)][what] = array
+        for part in parts:
+            check_frozen(part.get("frozen"), self._program.learner)
         self._servers = [server_from(part) for part in parts]
 
     def close(self) -> None:
@@ -167,11 +179,11 @@ class MailboxFleet:
         """The offers of all servers, those of liars replaced by what they send instead."""
         if self._liars is None:
             return offers
-        told, codec = list(offers), self._program.codec
-        models = torch.stack([server.params for server in trained])
+        told, codec, learner = list(offers), self._program.codec, self._program.learner
+        models = torch.stack([learner.sent.take(server.params) for server in trained])
         for i in self._liars.servers.tolist():
             if offers[i].payload:
-                make_first = partial(self._program.learner.init, self._initial_seeds[i])
+                make_first = partial(learner.init_sent, self._initial_seeds[i])
                 crafted = self._liars.craft(models, i, make_first, t)
                 payload, _ = codec.encode(crafted, codec.init(self.num_params))
                 told[i] = offers[i]._replace(payload=payload)
@@ -198,6 +210,13 @@ class MailboxFleet:
                     continue
                 done.mailboxes[receiver][sender] = received
         return done
+
+    def _make_inbox(
+        self, plan: RoundPlan, i: int, server: ServerState, own: Offer, mailbox: Mapping[int, Received]
+    ) -> Inbox:
+        received = [mailbox[sender].model for sender in sorted(mailbox)]
+        models = torch.stack([self._program.learner.sent.take(server.params), *received])
+        return make_inbox(models, server.mass, own, mailbox, self._mixing(plan, i), i)
 
     def _find_lost(self, plan: RoundPlan) -> set[tuple[int, int]]:
         """Receiver and sender of the messages that the network loses."""

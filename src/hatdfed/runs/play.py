@@ -144,7 +144,7 @@ def _play_what_fits(
 
 
 def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | None) -> list[RunResult]:
-    with ExitStack() as stack, _suitable_threads(batch.fleets.fleets[0].num_params):
+    with ExitStack() as stack, _suitable_threads(batch.num_total):
         stack.callback(batch.fleets.close)
         for job in jobs:  # all of them before the first is touched: any may be refused
             stack.enter_context(_claimed(job))
@@ -239,10 +239,10 @@ def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
 
 
 @contextmanager
-def _suitable_threads(num_params: int) -> Iterator[None]:
+def _suitable_threads(num_total: int) -> Iterator[None]:
     """One thread for a small network: it has too little to share out, and idle threads that wait cost much."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if num_params < SMALL_NETWORK else before)
+    torch.set_num_threads(1 if num_total < SMALL_NETWORK else before)
     try:
         yield
     finally:

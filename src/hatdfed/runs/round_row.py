@@ -197,8 +197,9 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         since=1,
         label="consensus distance",
         meaning="Distance of a server's model to the mean model after the merge, relative to the length of the mean "
-        "model, mean over the servers that reported; exact where one machine has all models, estimated with a standard "
-        "error of about 4 % of the value on shards and real machines, unknown where a server sent no sketch.",
+        "model, mean over the servers that reported; of what is sent of a model. Exact where one machine has all "
+        "models, estimated with a standard error of about 4 % of the value on shards and real machines, unknown where "
+        "a server sent no sketch.",
         value=lambda played: played.record.report.consensus_distance,
         may_be_unknown=True,
     ),

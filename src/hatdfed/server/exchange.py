@@ -21,7 +21,7 @@ from hatdfed.server.codecs.base import Codec
 from hatdfed.server.guard import compute_norms
 from hatdfed.server.harm import SHARE_STEPS
 from hatdfed.server.message import Buffer, Message, compute_overhead, pack_parts, unpack
-from hatdfed.server.program import Offer, ServerState
+from hatdfed.server.program import Offer
 
 
 class Received(NamedTuple):
@@ -95,26 +95,25 @@ def check_norm(model: Tensor, largest: float) -> None:
 
 
 def make_inbox(
-    server: ServerState,
+    models: Tensor,  # [D, P]
+    mass: float,
     own: Offer,
     mailbox: Mailbox,
     mixing: NDArray[np.float64] | None,
     i: int,
-    *,
-    models: Tensor | None = None,
 ) -> Inbox:
     """Make the inbox of server i: its own model in slot 0 with the mass it kept, then the received ones by sender.
 
-    `models` holds the same models, for callers that have them in one tensor already.
+    `models` are these models, as they are sent.
     """
     senders = sorted(mailbox)
     received = [mailbox[sender] for sender in senders]
     planned = [np.nan] * (1 + len(senders)) if mixing is None else mixing[[i, *senders]].tolist()
     return Inbox(
-        models=torch.stack([server.params, *(mail.model for mail in received)]) if models is None else models,
+        models=models,
         num_samples=torch.tensor([own.num_samples, *(mail.num_samples for mail in received)]),
         mixing=torch.tensor(planned, dtype=torch.float64),
-        mass=torch.tensor([server.mass, *(mail.mass for mail in received)], dtype=torch.float64),
+        mass=torch.tensor([mass, *(mail.mass for mail in received)], dtype=torch.float64),
         present=torch.ones(1 + len(senders), dtype=torch.bool),
     )
 

@@ -1,7 +1,12 @@
-"""Any `nn.Module` as pure functions of one flat vector [P].
+"""Any `nn.Module` as pure functions of one flat vector [M].
 
-The vector holds the T trainable parameters first, then the floating-point buffers: batch norm's running means and
-variances are sent and averaged like parameters, its integer step counter is not.
+The vector holds the T trained parameters first, then the floating-point buffers: batch norm's running means and
+variances are sent and averaged like parameters, its integer step counter is not. Personal tensors
+(`hatdfed.server.parameter_roles`) are at both ends, so that the P numbers that are sent are one slice:
+
+    personal parameters · shared parameters · shared buffers · personal buffers
+
+Frozen tensors are not in the vector: they are those of the module, the same for all models.
 """
 
 from __future__ import annotations
@@ -23,6 +28,14 @@ from torch.func import functional_call, grad, vmap
 from hatdfed.server.dropout import find_dropouts, replace_dropouts
 from hatdfed.server.guard import largest_norm
 from hatdfed.server.optimisers import Optimiser, OptimiserState
+from hatdfed.server.parameter_roles import (
+    ParameterRole,
+    RolePatterns,
+    SentPart,
+    assign_roles,
+    digest_tensors,
+    freeze,
+)
 from hatdfed.server.private_steps import PrivateSteps, clip_and_sum
 from hatdfed.server.tasks import Classification, Task
 from hatdfed.server.work import Batch, Measured
@@ -30,6 +43,7 @@ from hatdfed.server.work import Batch, Measured
 # Input values of one forward pass, as many as in 100 images of 28×28: ten such passes are twice as fast as one over
 # 1,000 images, whose buffers the allocator returns to the system and faults in again every time.
 EVALUATION_NUMBERS = 100 * 28 * 28
+_FROZEN_SEED = 0  # for frozen tensors that a network draws at random: they must be the same everywhere
 _CHUNK = 1 << 14  # parameters that an optimiser updates at once: few enough for the cache and for reused memory
 
 
@@ -44,37 +58,50 @@ class Learner:
         task: Task = Classification(),  # noqa: B008 (a frozen value)
         xavier: bool = True,
         private: PrivateSteps | None = None,
+        roles: RolePatterns | None = None,
     ) -> None:
+        """`roles` says which tensors are shared, personal or frozen where the network is not to decide that itself."""
         self.make_module = make_module
         self._xavier = xavier
         self.optimiser = optimiser
         self.task = task
         self.private = private  # None: gradients are neither clipped nor noisy
         with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(_FROZEN_SEED)
             module = make_module()
-        self._eval_module = copy.deepcopy(module).eval()
+        self.roles = assign_roles(module, roles)
         self._train_module = module.train()
+        self.frozen = freeze(module, self.roles)  # by name, for all models
+        self._eval_module = self.copy_module(module).eval()
         self._dropouts = replace_dropouts(module)
         buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
-        self._trainable = _Layout.of(module.named_parameters())
-        self._buffers = _Layout.of(buffers)
+        self._trainable = _Layout.of(self._of_role(module.named_parameters(), "personal", "shared"))
+        self._buffers = _Layout.of(self._of_role(buffers, "shared", "personal"))
+        self.sent = self._find_sent_part()
         self._slices = [self._find_slice(name) for name in self._trainable.names]
         self._cancelled = frozenset(find_cancelled_biases(module))
         # Names of the parameters that training changes.
         self.moved = tuple(name for name in self._trainable.names if name not in self._cancelled)
         self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
-        self._tied = find_tied_parameters(module)
+        tied = find_tied_parameters(module)
+        self._tied = {name: owner for name, owner in tied.items() if self.roles[owner] != "frozen"}
 
     def on_device(self, device: torch.device) -> Learner:
         """Return a learner for models and data on `device`; one that is on the CPU stays there."""
         if device.type == "cpu":
             return self
         moved = copy.copy(self)
-        moved._eval_module = copy.deepcopy(self._eval_module).to(device)
-        moved._train_module = copy.deepcopy(self._train_module).to(device)
+        moved.frozen = {name: _on_device(tensor, device) for name, tensor in self.frozen.items()}
+        moved._eval_module = self.copy_module(self._eval_module, moved.frozen).to(device)
+        moved._train_module = self.copy_module(self._train_module, moved.frozen).to(device)
         moved._dropouts = find_dropouts(moved._train_module)
         moved._counters = {name: counter.to(device) for name, counter in self._counters.items()}
         return moved
+
+    def copy_module(self, module: nn.Module, frozen: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """Return a copy of one of the modules, with these frozen tensors, which are not copied once more."""
+        chosen = self.frozen if frozen is None else frozen
+        return copy.deepcopy(module, {id(tensor): chosen[name] for name, tensor in self.frozen.items()})
 
     @property
     def num_trainable(self) -> int:
@@ -84,16 +111,31 @@ class Learner:
     @property
     def num_params(self) -> int:
         """P: number of parameters that are sent."""
-        return self.num_trainable + sum(self._buffers.sizes)
+        return self.sent.size
+
+    @property
+    def num_kept(self) -> int:
+        """M: number of parameters in a server's model, sent or personal; frozen ones are not counted."""
+        return self.sent.length
+
+    @property
+    def num_total(self) -> int:
+        """Number of all parameters of the network, frozen ones included."""
+        return self.num_kept + sum(tensor.numel() for tensor in self.frozen.values())
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """A digest of all frozen tensors, by which other ones are noticed; nothing where there are none."""
+        return digest_tensors(self.frozen) if self.frozen else ""
 
     @property
     def module(self) -> nn.Module:
-        """The module in evaluation mode; the values of its own parameters are not used."""
+        """The module in evaluation mode; of the values of its own parameters only frozen ones are used."""
         return self._eval_module
 
     @property
     def train_module(self) -> nn.Module:
-        """The module in training mode, with seeded dropouts; the values of its own parameters are not used."""
+        """The module in training mode, with seeded dropouts; of its own values only frozen ones are used."""
         return self._train_module
 
     @property
@@ -104,20 +146,42 @@ class Learner:
         starts = accumulate((shape.numel() for shape in shapes), initial=0)
         return {name: (start, shape) for name, start, shape in zip(names, starts, shapes, strict=False)}
 
+    @property
+    def sent_sizes(self) -> list[int]:
+        """Sizes of the tensors that are sent, in their order."""
+        return [shape.numel() for name, (_, shape) in self.layout.items() if self.roles[name] == "shared"]
+
     @cached_property
     def largest_norm(self) -> float:
-        """The norm beyond which no model of this network is used (`hatdfed.server.guard`)."""
-        return largest_norm(self.init(0))
+        """The norm beyond which the sent part of no model is used (`hatdfed.server.guard`)."""
+        return largest_norm(self.init_sent(0))
 
-    def init(self, seed: int) -> Tensor:  # -> [P]
+    @cached_property
+    def largest_personal_norm(self) -> float:
+        """The same for the part that stays at home."""
+        fresh = self.init(0)
+        return largest_norm(torch.cat([fresh[: self.sent.start], fresh[self.sent.stop :]]))
+
+    @cached_property
+    def compared(self) -> list[tuple[int, int]]:
+        """Where the sent part has the tensors that training changes: those whose similarity is measured."""
+        places = [self._find_slice(name) for name in self.moved if self.roles[name] == "shared"]
+        return [(start - self.sent.start, stop - self.sent.start) for start, stop in places]
+
+    def init(self, seed: int) -> Tensor:  # -> [M]
         """Initialise a model: Xavier weights and zero biases, or the module's own initialisation."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             module = self.make_module()
             if self._xavier:
                 _xavier_in_place(module)
-        tensors = module.state_dict()
-        return torch.cat([tensors[name].reshape(-1) for name in (*self._trainable.names, *self._buffers.names)])
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        names = (*self._trainable.names, *self._buffers.names)
+        return torch.cat([tensors[name].detach().reshape(-1) for name in names])
+
+    def init_sent(self, seed: int) -> Tensor:  # -> [P]
+        """Initialise a model and return the part that is sent."""
+        return self.sent.take(self.init(seed))
 
     def fit(
         self,
@@ -154,7 +218,7 @@ class Learner:
         return params, state
 
     @torch.no_grad()
-    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, …]
+    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [M], [n, …] -> [n, …]
         """Compute what the network gives out in evaluation mode: logits or, in a regression, values."""
         trainable, buffers = self._parts(params)
         parts = torch.split(x, max(1, EVALUATION_NUMBERS // x[0].numel()) if len(x) else 1)
@@ -169,9 +233,8 @@ class Learner:
         return float(self.scores(params, batch).double().mean())
 
     def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
-        """Compute the cosine similarity of the first model to each, averaged over parameter tensors."""
-        places = [self._find_slice(name) for name in self.moved]
-        parts = [models[:, start:stop] for start, stop in places]
+        """Compute the cosine similarity of the first model to each, averaged over the parameter tensors sent."""
+        parts = [models[:, start:stop] for start, stop in self.compared]
         return torch.stack([F.cosine_similarity(part[:1], part, dim=1) for part in parts]).mean(dim=0)
 
     def scores(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n]
@@ -184,10 +247,26 @@ class Learner:
         return Measured(self.task.scores(outputs, batch.y), self.task.measure(outputs, batch.y))
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
-        """Return the model as a `state_dict` of its module, for export."""
+        """Return the whole model as a `state_dict` of its module, frozen tensors included, for export."""
         trainable, buffers = self._parts(params)
         views = {**self._trainable.views(trainable), **self._buffers.views(buffers)}
+        saved = self._eval_module.state_dict().keys()
+        views |= {name: tensor for name, tensor in self.frozen.items() if name in saved}
         return {name: view.clone() for name, view in views.items()}
+
+    def _of_role(self, tensors: Iterable[tuple[str, Tensor]], *roles: ParameterRole) -> Iterable[tuple[str, Tensor]]:
+        """Return the tensors of these roles, by role."""
+        named = list(tensors)
+        return [(name, tensor) for role in roles for name, tensor in named if self.roles[name] == role]
+
+    def _find_sent_part(self) -> SentPart:
+        personal = [name for name, role in self.roles.items() if role == "personal"]
+        before, after = (
+            sum(size for name, size in zip(part.names, part.sizes, strict=True) if name in personal)
+            for part in (self._trainable, self._buffers)
+        )
+        length = sum(self._trainable.sizes) + sum(self._buffers.sizes)
+        return SentPart(length, before, length - after)
 
     def _find_slice(self, name: str) -> tuple[int, int]:
         start, shape = self.layout[name]
@@ -286,6 +365,11 @@ def _step_in_place(
         moved, after = optimiser.step(params[piece], gradient[piece], moments)
         params[piece] = moved if step_scale == 1 else torch.lerp(params[piece], moved, step_scale)
         state.first[piece], state.second[piece] = after.first, after.second
+
+
+def _on_device(frozen: Tensor, device: torch.device) -> Tensor:
+    moved = frozen.detach().to(device)
+    return nn.Parameter(moved, requires_grad=False) if isinstance(frozen, nn.Parameter) else moved
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, Memory, Payload
 from hatdfed.server.guard import compute_norms, fallback_weights, has_nothing, is_usable
@@ -39,7 +39,7 @@ from hatdfed.server.work import Batch, Work
 class ServerState(NamedTuple):
     """What a server keeps from round to round. The optimiser's part stays at home, it is never merged."""
 
-    params: Tensor  # [P]
+    params: Tensor  # [M] of which P are sent; the others are personal
     optimiser: OptimiserState
     codec_memory: Memory
     mass: float = 1.0  # push-sum
@@ -109,7 +109,7 @@ class EdgeProgram:
         """A fresh server with its own initial model."""
         params = self.learner.init(seed)
         optimiser = self.learner.optimiser.init(self.learner.num_trainable)
-        return ServerState(params, optimiser, self.codec.init(len(params)))
+        return ServerState(params, optimiser, self.codec.init(self.learner.num_params))
 
     def train(self, server: ServerState, work: Work, t: int, *, spend: bool = False) -> ServerState:
         """Local training in round t on what the devices brought, Eq. (2); nothing if none came.
@@ -134,15 +134,22 @@ class EdgeProgram:
 
         Without a usable model before the training either, it is up to the merge.
         """
-        if self.is_usable(trained.params):
+        if self._can_be_kept(trained.params):
             return trained, ""
         optimiser = self.learner.optimiser.init(self.learner.num_trainable)
-        word = OWN_NOT_FINITE if self.is_usable(before.params) else ""
+        word = OWN_NOT_FINITE if self._can_be_kept(before.params) else ""
         return trained._replace(params=before.params, optimiser=optimiser), word
 
     def is_usable(self, model: Tensor) -> bool:  # [P]
-        """Whether a model is finite and bounded."""
+        """Whether a model, as it is sent, is finite and bounded."""
         return bool(is_usable(compute_norms(model), self.learner.largest_norm))
+
+    def _can_be_kept(self, params: Tensor) -> bool:  # [M]
+        """Whether a server's model is finite and bounded, the personal part included."""
+        sent = self.learner.sent
+        if not self.is_usable(sent.take(params)):
+            return False
+        return sent.is_whole or bool(is_usable(sent.compute_personal_norms(params), self.learner.largest_personal_norm))
 
     def step_scale(self, mass: float, t: int) -> float:
         """How long steps are in round t."""
@@ -154,7 +161,7 @@ class EdgeProgram:
         payload: Payload = {}
         memory = server.codec_memory
         if num_receivers:
-            payload, memory = self.codec.encode(server.params, memory)
+            payload, memory = self.codec.encode(self.learner.sent.take(server.params), memory)
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
         return server._replace(codec_memory=memory, mass=share), Offer(
             payload, work.num_samples, share, self._label_shares(work)
@@ -175,13 +182,14 @@ class EdgeProgram:
 
         `label_shares` [D, C] are those of the models' senders, where the aggregator wants them.
         """
-        probe = self._judge(inbox, work.probe, label_shares) if self.needs_probe else None
+        probe = self._judge(server, inbox, work.probe, label_shares) if self.needs_probe else None
         merged, trouble = self._keep_usable_merge(self.aggregator(probe, inbox), inbox)
         scores = {} if probe is None else self.judge_scores(probe)
         if "similarity" in self.scores:
             scores["similarity"] = self.learner.similarity(inbox.models)
-        accuracy = self.learner.accuracy(merged.model, work.validation)
-        return server._replace(params=merged.model, mass=float(merged.mass)), Verdict(
+        params = self.learner.sent.put(server.params, merged.model)
+        accuracy = self.learner.accuracy(params, work.validation)
+        return server._replace(params=params, mass=float(merged.mass)), Verdict(
             accuracy, merged.importance, scores, trouble
         )
 
@@ -210,12 +218,15 @@ class EdgeProgram:
         word = NOTHING_FINITE if bool(has_nothing(inbox.present, own_is_usable)) else OWN_NOT_FINITE
         return safe._replace(mass=merged.mass), word
 
-    def _judge(self, inbox: Inbox, probe: Batch, label_shares: Tensor | None) -> Probe:
-        """Losses of every present model on the server's own sample, Eq. (19), and what else a rule wants to know."""
+    def _judge(self, server: ServerState, inbox: Inbox, probe: Batch, label_shares: Tensor | None) -> Probe:
+        """Losses of every present model on the server's own sample, Eq. (19), and what else a rule wants to know.
+
+        Models are judged as the server would use them, with its own personal part.
+        """
         own, *received = inbox.models
-        answers = [self.learner.logits(own, probe.x)]
+        answers = [self._answer(server, own, probe)]
         for model, present in zip(received, inbox.present[1:].tolist(), strict=True):
-            answers.append(self.learner.logits(model, probe.x) if present else torch.zeros_like(answers[0]))
+            answers.append(self._answer(server, model, probe) if present else torch.zeros_like(answers[0]))
         losses = torch.stack([self.task.losses(each, probe.y) for each in answers])
         found = Probe(torch.where(inbox.present[:, None], losses, 0.0), torch.ones(len(probe.y), dtype=torch.bool))
         if not self.needs_comparison:
@@ -228,6 +239,24 @@ class EdgeProgram:
         if label_shares is None:
             label_shares = logits.new_full((len(logits), logits.shape[-1]), SHARE_STEPS, dtype=torch.uint8)
         return found._replace(comparison=compare_on_common_labels(logits, probe.y, found.valid, label_shares))
+
+    def _answer(self, server: ServerState, model: Tensor, probe: Batch) -> Tensor:
+        return self.learner.logits(self.learner.sent.put(server.params, model), probe.x)
+
+
+def frozen_arrays(learner: Learner) -> dict[str, NDArray[Any]]:
+    """A digest of what is frozen, for a server's snapshot: a model means nothing together with other values."""
+    digest = bytes.fromhex(learner.frozen_digest)
+    return {"frozen": np.frombuffer(digest, np.uint8)} if digest else {}
+
+
+def check_frozen(digest: NDArray[Any] | None, learner: Learner) -> None:
+    """Refuse a model that belongs to other frozen values than those that the network brings."""
+    if digest is not None and digest.tobytes().hex() != learner.frozen_digest:
+        raise RunFolderError(
+            "The frozen parameters of the network are not those that this run was begun with. Put back the file that "
+            "its weights are read from, or start a new run."
+        )
 
 
 def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:

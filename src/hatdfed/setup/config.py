@@ -62,6 +62,17 @@ class LearnerConfig(Section):
     """Initial weights: xavier (as printed), or the module's own initialisation."""
 
 
+class ParametersConfig(Section):
+    """What travels, as described in docs/parameters.md: shell-style patterns for names of the network's tensors."""
+
+    shared: tuple[str, ...] = ()
+    """Tensors that are trained, sent and merged, where the network itself declares something else."""
+    personal: tuple[str, ...] = ()
+    """Tensors that are trained and stay at their server, such as ["head.*"]."""
+    frozen: tuple[str, ...] = ()
+    """Tensors that are neither trained nor sent, the same on all servers, such as ["backbone.*"]."""
+
+
 class EnergyConfig(Section):
     """The paper's energy prices, in joules."""
 
@@ -217,6 +228,7 @@ class Config(Section):
     loss: Component = Component(name="cross-entropy")
     schedule: ScheduleConfig = ScheduleConfig()
     learner: LearnerConfig = LearnerConfig()
+    parameters: ParametersConfig = ParametersConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     world: WorldConfig = WorldConfig()
     energy: EnergyConfig = EnergyConfig()

@@ -87,7 +87,8 @@ def resolve(user: Layer | None = None) -> Config:
     for part in (dataset.defaults, method.settings, layer):
         settings = overlay(settings, part)
     chosen = overlay(method.settings, layer).get("energy")
-    if not _is_priced(dataset, settings["network"]) and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
+    is_priced = _is_priced(dataset, settings["network"]) and _sends_everything(settings["parameters"])
+    if not is_priced and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
     return _refuse_removed_choice(validate(settings))
 
@@ -135,6 +136,11 @@ def _refuse_removed_choice(config: Config) -> Config:
 def find_removed_choice(config: Config) -> str | None:
     """Explain the first choice that this version does not have any more; None where there is none."""
     return next((said for (key, value), said in _REMOVED.items() if getattr(config, key) == value), None)
+
+
+def _sends_everything(parameters: object) -> bool:
+    """Whether no parameter is declared to stay at home."""
+    return not (isinstance(parameters, Mapping) and any(parameters.values()))
 
 
 def _is_priced(dataset: DatasetKind, network: object) -> bool:

@@ -139,6 +139,9 @@ SETTINGS: dict[str, Setting] = {
     # The network is also in the prices, since a model of more numbers costs more to send.
     "network": Setting(_WORLD | Role.FLEET),
     "learner.initialisation": Setting(_WORLD | Role.FLEET),
+    "parameters.shared": Setting(_WORLD | Role.FLEET, [], Since.V0_2),
+    "parameters.personal": Setting(_WORLD | Role.FLEET, [], Since.V0_2),
+    "parameters.frozen": Setting(_WORLD | Role.FLEET, [], Since.V0_2),
     "common_init": Setting(_WORLD),
     # Prices: joules of different price lists are different units.
     "energy.model_bits": Setting(_WORLD),

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from hatdfed.runs.privacy_loss import bound_epsilon, count_rounds_trained
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.server.learner import Learner, find_tied_parameters
+from hatdfed.server.program import check_frozen
 from hatdfed.setup.build.program import make_learner
 from hatdfed.setup.build.world import make_pools
 from hatdfed.setup.config import Config
@@ -43,10 +45,11 @@ _TOLERANCE = 1e-4  # other runtimes sum in another order
 
 
 class StoredModel(NamedTuple):
-    """A model as a flat vector [P], and where it is from."""
+    """A server's model as a flat vector [M], and where it is from."""
 
     params: Tensor
     source: dict[str, str]
+    frozen: NDArray[Any] | None = None  # a digest of the frozen tensors that belong to it, if that is known
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,12 @@ class Exporter:
 
     def write(self, model: StoredModel, path: Path) -> float:
         """Write a file in the format of the ending of `path`; returns how far its outputs differ from the model's."""
-        if len(model.params) != self.learner.num_params:
+        if len(model.params) != self.learner.num_kept:
             raise ConfigError(
                 f"The model has {len(model.params)} numbers, but the settings describe one of "
-                f"{self.learner.num_params}. Give the config.yaml of the run that it belongs to."
+                f"{self.learner.num_kept}. Give the config.yaml of the run that it belongs to."
             )
+        check_frozen(model.frozen, self.learner)
         require_one_of("The ending of --out", path.suffix, _WRITERS)
         logits = _WRITERS[path.suffix](self, model, path)
         expected = self.learner.logits(model.params, self.images)
@@ -200,7 +204,9 @@ def _read_checkpoint(path: Path, server: int | None) -> StoredModel:
                     f"{path.parent} holds the models of {len(names)} servers. Choose one by --server, 0 to "
                     f"{len(names) - 1}."
                 )
-            return StoredModel(file.get_tensor(f"{server}.params"), {"server": str(server)})
+            digest = f"{server}.frozen"
+            frozen = file.get_tensor(digest).numpy() if digest in file.keys() else None  # noqa: SIM118
+            return StoredModel(file.get_tensor(f"{server}.params"), {"server": str(server)}, frozen)
     except (SafetensorError, OSError) as error:
         raise RunFolderError(f"The checkpoint {path} cannot be read ({error}). Check the path.") from None
 

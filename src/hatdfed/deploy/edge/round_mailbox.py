@@ -250,11 +250,11 @@ class RoundMailbox:
             self._changed.notify_all()
 
     def allocate_models(self, server: ServerState) -> ServerState:
-        """Move the server's model to the first row of the tensor that will be merged."""
-        senders = 0 if self.order is None else len(self.order.senders)
-        self._models = torch.empty(1 + senders, len(server.params))  # takes up memory only as rows are written
-        self._models[0] = server.params
-        return server._replace(params=self._models[0])
+        """Move what is sent of the server's model to the first row of the tensor that will be merged."""
+        senders, sent = 0 if self.order is None else len(self.order.senders), self.program.learner.sent
+        self._models = torch.empty(1 + senders, sent.size)  # takes up memory only as rows are written
+        self._models[0] = sent.take(server.params)
+        return server._replace(params=sent.put(server.params, self._models[0]))
 
     def make_inbox(self, server: ServerState, own: Offer) -> Inbox:
         """Collect the models to merge; each is freed once copied to its row, so that none is in memory twice."""
@@ -262,7 +262,7 @@ class RoundMailbox:
         for row, sender in enumerate(sorted(self.received), start=1):
             models[row] = self.received[sender].model
             self.received[sender] = self.received[sender]._replace(model=models[row])
-        return make_inbox(server, own, self.received, self.make_mixing_row(), self.index, models=models)
+        return make_inbox(models, server.mass, own, self.received, self.make_mixing_row(), self.index)
 
     def clear(self) -> None:
         """Free the models of a round that is merged, before the next one begins."""

@@ -95,7 +95,7 @@ class RoundRunner:
             server, verdict = await self.run_off_loop(program.merge, server, inbox, work, label_shares)
             self._count(verdict.trouble, t)
             self._note_merge(t, server)
-            sketched = await self.run_off_loop(sketch, server.params[None])
+            sketched = await self.run_off_loop(sketch, program.learner.sent.take(server.params)[None])
             outcome = self._make_outcome(t, work, verdict)
             outcome.sketch.extend(sketched[0].tolist())
             mailbox.clear()

@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import torch
@@ -36,7 +36,7 @@ from hatdfed.setup.versions import fill_in
 from hatdfed.version import __version__
 
 _log = logging.getLogger("hatdfed.deploy.edge")
-_WHOLE_MODEL = "model"  # the codec and the payload of a message with a whole model, whatever the run's codec
+_WHOLE_MODEL = "model"  # codec and payload of a message with all numbers that are sent, whatever the run's codec
 _COPY_SECONDS = 300.0
 
 
@@ -51,9 +51,13 @@ class EdgeSetup(NamedTuple):
 
     @property
     def layout(self) -> str:
-        """A digest of all tensors' names and shapes: models whose digests differ cannot be merged."""
-        shapes = {name: list(shape) for name, (_, shape) in self.program.learner.layout.items()}
-        return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:16]
+        """A digest of all tensors' names, shapes and roles, and of what is frozen: edges that differ cannot merge."""
+        learner = self.program.learner
+        described: dict[str, Any] = {name: list(shape) for name, (_, shape) in learner.layout.items()}
+        others = {name: role for name, role in learner.roles.items() if role != "shared"}
+        if others:
+            described = {"tensors": described, "roles": others, "frozen": learner.frozen_digest}
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def message_share(self) -> float:
@@ -153,30 +157,36 @@ async def load_first_state(
             _log.warning("the model of %s could not be copied: %s", peer.name, error)
             continue
         _log.info("begins with the model of %s", peer.name)
-        copied = SavedState(welcome.run, welcome.round, fresh._replace(params=model), b"")
-        return _note_load(welcome, peer.index, copied)
+        params = setup.program.learner.sent.put(fresh.params, model)
+        copied = SavedState(welcome.run, welcome.round, fresh._replace(params=params), b"")
+        return _note_load(welcome, peer.index, copied, model)
     if welcome.round:
         _log.warning("begins with a fresh model in round %d: no peer gave its own", welcome.round)
     return _note_load(welcome, "fresh", SavedState(welcome.run, welcome.round, fresh, b""))
 
 
-def _note_load(welcome: pb.Welcome, source: str | int, saved: SavedState) -> SavedState:
+def _note_load(
+    welcome: pb.Welcome, source: str | int, saved: SavedState, model: torch.Tensor | None = None
+) -> SavedState:
+    """Note what the edge begins with; `model` is what a peer gave, if that is not all of it."""
     if history.is_kept():
-        finite, digest = bool(saved.server.params.isfinite().all()), history.digest_numbers(saved.server.params)
+        params = saved.server.params
+        finite, digest = bool(params.isfinite().all()), history.digest_numbers(params if model is None else model)
         history.note("load", welcome.index, round=saved.round, source=source, model=digest, finite=finite)
     return saved
 
 
 def pack_model(server: ServerState, mailbox: RoundMailbox) -> list[Buffer]:
-    """Pack the whole current model, whatever the codec of the run."""
+    """Pack the current model, as far as it is ever sent, whatever the codec of the run."""
+    model = mailbox.program.learner.sent.take(server.params)
     if history.is_kept():
-        history.note("give", mailbox.index, model=history.digest_numbers(server.params))
+        history.note("give", mailbox.index, model=history.digest_numbers(model))
     context = MessageContext(mailbox.run, _WHOLE_MODEL)
-    return pack_offer_parts(Offer({_WHOLE_MODEL: server.params}, 0, 1.0), context, t=0, sender=mailbox.index)
+    return pack_offer_parts(Offer({_WHOLE_MODEL: model}, 0, 1.0), context, t=0, sender=mailbox.index)
 
 
 def unpack_model(data: Buffer, run: str, limits: Limits) -> torch.Tensor:  # -> [P]
-    """Unpack a peer's whole model, with the same checks as any other message."""
+    """Unpack a peer's model, with the same checks as any other message."""
     message = unpack(data, max_bytes=4 * limits.num_params + compute_overhead())
     model = message.payload.get(_WHOLE_MODEL)
     if (message.run, message.codec) != (run, _WHOLE_MODEL) or model is None:

@@ -51,6 +51,7 @@ class KernelModel:
         self._layout = learner.layout
         self._sizes = [shape.numel() for _, shape in self._layout.values()]
         self._moved = learner.moved
+        self._compared = learner.compared
         self._device = device
 
     def samples(self, batch: Batch) -> Samples:
@@ -77,14 +78,13 @@ class KernelModel:
         np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
 
     @torch.no_grad()
-    def ready(self, params: Tensor) -> Folded:  # [S, P]
+    def ready(self, params: Tensor) -> Folded:  # [S, M]
         """The models with everything folded that can be."""
         return self.network.fold(self._views(params))
 
     def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
         """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
-        mine, theirs = self._views(own), self._views(others)
-        pairs = [(mine[name].flatten(1), theirs[name].flatten(1)) for name in self._moved]
+        pairs = [(own[:, start:stop], others[:, start:stop]) for start, stop in self._compared]
         return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
 
     def _step(self, models: ModelRows, batch: _Batch, seeds: Tensor, step: int, rates: Rates) -> None:
@@ -104,7 +104,7 @@ class KernelModel:
             moved = Step(models.params, by_place, models.first, models.second, rates, active)
             step_in_place(self._optimiser, moved)
 
-    def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, P] -> [S, *shape] each
+    def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, M] -> [S, *shape] each
         parts = torch.split_with_sizes(flat, self._sizes, dim=1)
         return {
             name: part.view(len(flat), *shape)

@@ -109,15 +109,15 @@ class Shard:
     def _encode(self, order: ShardOrder) -> tuple[Indices, Payload, Tensor, NDArray[np.float64]]:
         """Who sends, what they send [k, …], what receivers see [n, P], and how much of a model that takes [n]."""
         rows, codec = self._stack.rows, self._codec
-        senders = np.flatnonzero(order.num_receivers)
+        senders, own = np.flatnonzero(order.num_receivers), rows.shared
         compression = np.ones(rows.count)
         if is_verbatim(codec) or not len(senders):
-            return np.arange(rows.count), {"model": rows.params}, rows.params, compression
+            return np.arange(rows.count), {"model": own}, own, compression
         chosen = rows.tensor(senders)
-        payload, memories = codec.encode(rows.params[chosen], torch.stack([rows.memories[row] for row in senders]))
-        sent = rows.params.clone()
-        sent[chosen] = codec.restore(payload, rows.params.shape[1])
-        compression[senders] = payload_bits(payload) / (32 * len(senders) * rows.params.shape[1])
+        payload, memories = codec.encode(own[chosen], torch.stack([rows.memories[row] for row in senders]))
+        sent = own.clone()
+        sent[chosen] = codec.restore(payload, own.shape[1])
+        compression[senders] = payload_bits(payload) / (32 * len(senders) * own.shape[1])
         for row, memory in zip(senders, memories, strict=True):
             rows.memories[row] = memory
         return senders, payload, sent, compression
@@ -154,7 +154,7 @@ class Shard:
             devices_online=np.array([here.works[row].devices_online for row in range(rows.count)]),
             refused=self._refused(count_refused(slots, own, present, norms), merged.setbacks),
             posted_bytes=here.posted_bytes,
-            sketches=sketch(rows.params).cpu().numpy(),
+            sketches=sketch(rows.shared).cpu().numpy(),
         )
 
     def _label_shares(self, t: int) -> Tensor | None:  # -> [n, C]
@@ -184,7 +184,7 @@ class Shard:
     def _restored(self, letters: Sequence[Letter], guests: Indices) -> Tensor:  # -> [g, P]
         """The models of the guests, each in its place."""
         rows = self._stack.rows
-        models = torch.full((len(guests), rows.params.shape[1]), torch.nan, device=rows.how.device)
+        models = torch.full((len(guests), rows.shared.shape[1]), torch.nan, device=rows.how.device)
         for letter in letters:
             # A copy: what came through shared memory is not ours to write to.
             payload = {name: torch.tensor(array, device=rows.how.device) for name, array in letter.payload.items()}

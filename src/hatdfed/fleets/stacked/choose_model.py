@@ -35,7 +35,12 @@ def choose_model(learner: Learner, pool: Batch, device: torch.device) -> Stacked
 
 
 def _has_kernels(learner: Learner, pool: Batch) -> bool:
-    if learner.private is not None or not learner.task.kind.has_classes or not pool.x.is_floating_point():
+    if (
+        learner.private is not None
+        or learner.frozen
+        or not learner.task.kind.has_classes
+        or not pool.x.is_floating_point()
+    ):
         return False
     try:
         read_blueprint(learner.module, pool.x.shape[1:])

@@ -43,6 +43,8 @@ from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_prod
 from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.guard import fallback_weights, has_nothing, is_usable
 from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores
+from hatdfed.server.learner import Learner
+from hatdfed.server.program import check_frozen, frozen_arrays
 from hatdfed.server.tasks import Task
 from hatdfed.server.work import Answers, Batch, Measured, WorkPlan
 
@@ -93,8 +95,9 @@ class StackedFleet:
         works = self.plan_work(times)
         self.train(times, works)
         slots = make_inboxes(rows.count, [(rows.first[run], plan.draw.topology.pairs) for run, plan in plans.items()])
-        sent, compression = self._send(plans, slots)
-        norms = rows.norms if sent is rows.params else compute_norms(sent)
+        own = rows.shared
+        sent, compression = self._send(plans, slots, own)
+        norms = rows.norms if sent is own else compute_norms(sent)
         slots = self._without_lost(plans, slots)
         held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
         merged = self.merge(times, works, slots, held, sent)
@@ -150,43 +153,45 @@ class StackedFleet:
     def _keep_usable(self, runs: Runs) -> None:
         """Servers whose trained model is not usable go back to the one before; nothing waits for the device."""
         rows = self.rows
-        norms = compute_norms(rows.params)
+        norms = compute_norms(rows.shared)
         trained = is_usable(norms, rows.largest_norm)
+        if not rows.sent_part.is_whole:
+            trained &= rows.are_personal_parts_usable()
         rows.diverged, rows.norms = ~trained, torch.where(trained, norms, rows.norms)
         for part in rows.parts(runs, rows.count):
             restore_rows(rows.params[part], rows.merged[part], trained[part])
 
-    def _send(self, plans: Plans, slots: InboxTable) -> tuple[Tensor, NDArray[np.float64]]:
-        """What receivers see of every model, and how much of a float32 model that takes on the wire."""
+    def _send(self, plans: Plans, slots: InboxTable, own: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
+        """What receivers see of the models `own` [S, P], and how much of a float32 model that takes on the wire."""
         rows = self.rows
-        sent, compression = rows.params, np.ones(rows.count)
+        sent, compression = own, np.ones(rows.count)
         for run in plans:
             codec, servers = rows.members[run].program.codec, rows.of_run(run)
             senders = servers.start + np.flatnonzero(slots.num_receivers[servers])
             if is_verbatim(codec) or not len(senders):
                 continue
-            if sent is rows.params:
-                sent = rows.params.clone()
+            if sent is own:
+                sent = own.clone()
             chosen = rows.tensor(senders)
-            coded = sent_models(codec, rows.params[chosen], [rows.memories[sender] for sender in senders])
+            coded = sent_models(codec, own[chosen], [rows.memories[sender] for sender in senders])
             sent[chosen], compression[senders] = coded.models, coded.compression
             for sender, memory in zip(senders, coded.memories, strict=True):
                 rows.memories[sender] = memory
-        return self._with_lies(plans, sent), compression
+        return self._with_lies(plans, own, sent), compression
 
-    def _with_lies(self, plans: Plans, sent: Tensor) -> Tensor:  # [S, P] -> [S, P]
+    def _with_lies(self, plans: Plans, own: Tensor, sent: Tensor) -> Tensor:  # [S, P], [S, P] -> [S, P]
         """What receivers see of every model, those of liars replaced by what they send instead."""
         rows = self.rows
         for run, plan in plans.items():
             member, servers = rows.members[run], rows.of_run(run)
             if member.liars is None or not plan.draw.topology.num_links:
                 continue
-            if sent is rows.params:
-                sent = rows.params.clone()
+            if sent is own:
+                sent = own.clone()
             for i in member.liars.servers.tolist():
                 learner, codec = member.program.learner, member.program.codec
-                make_first = partial(learner.init, member.initial_seeds[i])
-                crafted = member.liars.craft(rows.params[servers], i, make_first, plan.t)
+                make_first = partial(learner.init_sent, member.initial_seeds[i])
+                crafted = member.liars.craft(own[servers], i, make_first, plan.t)
                 memory = codec.init(learner.num_params).to(sent.device)
                 sent[servers.start + i] = sent_models(codec, crafted[None], [memory]).models[0]
         return sent
@@ -269,8 +274,20 @@ class StackedFleet:
 
     def _ask_all(self, questions: _Questions, judge: Judge) -> Tensor:  # -> [S, D, Q, …]
         """Put all models before the probes of those who hold them; what `judge` makes of each sample."""
-        rows, (runs, slots, sent, judged, probes) = self.rows, questions
+        slots, probes = questions.slots, questions.probes
         answers: Tensor | None = None
+        for ready, table in self._ask_models(questions) if self.rows.sent_part.is_whole else self._ask_pairs(questions):
+            for place, found in self._ask(ready, table, probes, judge):
+                if answers is None:
+                    answers = found.new_zeros(slots.sender.size, *found.shape[1:])
+                answers[place] = found
+        if answers is None:
+            answers = torch.zeros((slots.sender.size, probes.shape[1]), device=self.rows.how.device)
+        return answers.view(*slots.sender.shape, *answers.shape[1:])
+
+    def _ask_models(self, questions: _Questions) -> Iterator[tuple[ReadyModels, ProbeTable]]:
+        """Models, and who of those who hold them asks: every model is made ready once for all."""
+        rows, (runs, slots, sent, judged, _) = self.rows, questions
         asked: list[tuple[dict[str, Any], Tensor]] = [({}, sent)]
         if not all(is_verbatim(member.program.codec) and member.liars is None for member in rows.members):
             # Receivers see another model than its owner.
@@ -280,14 +297,23 @@ class StackedFleet:
                 table = probe_table(part, slots, judged, **which)
                 if len(table.model):
                     whole = len(table.model) == part.stop - part.start
-                    ready = rows.model.ready(models[part if whole else rows.tensor(table.model)])
-                    for place, found in self._ask(ready, table, probes, judge):
-                        if answers is None:
-                            answers = found.new_zeros(slots.sender.size, *found.shape[1:])
-                        answers[place] = found
-        if answers is None:
-            answers = torch.zeros((slots.sender.size, probes.shape[1]), device=rows.how.device)
-        return answers.view(*slots.sender.shape, *answers.shape[1:])
+                    yield rows.model.ready(models[part if whole else rows.tensor(table.model)]), table
+
+    def _ask_pairs(self, questions: _Questions) -> Iterator[tuple[ReadyModels, ProbeTable]]:
+        """The same where every receiver completes what it received by its own personal part: a model for each link."""
+        rows, (_, slots, sent, judged, _) = self.rows, questions
+        heard, alone, step = judged[slots.link_receiver], np.flatnonzero(judged), rows.how.judged_at_once
+        receiver = np.concatenate([alone, slots.link_receiver[heard]])
+        sender = np.concatenate([alone, slots.link_sender[heard]])
+        slot = np.concatenate([np.zeros_like(alone), slots.link_slot[heard]])
+        for start in range(0, len(receiver), step):
+            some = slice(start, start + step)
+            here, is_own = rows.tensor(receiver[some]), rows.tensor(slot[some] == 0)
+            models = torch.where(is_own[:, None], rows.shared[here], sent[rows.tensor(sender[some])])
+            each = np.arange(len(here))
+            answer = receiver[some] * slots.sender.shape[1] + slot[some]
+            table = ProbeTable(each, each, receiver[some, None], each, answer)
+            yield rows.model.ready(rows.complete(here, models)), table
 
     def _ask(
         self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, judge: Judge
@@ -321,16 +347,17 @@ class StackedFleet:
             servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in alike]))
             judged = probe.rows(servers) if probe and aggregator.needs_probe else None
             inboxes = held.rows(servers)
-            decision = decide(aggregator, judged, inboxes, rows.params, sent, servers)
+            decision = decide(aggregator, judged, inboxes, rows.shared, sent, servers)
             alone = (safe[servers], inboxes, usable[servers], rows.largest_norm[servers])
-            decision, failed[servers] = keep_usable(decision, *alone, rows.params, sent, servers)
+            decision, failed[servers] = keep_usable(decision, *alone, rows.shared, sent, servers)
             weights[servers], mass[servers] = decision.weights, decision.mass
             if decision.models is not None:
-                rows.merged[servers], norms[servers] = decision.models, compute_norms(decision.models).double()
+                rows.merged_shared[servers] = decision.models
+                norms[servers] = compute_norms(decision.models).double()
                 continue
             for part in rows.parts(alike, rows.count):
-                mine = (weights[part], rows.params[part], sent, held.sender[part])
-                norms[part] = vectors_for(sent).weighted_rows(*mine, out=rows.merged[part]).double()
+                mine = (weights[part], rows.shared[part], sent, held.sender[part])
+                norms[part] = vectors_for(sent).weighted_rows(*mine, out=rows.merged_shared[part]).double()
         nothing = failed & has_nothing(present, usable)
         overflowed = ~is_usable(norms, rows.largest_norm) & ~nothing
         self._undo_overflow(runs, weights, safe, overflowed)
@@ -352,12 +379,12 @@ class StackedFleet:
             if "similarity" not in rows.members[run].program.scores:
                 continue
             servers = rows.of_run(run)
-            table[servers, 0] = rows.model.similarity(rows.params[servers], rows.params[servers])
+            table[servers, 0] = rows.model.similarity(rows.shared[servers], rows.shared[servers])
             links = np.flatnonzero((slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop))
             for some in np.split(links, range(step, len(links), step)):
                 columns = (slots.link_receiver, slots.link_sender, slots.link_slot)
                 receiver, sender, slot = (rows.tensor(column[some]) for column in columns)
-                table[receiver, slot] = rows.model.similarity(rows.params[receiver], sent[sender])
+                table[receiver, slot] = rows.model.similarity(rows.shared[receiver], sent[sender])
         return table
 
     def measure(self, times: Times, *, exact: bool | None = None) -> Tensor:  # -> [S]
@@ -384,7 +411,7 @@ class StackedFleet:
         rows = self.rows
         distance = torch.full((len(rows.members),), torch.nan, dtype=torch.float64, device=rows.how.device)
         for alike in rows.neighbours(runs):
-            models = rows.params[rows.first[alike.start] : rows.first[alike.stop]]
+            models = rows.shared[rows.first[alike.start] : rows.first[alike.stop]]
             distance[alike] = consensus_distance(torch.unflatten(models, 0, (alike.stop - alike.start, -1)))
         return distance
 
@@ -424,7 +451,7 @@ class RunView:
 
     @property
     def num_params(self) -> int:
-        """P."""
+        """P: numbers of a model that are sent."""
         return self.fleet.rows.model.num_params
 
     @property
@@ -436,7 +463,7 @@ class RunView:
 
     @property
     def models(self) -> Tensor:
-        """[N, P] as they are now."""
+        """[N, M] as they are now."""
         return self.fleet.rows.params[self._rows].cpu().clone()
 
     def validation_accuracy(self) -> NDArray[np.float64]:
@@ -488,6 +515,7 @@ class RunView:
             arrays |= {f"{i}.{name}": np.array(tensor[i]) for name, tensor in on_host.items()}  # copies: rows change
             arrays[f"{i}.codec_memory"] = np.array(memory.cpu().numpy())
             arrays[f"{i}.scalars"] = np.array([models.steps[i], mass])
+            arrays |= {f"{i}.{name}": array for name, array in frozen_arrays(self._learner).items()}
         return arrays
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -496,15 +524,20 @@ class RunView:
         models = rows.models(self._rows)
         self._last = None
         for i in range(self.num_servers):
+            check_frozen(snapshot.get(f"{i}.frozen"), self._learner)
             for name, tensor in (("params", models.params), ("first", models.first), ("second", models.second)):
                 tensor[i] = _remembered(snapshot, f"{i}.{name}", [tuple(tensor[i].shape)], tensor.device)
             shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
             rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
             rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
-        rows.norms[self._rows] = compute_norms(models.params).double()
+        rows.norms[self._rows] = compute_norms(rows.shared[self._rows]).double()
 
     def close(self) -> None:
         """Nothing to give back: the rows belong to all runs of the fleet."""
+
+    @property
+    def _learner(self) -> Learner:
+        return self.fleet.rows.members[self.run].program.learner
 
     @property
     def _rows(self) -> slice:

@@ -7,7 +7,6 @@ batch norm does, servers with batches of the same size are lifted together, so t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -51,8 +50,8 @@ class LiftedModel(LoopedModel):
         super().__init__(learner, device, sample, reason)
         self._pads = pads
         # Copies, which may remember what they like of a lifted call; nothing of it reaches the learner.
-        self._train_module = copy.deepcopy(self.learner.train_module)
-        self._eval_module = copy.deepcopy(self.learner.module)
+        self._train_module = self.learner.copy_module(self.learner.train_module)
+        self._eval_module = self.learner.copy_module(self.learner.module)
         self._dropouts = find_dropouts(self._train_module)
 
     def fit(
@@ -83,12 +82,12 @@ class LiftedModel(LoopedModel):
                 step_in_place(optimiser, Step(models.params, gradients, *moments, Rates(*rates[step]), active))
         np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
 
-    def ready(self, params: Tensor) -> ReadyModels:  # [S, P]
+    def ready(self, params: Tensor) -> ReadyModels:  # [S, M]
         """The models as they are; the many samples of an evaluation keep a CPU busy with one model at a time."""
         return super().ready(params) if self._device.type == "cpu" else LiftedModels(self, params)
 
     @torch.no_grad()
-    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [S, P], [S or 1, B, …] -> [S, B, …]
+    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [S, M], [S or 1, B, …] -> [S, B, …]
         """What the models answer, as many samples at once as memory is for."""
         tensors = self.views(params)
         shared = len(x) == 1 and len(params) > 1
@@ -98,7 +97,7 @@ class LiftedModel(LoopedModel):
             parts = [lifted(tensors, part[0] if shared else part) for part in torch.split(x, at_once, dim=1)]
         return torch.cat(parts, dim=1)
 
-    def views(self, params: Tensor) -> dict[str, Tensor]:  # [S, P] -> [S, *shape] each
+    def views(self, params: Tensor) -> dict[str, Tensor]:  # [S, M] -> [S, *shape] each
         """The tensors of the models by name, in the places where they lie."""
         return {
             name: params[:, start : start + shape.numel()].view(len(params), *shape)
@@ -123,18 +122,25 @@ class LiftedModel(LoopedModel):
         self, params: Tensor, rows: slice | Tensor, batch: _Batch, gradients: Mapping[int, Tensor]
     ) -> None:
         """Put the gradients of some servers in their places; their buffers are those after the step."""
-        first_buffer, layout = self.learner.num_trainable, self.learner.layout
-        mine = params[rows]
-        before = mine[:, first_buffer:].clone()
+        layout, mine = self.learner.layout, params[rows]
         tensors = self.views(mine)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self.learner.moved}
-        losses = torch.vmap(self._loss)({**tensors, **leaves}, *batch)
+        # Copies without gaps: batch norm writes into its statistics, and what vmap writes into gapped ones is lost.
+        buffers = {
+            name: tensors[name].clone(memory_format=torch.contiguous_format)
+            for name, (start, _) in layout.items()
+            if start >= self.learner.num_trainable
+        }
+        losses = torch.vmap(self._loss)({**tensors, **buffers, **leaves}, *batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         for name, gradient in zip(leaves, found, strict=True):
             gradients[layout[name][0]][rows] = gradient
         with torch.no_grad():  # a padded server without a batch has seen nothing
-            after = torch.where(batch.counts[:, None] > 0, mine[:, first_buffer:], before)
-            params[rows, first_buffer:] = after
+            for name, after in buffers.items():
+                start, shape = layout[name]
+                place = slice(start, start + shape.numel())
+                written = after.reshape(len(after), -1)
+                params[rows, place] = torch.where(batch.counts[:, None] > 0, written, mine[:, place])
 
     def _loss(
         self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, count: Tensor, offset: Tensor, seed: Tensor
@@ -161,7 +167,7 @@ class LiftedModels(NamedTuple):
     """S models, evaluated at once."""
 
     model: LiftedModel
-    params: Tensor  # [S, P]
+    params: Tensor  # [S, M]
 
     def rows(self, servers: slice | Tensor) -> LiftedModels:
         """Some of the models."""

@@ -66,15 +66,13 @@ class LoopedModel:
             )
             models.steps[row] = state.step
 
-    def ready(self, params: Tensor) -> ReadyModels:  # [S, P]
+    def ready(self, params: Tensor) -> ReadyModels:  # [S, M]
         """The models as they are."""
         return LoopedModels(self.learner, params)
 
     def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
-        """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
-        layout = self.learner.layout
-        places = [(start, start + shape.numel()) for start, shape in (layout[name] for name in self.learner.moved)]
-        pairs = [(own[:, start:stop], others[:, start:stop]) for start, stop in places]
+        """Cosine between pairs of models as they are sent, parameter tensor by parameter tensor, then averaged."""
+        pairs = [(own[:, start:stop], others[:, start:stop]) for start, stop in self.learner.compared]
         return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
 
 
@@ -82,7 +80,7 @@ class LoopedModels(NamedTuple):
     """S models, evaluated one after another."""
 
     learner: Learner
-    params: Tensor  # [S, P]
+    params: Tensor  # [S, M]
 
     def rows(self, servers: slice | Tensor) -> LoopedModels:
         """Some of the models."""

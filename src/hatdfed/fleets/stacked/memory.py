@@ -52,7 +52,7 @@ class Footprint:
 
 def footprint(learner: Learner, sample: BytesPerSample, sizes: Sizes) -> Footprint:
     """Of a fleet of such networks."""
-    row = -(-learner.num_params // ROW_ALIGNMENT) * ROW_ALIGNMENT * FLOAT
+    row = -(-learner.num_kept // ROW_ALIGNMENT) * ROW_ALIGNMENT * FLOAT
     moments = sum(len(part) > 0 for part in learner.optimiser.init(1)[1:])
     return Footprint(
         a_server=(2 + moments + sizes.copies) * row,  # models, those that are being merged, moments
@@ -91,7 +91,7 @@ def execution_for(members: Sequence[RunServers], device: torch.device) -> Execut
             f"About {fit} would fit: use fewer servers, fewer runs at once, or fewer processes (--jobs 1)."
         )
     most = MOST_AT_ONCE[device.type]
-    if device.type == "cpu" and members[0].program.learner.num_params > SMALL_NETWORK:
+    if device.type == "cpu" and members[0].program.learner.num_total > SMALL_NETWORK:
         most = 5  # they share the cost of a call; what they touch should not leave the cache in between
     trained, judged = (max(1, min(most, room // each)) for each in (need.training, need.judging))
     return Execution(device, trained, judged, exact=device.type == "cpu")

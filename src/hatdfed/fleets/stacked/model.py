@@ -33,7 +33,7 @@ class Samples(NamedTuple):
 class ModelRows(NamedTuple):
     """S servers' models and what their optimisers remember; rows of larger tensors, changed in place."""
 
-    params: Tensor  # [S, P]
+    params: Tensor  # [S, M]
     first: Tensor  # [S, T] or [S, 0]
     second: Tensor  # [S, T] or [S, 0]
     steps: NDArray[np.int64]  # [S]
@@ -73,7 +73,7 @@ class StackedModel(Protocol):
 
     @property
     def num_params(self) -> int:
-        """P."""
+        """P: numbers of a model that are sent."""
 
     @property
     def bytes_per_sample(self) -> BytesPerSample:
@@ -95,11 +95,11 @@ class StackedModel(Protocol):
         `scale` [S] stretches each server's steps (push-sum), `offsets` [S, C] are added to its logits (the loss).
         """
 
-    def ready(self, params: Tensor) -> ReadyModels:  # [S, P]
+    def ready(self, params: Tensor) -> ReadyModels:  # [S, M]
         """The models, ready to be evaluated."""
 
     def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
-        """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
+        """Cosine between pairs of models as they are sent, parameter tensor by parameter tensor, then averaged."""
 
 
 # Batches are padded to a multiple of this many samples. On a CPU products of such lengths are summed in the same order
@@ -145,7 +145,7 @@ Gradients = Mapping[int, Tensor]  # [S, …] of a tensor, by where it starts in 
 class Step(NamedTuple):
     """Parameters and moments are changed in place; rows may lie apart."""
 
-    params: Tensor  # [S, P]
+    params: Tensor  # [S, M]
     gradients: Gradients
     first: Tensor  # [S, T] or [S, 0]
     second: Tensor  # [S, T] or [S, 0]

@@ -75,8 +75,9 @@ class Rows:
         self.task = members[0].program.task  # the same of all, like the data set
         self.pool = model.samples(pool)
         self.validation = ValidationSets(model.samples)
+        self.sent_part = learner.sent
         blank = learner.optimiser.init(learner.num_trainable)
-        self.params = self._initial_models()
+        self.params = self._initial_models()  # [S, M]
         self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
         self.steps = np.zeros(self.count, dtype=np.int64)
         self._counted: list[Tensor] = []  # [S] label counts that the offsets were made from
@@ -89,10 +90,11 @@ class Rows:
         self.largest_norm = torch.tensor(
             [member.program.learner.largest_norm for member in members for _ in member.sources],
             device=execution.device,
-        )  # [S] of a usable model
-        self.norms = compute_norms(self.params).double()  # [S] of the models as they are
+        )  # [S] of a usable model, as it is sent
+        self.largest_personal_norm = 0.0 if learner.sent.is_whole else learner.largest_personal_norm
+        self.norms = compute_norms(self.shared).double()  # [S] of the models as they are
         self.diverged = ~self.usable  # [S] whether the last training led to a model that is not usable
-        self._spare = self._blank(learner.num_params)  # where merges go; it and `params` change places every round
+        self._spare = self._blank(learner.num_kept)  # where merges go; it and `params` change places every round
 
     @property
     def count(self) -> int:
@@ -105,9 +107,27 @@ class Rows:
         return is_usable(self.norms, self.largest_norm)
 
     @property
+    def shared(self) -> Tensor:
+        """[S, P] what is sent of the models, a view."""
+        return self.sent_part.take(self.params)
+
+    @property
     def merged(self) -> Tensor:
-        """[S, P] to be filled with the next models."""
+        """[S, M] to be filled with the next models."""
         return self._spare
+
+    @property
+    def merged_shared(self) -> Tensor:
+        """[S, P] what is merged of them, a view."""
+        return self.sent_part.take(self._spare)
+
+    def complete(self, servers: Tensor, sent: Tensor) -> Tensor:  # [n], [n, P] -> [n, M]
+        """Received models as these servers use them: with their own personal parts."""
+        return sent if self.sent_part.is_whole else self.sent_part.put(self.params[servers], sent)
+
+    def are_personal_parts_usable(self) -> Tensor:  # -> [S]
+        """Whose personal part is finite and bounded."""
+        return is_usable(self.sent_part.compute_personal_norms(self.params), self.largest_personal_norm)
 
     def offsets(self, times: Mapping[int, int]) -> Tensor:
         """[S, C] what each server's loss adds to its logits; made again where a server's data have changed."""
@@ -169,6 +189,9 @@ class Rows:
         """What was merged becomes the models of these runs; the others keep theirs."""
         for run in set(range(len(self.members))) - set(runs):
             self._spare[self.of_run(run)] = self.params[self.of_run(run)]
+        if not self.sent_part.is_whole:
+            for personal in (slice(0, self.sent_part.start), slice(self.sent_part.stop, None)):
+                self._spare[:, personal] = self.params[:, personal]
         self.params, self._spare = self._spare, self.params
 
     def parts(self, runs: Iterable[int], at_once: int | None = None) -> Iterator[slice]:
@@ -226,7 +249,7 @@ class Rows:
         """Each drawn once, however many runs start from it."""
         learner = self.members[0].program.learner
         seeds = [seed for member in self.members for seed in member.initial_seeds]
-        params = self._blank(learner.num_params)
+        params = self._blank(learner.num_kept)
         place: dict[int, int] = {}
         for row, seed in enumerate(seeds):
             params[row] = params[place[seed]] if seed in place else learner.init(seed).to(params.device)

@@ -1,6 +1,6 @@
 """Find out by a trial step whether a module can be lifted over servers, and how much memory it takes.
 
-A trial step trains three servers, one with three samples, one with two and one with none, lifted and one by one. A
+A trial step trains four servers, two with three samples, one with two and one with none, lifted and one by one. A
 module is lifted if the results agree. The trial is made once for each network, shape of samples and kind of device.
 """
 
@@ -23,7 +23,7 @@ from hatdfed.server.learner import Learner
 from hatdfed.server.optimisers import Sgd
 from hatdfed.server.work import Batch, WorkPlan
 
-_SIZES = (3, 2, 0)  # samples of the trial's servers; batch norm needs two
+_SIZES = (3, 3, 2, 0)  # samples of the trial's servers; batch norm needs two
 _SEED = 20  # of the models and their dropouts
 # A maximum or a ReLU whose inputs differ in the last digit may choose another side, which changes a sample's gradient.
 _GRADIENT_ERROR = 1e-2
@@ -72,7 +72,8 @@ def _key(learner: Learner, pool: Batch, device: torch.device) -> Hashable:
     """The network by the function that makes it and what that is given."""
     make = learner.make_module
     network: Hashable = (make.func, make.args) if isinstance(make, partial) and not make.keywords else make
-    return network, pool.x.shape[1:], pool.x.dtype, learner.task.kind, device.type
+    roles = tuple(learner.roles.items())
+    return network, roles, pool.x.shape[1:], pool.x.dtype, learner.task.kind, device.type
 
 
 def _for_trial(learner: Learner) -> Learner:
@@ -100,7 +101,7 @@ def _try_lifting(learner: Learner, pool: Batch, device: torch.device) -> Trial:
 
 class _Results(NamedTuple):
     moved: Tensor  # [S, T] what one step has changed in the parameters
-    buffers: Tensor  # [S, P − T] after it
+    buffers: Tensor  # [S, M − T] after it
     outputs: Tensor  # [S, B, …] of the models in evaluation
 
 
@@ -111,7 +112,9 @@ def _play(model: LoopedModel, pool: Batch) -> _Results:
     few = Batch(*(part[: max(_SIZES)] for part in pool))
     samples = model.samples(few)
     params = before.to(samples.x.device, copy=True)
-    rows = ModelRows(params, params.new_zeros(len(params), 0), params.new_zeros(len(params), 0), np.zeros(3, np.int64))
+    rows = ModelRows(
+        params, params.new_zeros(len(params), 0), params.new_zeros(len(params), 0), np.zeros(len(params), np.int64)
+    )
     plans = [_plan(size, len(few.x), seed) for seed, size in enumerate(_SIZES)]
     offsets = params.new_zeros(len(params), learner.task.kind.num_classes)
     with warnings.catch_warnings(), torch.enable_grad():

@@ -25,6 +25,7 @@ from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
 from hatdfed.server.networks import PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS
+from hatdfed.server.parameter_roles import RolePatterns
 from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixing_layers, repeatable_noise
 from hatdfed.server.program import EdgeProgram, StepSchedule
 from hatdfed.server.tasks import make_task
@@ -63,7 +64,7 @@ def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
             quality_share=config.quality_share,
             guess_loss=learner.task.guess_loss,
         ),
-        codec=codec_for(config.codec, [shape.numel() for _, shape in learner.layout.values()]),
+        codec=codec_for(config.codec, learner.sent_sizes),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
         pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
@@ -103,6 +104,7 @@ def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
         task=make_task(dataset.task),
         xavier=settings.initialisation == "xavier",
         private=private,
+        roles=RolePatterns(**config.parameters.model_dump()),
     )
     if private is not None:
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)

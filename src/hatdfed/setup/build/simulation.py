@@ -42,6 +42,7 @@ class SimulatedRuns(NamedTuple):
     coordinators: list[Coordinator]
     fleets: FleetGroup
     placement: Placement
+    num_total: int  # parameters of the network, sent or not
 
     @property
     def simulations(self) -> list[Simulation]:
@@ -82,7 +83,8 @@ def make_batch(
             for part in parts
         ]
         fleets = StackedFleet(members, execution_for(members, torch.device(placement.device)))
-    return SimulatedRuns([part.coordinator for part in parts], fleets, placement)
+    num_total = parts[0].program.learner.num_total
+    return SimulatedRuns([part.coordinator for part in parts], fleets, placement, num_total)
 
 
 def describe_computation(computed_by: Mapping[str, str | int]) -> str:
