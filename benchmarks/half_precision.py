@@ -30,7 +30,7 @@ def compared(rows: Rows, images: Samples) -> dict[str, float]:
     answers = {
         exact: torch.cat(
             [
-                rows.correct(everyone, x[None], y[None], exact=exact)
+                rows.scores(everyone, x[None], y[None], exact=exact)
                 for x, y in zip(torch.split(images.x, AT_ONCE), torch.split(images.y, AT_ONCE), strict=True)
             ],
             dim=1,

@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import hatdfed
-from hatdfed.data.datasets import DATASETS, DatasetKind, Images
+from hatdfed.data.datasets import DATASETS, DatasetKind, Examples
 from hatdfed.data.datasets.base import make_dataset
 from hatdfed.testing import DatasetLaws
 
@@ -35,7 +35,7 @@ def load(data_dir=None, progress=None):
     validation, test = np.isin(writer, (10, 11)), np.isin(writer, (12, 13))
     train = ~(validation | test)
     sets = {"train": train, "validation": validation, "test": test}
-    images = {name: Images(pixels[chosen], labels[chosen].astype(np.int64)) for name, chosen in sets.items()}
+    images = {name: Examples(pixels[chosen], labels[chosen].astype(np.int64)) for name, chosen in sets.items()}
     return make_dataset("digits-by-writer", **images, num_classes=10, groups=writer[train])
 
 

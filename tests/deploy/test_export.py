@@ -45,8 +45,8 @@ def edge(tmp_path, config, dataset):
 
 def answered_alone(path, config, dataset, images):
     """By the plain module of the network, with nothing of the learner in between."""
-    _, *shape = dataset.train.pixels.shape
-    module = find_network(config.network)(tuple(shape), dataset.num_classes)
+    _, *shape = dataset.train.x.shape
+    module = find_network(config.network)(tuple(shape), dataset.task.num_outputs)
     with safe_open(path, framework="pt") as file:
         module.load_state_dict({name: file.get_tensor(name) for name in file.keys()}, strict=False)  # noqa: SIM118
     with torch.no_grad():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from hatdfed.data.datasets import DATASETS
-from hatdfed.data.datasets.base import Images
+from hatdfed.data.datasets.base import Examples
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS
 from hatdfed.server.networks import NETWORKS
@@ -51,8 +51,8 @@ class TestADatasetWithoutItsHighestLabel(DatasetLaws):
 
     def _load_without(self, data_dir, progress=None):
         dataset = DATASETS["synthetic"].load(data_dir)
-        kept = dataset.train.labels < dataset.num_classes - 1
-        return dataset._replace(train=Images(dataset.train.pixels[kept], dataset.train.labels[kept]))
+        kept = dataset.train.y < dataset.task.num_outputs - 1
+        return dataset._replace(train=Examples(dataset.train.x[kept], dataset.train.y[kept]))
 
 
 @pytest.mark.parametrize("name", NETWORKS.built_in)

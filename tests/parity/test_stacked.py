@@ -15,7 +15,7 @@ from hatdfed.core.links import LinkTable, Topology
 from hatdfed.core.policies.base import certain
 from hatdfed.core.round import RoundPlan
 from hatdfed.data.datasets import load_dataset
-from hatdfed.data.datasets.base import Images
+from hatdfed.data.datasets.base import Examples
 from hatdfed.fleets.kernels.model import KernelModel
 from hatdfed.fleets.kernels.stages import TorchStages, stage_kernels
 from hatdfed.fleets.mailbox import MailboxFleet
@@ -71,7 +71,7 @@ def stacked_alone(config, *, rows_at_once=4, kernels=None, **changes):
     member = RunServers(
         program, world.sources, coordinator.prices, [initial_seed(config, i) for i in range(config.servers)], world.test
     )
-    model = KernelModel(program.learner, DATASET.train.pixels.shape[1:], CPU, kernels)
+    model = KernelModel(program.learner, DATASET.train.x.shape[1:], CPU, kernels)
     fleet = StackedFleet([member], Execution(CPU, rows_at_once, rows_at_once + 1), model)
     return coordinator, fleet.fleets[0]
 
@@ -251,8 +251,8 @@ def test_runs_in_one_fleet_are_what_each_is_alone(batch_of_runs, number):
 
 
 def test_a_label_that_no_training_image_has(monkeypatch):
-    kept = DATASET.train.labels < DATASET.num_classes - 1
-    train = Images(DATASET.train.pixels[kept], DATASET.train.labels[kept])
+    kept = DATASET.train.y < DATASET.task.num_outputs - 1
+    train = Examples(DATASET.train.x[kept], DATASET.train.y[kept])
     monkeypatch.setattr("tests.parity.test_stacked.DATASET", DATASET._replace(train=train))
     assert_parity(settings("hat-dfed-plus", codec="float32"))
 
@@ -313,7 +313,7 @@ def test_an_optimiser_without_a_stacked_form_says_so():
             return params, state
 
     config = settings(device_online_probability=0.9)
-    maker = partial(NETWORKS["linear"], tuple(DATASET.train.pixels.shape[1:]), DATASET.num_classes)
+    maker = partial(NETWORKS["linear"], tuple(DATASET.train.x.shape[1:]), DATASET.task.num_outputs)
     stacked_alone(config, learner=Learner(maker, Own()))
     coordinator, member = stacked_alone(config, learner=Learner(maker, Other()))
     with pytest.raises(TypeError, match="no stacked form of Other"):

@@ -85,7 +85,7 @@ def test_another_implementation_plays_the_rounds_of_mailboxes(monkeypatch, metho
     config = resolve({"method": method, "dataset": "synthetic", "network": "normed", "codec": codec, **sizes})
     coordinator, program = make_actors(config, DATASET)
     with pytest.raises(NotStackableError):
-        choose_model(program.learner, DATASET.train.pixels.shape[1:], CPU)
+        choose_model(program.learner, DATASET.train.x.shape[1:], CPU)
     world = make_world(config, DATASET)
     seeds = [initial_seed(config, server) for server in range(config.servers)]
     member = RunServers(program, world.sources, coordinator.prices, seeds, world.test)

@@ -151,7 +151,7 @@ def _loop_turn(workload: Workload, servers: int, dataset: Dataset, device: torch
     coordinator, _ = make_actors(config, dataset)
     state = coordinator.start(np.zeros(servers))
     world = make_world(config, dataset)
-    modules = [nn.Sequential(*paper_cnn(workload.image, dataset.num_classes).children()) for _ in range(servers)]
+    modules = [nn.Sequential(*paper_cnn(workload.image, dataset.task.num_outputs).children()) for _ in range(servers)]
     loop, rounds = PlainLoop(modules, world.sources, device), count()
     topologies = [coordinator.plan(state._replace(t=t)).draw.topology for t in range(TOPOLOGIES)]
 

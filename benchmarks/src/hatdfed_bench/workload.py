@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from hatdfed.data.datasets.base import Dataset, Images
+from hatdfed.data.datasets.base import Dataset, Examples
 from hatdfed.randomness import stream
 from hatdfed.server.networks import Shape, paper_cnn
 from hatdfed.setup.config import Config
@@ -30,9 +30,9 @@ class Workload:
         """Random images; how long a round takes does not depend on what is in them."""
         rng = stream(0, "bench", self.name)
 
-        def images(count: int) -> Images:
+        def images(count: int) -> Examples:
             pixels = rng.integers(0, 256, size=(count, *self.image), dtype=np.uint8)
-            return Images(pixels, rng.integers(0, CLASSES, size=count))
+            return Examples(pixels, rng.integers(0, CLASSES, size=count))
 
         half = (0.5,) * self.image[0]
         return Dataset(self.name, images(20_000), images(VALIDATION), images(100), CLASSES, mean=half, std=half)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,8 +21,10 @@ class FinalAccuracy(NamedTuple):
     overall: Accuracies  # [n] on data that all servers have in common
     personal: Accuracies  # [n] on each server's own mix of labels
     own: Accuracies  # [n] on data as the server sees them; the same as `overall` where all see the same
+    # (accuracies are mean scores of the task; `personal` is nan where samples have no class labels)
     measured_on: str = "test"  # "validation" where there are no test data
     private_rounds: tuple[int | None, ...] | None = None  # [N] rounds of private training, where servers count them
+    metrics: Mapping[str, NDArray[np.float64]] = MappingProxyType({})  # [n] the task's own, such as perplexity
 
 
 class Fleet(Protocol):
@@ -96,7 +99,7 @@ class SeparateFleets:
 
 
 def measured_accuracy(
-    correct: NDArray[np.bool_], labels: NDArray[np.int64], label_shares: NDArray[np.float64]
+    correct: NDArray[Any], labels: NDArray[np.int64], label_shares: NDArray[np.float64]
 ) -> FinalAccuracy:  # [N, n], [n], [N, classes]
     """From which test samples each server answers rightly; `label_shares` is what its own data consist of.
 

@@ -15,6 +15,7 @@ from hatdfed.randomness import stream, torch_seed
 from hatdfed.server.work import Batch, Indices, LazyBatches, Work, WorkPlan
 
 _NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
+_NO_LABELS = torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class SimulatedDevices:
     pool: Batch  # the training images of all servers
     shard: Indices  # those that this server owns
     validation: Batch
-    num_classes: int  # of the data set: a label may have no image at all
+    num_classes: int  # of the data set: a class may have no sample at all; 0 where samples have no class
     settings: LocalWork
     seed: int
     server: int
@@ -61,11 +62,13 @@ class SimulatedDevices:
         return self.validation if self.change is None or t < self.change.t else self.change.validation
 
     def label_counts_at(self, t: int) -> Tensor:
-        """[C] number of images of each label that the server trains on in round t; the same tensor while they are."""
+        """[C] number of samples of each class that the server trains on in round t; the same tensor while they are."""
         return self._label_counts[self._find_phase(t)]
 
     @cached_property
     def _label_counts(self) -> tuple[Tensor, ...]:
+        if not self.num_classes:
+            return (_NO_LABELS,) * 4
         labels = [self.pool.y[torch.from_numpy(images)] for images in self._training_images]
         return tuple(torch.bincount(each, minlength=self.num_classes) for each in labels)
 
@@ -100,7 +103,7 @@ class SimulatedDevices:
             probe=self._take(plan.probe),
             validation=self.validation_at(t),
             seed=plan.seed,
-            label_counts=self.label_counts_at(t),
+            label_counts=self.label_counts_at(t) if self.num_classes else None,
         )
 
     def plan(self, t: int) -> WorkPlan:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hatdfed.data.datasets.base import Images
+from hatdfed.data.datasets.base import Examples
 from hatdfed.randomness import stream
 
 
@@ -23,7 +23,7 @@ class Flaws(NamedTuple):
         """Whether there is any."""
         return self.label_rate > 0 or self.is_noise or self.flips_labels
 
-    def apply(self, images: Images, num_classes: int) -> Images:
+    def apply(self, images: Examples, num_classes: int) -> Examples:
         """The images and labels as this server has them."""
         pixels, labels = images
         if self.label_rate:
@@ -35,4 +35,4 @@ class Flaws(NamedTuple):
             pixels = rng.integers(256, size=pixels.shape, dtype=np.uint8)
         if self.flips_labels:
             labels = num_classes - 1 - labels
-        return Images(pixels, labels)
+        return Examples(pixels, labels)

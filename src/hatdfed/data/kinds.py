@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hatdfed.data.datasets.base import Images
+from hatdfed.data.datasets.base import Examples
 from hatdfed.errors import ConfigError
 
 _TURNS = (0, 2, 1, 3)  # quarter turns of the first four kinds of inputs; the next four are their negatives
@@ -24,13 +24,13 @@ class Kind(NamedTuple):
     is_negative: bool = False
     label_shift: int = 0  # added to every label, modulo the number of classes
 
-    def apply(self, images: Images, num_classes: int) -> Images:
+    def apply(self, images: Examples, num_classes: int) -> Examples:
         """The same images and labels as a server of this kind has them."""
-        pixels = np.rot90(images.pixels, -self.quarter_turns, axes=(2, 3)) if self.quarter_turns else images.pixels
+        pixels = np.rot90(images.x, -self.quarter_turns, axes=(2, 3)) if self.quarter_turns else images.x
         if self.is_negative:
             pixels = 255 - pixels
-        labels = (images.labels + self.label_shift) % num_classes if self.label_shift else images.labels
-        return Images(pixels, labels)
+        labels = (images.y + self.label_shift) % num_classes if self.label_shift else images.y
+        return Examples(pixels, labels)
 
 
 PLAIN = Kind()

@@ -26,7 +26,7 @@ from hatdfed.server.codecs.base import payload_bits
 from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.exchange import Limits, MessageContext, Received, accept, make_inbox, pack_offer, stack_label_shares
 from hatdfed.server.program import EdgeProgram, Offer, ServerState, server_arrays, server_from
-from hatdfed.server.work import DataSource, HeldOut, Work
+from hatdfed.server.work import Answers, DataSource, HeldOut, Work
 
 
 class MailboxFleet:
@@ -72,7 +72,7 @@ class MailboxFleet:
     @property
     def computed_by(self) -> dict[str, str]:
         """One server after another, in torch."""
-        return {"fleet": "mailbox", "device": "cpu", "kernels": "torch"}
+        return {"fleet": "mailbox", "device": "cpu", "kernels": "one by one"}
 
     @property
     def models(self) -> Tensor:
@@ -90,12 +90,14 @@ class MailboxFleet:
 
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
-        correct = self._program.learner.correct
-        common = [correct(server.params, self._test.data) for server in self._servers]
+        learner = self._program.learner
+        common = [learner.measure(server.params, self._test.data) for server in self._servers]
+        scores = torch.stack([each.scores for each in common]).numpy()
+        measures = torch.stack([each.measures.double().mean(dim=0) for each in common]).numpy()
         if self._test.kind_of is None:
-            return self._test.accuracy(torch.stack(common).numpy())
-        own = [correct(server.params, self._test.own_data(i)) for i, server in enumerate(self._servers)]
-        return self._test.accuracy(torch.stack(common).numpy(), torch.stack(own).numpy())
+            return self._test.accuracy(Answers(scores, measures))
+        own = [learner.scores(server.params, self._test.own_data(i)) for i, server in enumerate(self._servers)]
+        return self._test.accuracy(Answers(scores, measures, torch.stack(own).numpy()))
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure."""

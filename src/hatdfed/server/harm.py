@@ -9,6 +9,8 @@ all labels. What the receiver's own model knows of these labels is the measure.
 
 A sample counts by the probability that a model gives to its label, not by the loss: the loss of a model that is wrong
 and sure of it has no bound, so a few samples would decide.
+
+In a task without class labels models are compared on all samples of the probe, by their scores.
 """
 
 from __future__ import annotations
@@ -70,6 +72,14 @@ def compare_on_common_labels(
     each = torch.where(common, shares.clamp(max=_GOOD_SHARE), 0.0) / counts.clamp(min=1).sqrt()  # sample of a label
     weight = torch.where(valid, each[:, labels], 0.0)
     return Comparison(own, theirs, weight, 1 / among.sum(dim=-1))
+
+
+def compare_scores(scores: Tensor, guess: Tensor, valid: Tensor) -> Comparison:  # [D, Q], [Q], [Q]
+    """Compare the first model with each by the scores of a task without classes; `guess` are those of a guess."""
+    theirs = torch.nan_to_num(scores.float())
+    weight = valid.to(theirs.dtype).expand_as(theirs)
+    chance = (guess * valid).sum() / valid.sum().clamp(min=1)
+    return Comparison(theirs[:1].expand_as(theirs), theirs, weight, chance.to(theirs.dtype).expand(len(theirs)))
 
 
 def _find_probability(logits: Tensor, labels: Tensor, among: Tensor) -> Tensor:  # [D, Q, C], [Q], [D, C] -> [D, Q]

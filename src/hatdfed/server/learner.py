@@ -23,7 +23,8 @@ from hatdfed.server.dropout import replace_dropouts
 from hatdfed.server.guard import largest_norm
 from hatdfed.server.optimisers import Optimiser, OptimiserState
 from hatdfed.server.private_steps import PrivateSteps, clip_and_sum
-from hatdfed.server.work import Batch
+from hatdfed.server.tasks import Classification, Task
+from hatdfed.server.work import Batch, Measured
 
 # Input values of one forward pass, as many as in 100 images of 28×28: ten such passes are twice as fast as one over
 # 1,000 images, whose buffers the allocator returns to the system and faults in again every time.
@@ -39,12 +40,14 @@ class Learner:
         make_module: Callable[[], nn.Module],
         optimiser: Optimiser,
         *,
+        task: Task = Classification(),  # noqa: B008 (a frozen value)
         xavier: bool = True,
         private: PrivateSteps | None = None,
     ) -> None:
         self._make_module = make_module
         self._xavier = xavier
         self.optimiser = optimiser
+        self.task = task
         self.private = private  # None: gradients are neither clipped nor noisy
         with torch.random.fork_rng(devices=[]):
             module = make_module()
@@ -111,8 +114,8 @@ class Learner:
     ) -> tuple[Tensor, OptimiserState]:
         """Train with one optimiser step for each batch, Eq. (2).
 
-        `seed` is for dropout and other random layers, `offset` is added to the logits in the loss. With `spend` the
-        moments in `state` are overwritten instead of copied, for callers that do not need them any more.
+        `seed` is for dropout and other random layers, `offset` is added to the logits of classes in the loss. With
+        `spend` the moments in `state` are overwritten instead of copied, for callers that do not need them any more.
         """
         # One copy, updated in place from here on: a small machine has no memory for one copy a step.
         params = params.detach().clone()
@@ -134,19 +137,19 @@ class Learner:
         return params, state
 
     @torch.no_grad()
-    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, classes]
-        """Compute the logits in evaluation mode."""
+    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [P], [n, …] -> [n, …]
+        """Compute what the network gives out in evaluation mode: logits or, in a regression, values."""
         trainable, buffers = self._parts(params)
         parts = torch.split(x, max(1, EVALUATION_NUMBERS // x[0].numel()) if len(x) else 1)
         return torch.cat([self._call(self._eval_module, trainable, buffers, part) for part in parts])
 
     def losses(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n]
-        """Compute the cross-entropy of each sample."""
-        return F.cross_entropy(self.logits(params, batch.x), batch.y, reduction="none")
+        """Compute the task's loss of each sample."""
+        return self.task.losses(self.logits(params, batch.x), batch.y)
 
     def accuracy(self, params: Tensor, batch: Batch) -> float:
-        """Compute the share of correctly classified samples."""
-        return float(self.correct(params, batch).double().mean())
+        """Compute the mean score: of classes, the share of correctly classified samples."""
+        return float(self.scores(params, batch).double().mean())
 
     def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
         """Compute the cosine similarity of the first model to each, averaged over parameter tensors."""
@@ -154,9 +157,14 @@ class Learner:
         parts = [models[:, start:stop] for start, stop in places]
         return torch.stack([F.cosine_similarity(part[:1], part, dim=1) for part in parts]).mean(dim=0)
 
-    def correct(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n] bool
-        """Compute which samples are classified correctly."""
-        return self.logits(params, batch.x).argmax(dim=1) == batch.y
+    def scores(self, params: Tensor, batch: Batch) -> Tensor:  # -> [n]
+        """Compute the task's score of each sample."""
+        return self.task.scores(self.logits(params, batch.x), batch.y)
+
+    def measure(self, params: Tensor, batch: Batch) -> Measured:
+        """Compute the score and the task's measures of each sample."""
+        outputs = self.logits(params, batch.x)
+        return Measured(self.task.scores(outputs, batch.y), self.task.measure(outputs, batch.y))
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
         """Return the model as a `state_dict` of its module, for export."""
@@ -179,8 +187,8 @@ class Learner:
     def _gradients(self, trainable: Tensor, buffers: Tensor, batch: Batch, offset: Tensor | None) -> list[Tensor]:
         """Compute the gradients of the loss, tensor by tensor: one flat vector would need a second copy."""
         leaves = {name: view.detach().requires_grad_() for name, view in self._trainable.views(trainable).items()}
-        logits = self._forward(self._train_module, leaves, buffers, batch.x)
-        loss = F.cross_entropy(logits if offset is None else logits + offset, batch.y)
+        outputs = self._forward(self._train_module, leaves, buffers, batch.x)
+        loss = self.task.losses(outputs, batch.y, offset).mean()
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return [
             torch.zeros_like(gradient) if name in self._cancelled else gradient.contiguous()
@@ -199,8 +207,8 @@ class Learner:
         """Compute the mean of the samples' clipped gradients with noise, tensor by tensor."""
 
         def compute_loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            logits = self._forward(self._train_module, tensors, buffers, x[None])
-            return F.cross_entropy(logits if offset is None else logits + offset, y[None])
+            outputs = self._forward(self._train_module, tensors, buffers, x[None])
+            return self.task.losses(outputs, y[None], offset).mean()
 
         by_sample = vmap(grad(compute_loss), in_dims=(None, 0, 0), randomness="different")
         views = self._trainable.views(trainable)
@@ -220,8 +228,8 @@ class Learner:
     def _forward(self, module: nn.Module, trainable: dict[str, Tensor], buffers: Tensor, x: Tensor) -> Tensor:
         counters = {name: counter.clone() for name, counter in self._counters.items()}
         tensors = {**trainable, **self._buffers.views(buffers), **counters}
-        logits: Tensor = functional_call(module, tensors, (x,), tie_weights=False)
-        return logits
+        outputs: Tensor = functional_call(module, tensors, (x,), tie_weights=False)
+        return outputs
 
 
 class _Layout(NamedTuple):

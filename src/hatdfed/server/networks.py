@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import nn
@@ -9,27 +10,27 @@ from torch import nn
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.registry import Registry
 
-Shape = tuple[int, int, int]  # channels, height, width
-NetworkMaker = Callable[[Shape, int], nn.Module]  # image shape, number of classes -> module
+Shape = tuple[int, ...]  # of one sample: of images channels, height and width
+NetworkMaker = Callable[[Shape, int], nn.Module]  # shape of a sample, number of outputs -> module
 
 
-def paper_cnn(shape: Shape, num_classes: int) -> nn.Module:
+def paper_cnn(shape: Shape, num_outputs: int) -> nn.Module:
     """The paper's network: two convolutions, two fully connected layers and an output layer (D5).
 
     As in the released code there is no activation between the fully connected layers. Counted as in the paper (weights
     and batch norm scales, no biases) it has exactly 1,474,416 parameters for Fashion-MNIST and 4,224,242 for CIFAR-10.
     """
-    return _paper_cnn(shape, num_classes, nn.Identity)
+    return _paper_cnn(shape, num_outputs, nn.Identity)
 
 
-def paper_cnn_relu(shape: Shape, num_classes: int) -> nn.Module:
+def paper_cnn_relu(shape: Shape, num_outputs: int) -> nn.Module:
     """The paper's network with a ReLU after each fully connected layer."""
-    return _paper_cnn(shape, num_classes, nn.ReLU)
+    return _paper_cnn(shape, num_outputs, nn.ReLU)
 
 
-def small_cnn(shape: Shape, num_classes: int) -> nn.Module:
+def small_cnn(shape: Shape, num_outputs: int) -> nn.Module:
     """A network for small images such as the embedded digits: about 14,000 parameters."""
-    channels, height, width = shape
+    channels, height, width = _image_shape(shape)
     if min(height, width) < 4:
         raise ConfigError(f"network small-cnn needs images of 4×4 or larger, but these have {height}×{width}.")
     return nn.Sequential(
@@ -38,13 +39,13 @@ def small_cnn(shape: Shape, num_classes: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(32 * (height // 4) * (width // 4), 64),
         nn.ReLU(),
-        nn.Linear(64, num_classes),
+        nn.Linear(64, num_outputs),
     )
 
 
-def small_cnn_group_norm(shape: Shape, num_classes: int) -> nn.Module:
+def small_cnn_group_norm(shape: Shape, num_outputs: int) -> nn.Module:
     """small-cnn with group norm, which treats every image by itself, as private training needs it."""
-    channels, height, width = shape
+    channels, height, width = _image_shape(shape)
     if min(height, width) < 4:
         raise ConfigError(
             f"network small-cnn-group-norm needs images of 4×4 or larger, but these have {height}×{width}."
@@ -55,14 +56,13 @@ def small_cnn_group_norm(shape: Shape, num_classes: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(32 * (height // 4) * (width // 4), 64),
         nn.ReLU(),
-        nn.Linear(64, num_classes),
+        nn.Linear(64, num_outputs),
     )
 
 
-def linear(shape: Shape, num_classes: int) -> nn.Module:
-    """Softmax regression."""
-    channels, height, width = shape
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, num_classes))
+def linear(shape: Shape, num_outputs: int) -> nn.Module:
+    """One linear layer: softmax regression, or linear regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), num_outputs))
 
 
 _BUILT_IN: dict[str, NetworkMaker] = {
@@ -76,7 +76,7 @@ _BUILT_IN: dict[str, NetworkMaker] = {
 PRIVATE_NETWORK = "small-cnn-group-norm"  # what to use instead of one that cannot be trained privately
 
 NETWORKS: Registry[NetworkMaker] = Registry(
-    "hatdfed.networks", _BUILT_IN, wanted="a function of image shape and number of classes", fits=callable
+    "hatdfed.networks", _BUILT_IN, wanted="a function of a sample's shape and the number of outputs", fits=callable
 )
 
 
@@ -86,8 +86,18 @@ def find_network(name: str) -> NetworkMaker:
     return NETWORKS[name]
 
 
-def _paper_cnn(shape: Shape, num_classes: int, activation: Callable[[], nn.Module]) -> nn.Module:
+def _image_shape(shape: Shape) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise ConfigError(
+            f"This network is for images of channels, height and width, but a sample has the shape {list(shape)}. "
+            "Choose another one, such as --set network=linear."
+        )
     channels, height, width = shape
+    return channels, height, width
+
+
+def _paper_cnn(shape: Shape, num_outputs: int, activation: Callable[[], nn.Module]) -> nn.Module:
+    channels, height, width = _image_shape(shape)
     # The paper gives two parameter counts and no layer sizes; these match the first exactly and the second within 46.
     wide, narrow = (600, 120) if channels == 1 else (1200, 365)
     features = 64 * ((height // 2 - 2) // 2) * ((width // 2 - 2) // 2)
@@ -102,7 +112,7 @@ def _paper_cnn(shape: Shape, num_classes: int, activation: Callable[[], nn.Modul
         nn.Dropout(0.25),
         nn.Linear(wide, narrow),
         activation(),
-        nn.Linear(narrow, num_classes),
+        nn.Linear(narrow, num_outputs),
     )
 
 

@@ -6,14 +6,12 @@ Three pure steps, cut where the network is: `train`, `offer`, then the exchange 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,10 +21,18 @@ from hatdfed.errors import ConfigError
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, Memory, Payload
 from hatdfed.server.guard import compute_norms, fallback_weights, has_nothing, is_usable
-from hatdfed.server.harm import SHARE_STEPS, Harm, compare_on_common_labels, measure_harm, share_labels
+from hatdfed.server.harm import (
+    SHARE_STEPS,
+    Harm,
+    compare_on_common_labels,
+    compare_scores,
+    measure_harm,
+    share_labels,
+)
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
 from hatdfed.server.optimisers import OptimiserState
+from hatdfed.server.tasks import Task
 from hatdfed.server.work import Batch, Work
 
 
@@ -88,17 +94,16 @@ class EdgeProgram:
     scores: frozenset[str] = frozenset()  # what the policy wants to know about received models
     loss: LocalLoss = field(default_factory=CrossEntropy)
     pace: StepSchedule = field(default_factory=StepSchedule)
-    num_classes: int = 10
 
     @property
-    def guess_loss(self) -> float:
-        """The loss of a guess."""
-        return math.log(self.num_classes)
+    def task(self) -> Task:
+        """What the server learns."""
+        return self.learner.task
 
     @property
     def num_labels(self) -> int:
-        """Labels whose shares travel with a model; 0 where nobody asks for them."""
-        return self.num_classes if self.aggregator.needs_labels else 0
+        """Classes whose shares travel with a model; 0 where nobody asks for them, or samples have no class."""
+        return self.task.kind.num_classes if self.aggregator.needs_labels else 0
 
     def start(self, seed: int) -> ServerState:
         """A fresh server with its own initial model."""
@@ -156,7 +161,7 @@ class EdgeProgram:
         )
 
     def _label_shares(self, work: Work) -> Tensor | None:
-        counts = work.label_counts if self.aggregator.needs_labels else None
+        counts = work.label_counts if self.num_labels else None
         return None if counts is None else share_labels(counts)
 
     def take_back(self, server: ServerState, offer: Offer, failed_sends: int) -> ServerState:
@@ -187,14 +192,14 @@ class EdgeProgram:
 
     @property
     def needs_comparison(self) -> bool:
-        """Whether models are compared with the server's own label by label."""
+        """Whether models are compared with the server's own, sample by sample."""
         return self.aggregator.needs_labels or bool(self.scores & set(Harm._fields))
 
     def judge_scores(self, probe: Probe) -> dict[str, Tensor]:  # [D] each
         """What the probe says about each model: its loss and, if the policy wants to know, its harm."""
         scores = {"loss": probe.mean}
         if self.scores & set(Harm._fields):
-            scores |= measure_harm(probe, self.guess_loss)._asdict()
+            scores |= measure_harm(probe, self.task.guess_loss)._asdict()
         return scores
 
     def _keep_usable_merge(self, merged: Merged, inbox: Inbox) -> tuple[Merged, str]:
@@ -211,10 +216,14 @@ class EdgeProgram:
         answers = [self.learner.logits(own, probe.x)]
         for model, present in zip(received, inbox.present[1:].tolist(), strict=True):
             answers.append(self.learner.logits(model, probe.x) if present else torch.zeros_like(answers[0]))
-        losses = torch.stack([F.cross_entropy(each, probe.y, reduction="none") for each in answers])
+        losses = torch.stack([self.task.losses(each, probe.y) for each in answers])
         found = Probe(torch.where(inbox.present[:, None], losses, 0.0), torch.ones(len(probe.y), dtype=torch.bool))
         if not self.needs_comparison:
             return found
+        if not self.task.kind.has_classes:
+            scores = torch.stack([self.task.scores(each, probe.y) for each in answers])
+            guess = self.task.scores(torch.zeros_like(answers[0]), probe.y)
+            return found._replace(comparison=compare_scores(scores, guess, found.valid))
         logits = torch.stack(answers)
         if label_shares is None:
             label_shares = logits.new_full((len(logits), logits.shape[-1]), SHARE_STEPS, dtype=torch.uint8)

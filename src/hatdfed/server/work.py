@@ -3,53 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.fleet import FinalAccuracy, measured_accuracy
+from hatdfed.server.tasks import Classification, Task
 
 Indices = NDArray[np.int64]
 
 
 class Batch(NamedTuple):
-    """Images and their labels."""
+    """Samples and their targets, as networks and tasks take them."""
 
-    x: Tensor  # [n, C, H, W]
-    y: Tensor  # [n]
+    x: Tensor  # [n, …]
+    y: Tensor  # [n, …]
+
+
+class Measured(NamedTuple):
+    """What a model makes of each sample."""
+
+    scores: Tensor  # [n] of the task, from 0 to 1
+    measures: Tensor  # [n, measures] of the task
+
+
+class Answers(NamedTuple):
+    """What the models of N servers make of the test data."""
+
+    scores: NDArray[Any]  # [N, n] of each sample of the data in common
+    measures: NDArray[np.float64]  # [N, measures] of the task, means over these samples
+    own: NDArray[Any] | None = None  # [N, n] scores on the data as each server sees them; None: all see the same
 
 
 class HeldOut(NamedTuple):
     """Test data, for after the last round, and what the data of each server consist of."""
 
     data: Batch  # that all servers have in common
-    label_shares: NDArray[np.float64]  # [N, classes] of each server's own images
-    kinds: tuple[Batch, ...] = ()  # the same images as groups of servers see them, where they see them otherwise
+    label_shares: NDArray[np.float64]  # [N, classes] of each server's own samples; [N, 0] where there are no classes
+    kinds: tuple[Batch, ...] = ()  # the same samples as groups of servers see them, where they see them otherwise
     kind_of: NDArray[np.int64] | None = None  # [N] which of them is the server's own; −1: `data`; None: of all
+    task: Task = Classification()
 
     def of_servers(self, first: int, last: int) -> HeldOut:
         """The same for servers `first` to `last` − 1."""
         kind_of = None if self.kind_of is None else self.kind_of[first:last]
         return self._replace(label_shares=self.label_shares[first:last], kind_of=kind_of)
 
-    def accuracy(self, correct: NDArray[np.bool_], own: NDArray[np.bool_] | None = None) -> FinalAccuracy:  # [N, n]
-        """From which of the samples each server answers rightly: of those in common, and of its own kind.
+    def accuracy(self, answers: Answers) -> FinalAccuracy:
+        """What the answers are worth: on the data in common, on those of each server's kind, and on its own labels.
 
         The personal accuracy is about the labels that a server has, so it is that of its own kind.
         """
-        overall = correct.mean(axis=1)
-        if own is None or self.kind_of is None:
-            return measured_accuracy(correct, self.data.y.numpy(), self.label_shares)
-        servers = range(len(own))
+        overall = answers.scores.mean(axis=1)
+        metrics = self._summarise(answers.measures)
+        if not self.label_shares.shape[1]:
+            own = overall if answers.own is None else answers.own.mean(axis=1)
+            return FinalAccuracy(overall, np.full(len(overall), np.nan), own, metrics=metrics)
+        if answers.own is None or self.kind_of is None:
+            found = measured_accuracy(answers.scores, self.data.y.numpy(), self.label_shares)
+            return found._replace(metrics=metrics)
+        servers = range(len(overall))
         parts = [
-            measured_accuracy(own[i : i + 1], self.own_data(i).y.numpy(), self.label_shares[i : i + 1]) for i in servers
+            measured_accuracy(answers.own[i : i + 1], self.own_data(i).y.numpy(), self.label_shares[i : i + 1])
+            for i in servers
         ]
-        personal, own_accuracy = (
-            np.concatenate(list(each)) for each in zip(*((p.personal, p.own) for p in parts), strict=True)
-        )
-        return FinalAccuracy(overall, personal, own_accuracy)
+        personal, own = (np.concatenate(list(each)) for each in zip(*((p.personal, p.own) for p in parts), strict=True))
+        return FinalAccuracy(overall, personal, own, metrics=metrics)
+
+    def _summarise(self, measures: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:  # [N, measures]
+        by_server = [self.task.summarise(means) for means in measures.tolist()]
+        return {name: np.array([each[name] for each in by_server]) for name in self.task.metrics}
 
     def own_data(self, server: int) -> Batch:
         """The test data as a server sees them."""
@@ -63,10 +88,10 @@ class Work(NamedTuple):
     batches: Sequence[Batch]  # all passes over the round's data, in order
     num_samples: int  # |D_k|
     devices_online: int
-    probe: Batch  # a few of the server's own images, to evaluate received models on
+    probe: Batch  # a few of the server's own samples, to evaluate received models on
     validation: Batch
     seed: int  # for dropout
-    label_counts: Tensor | None = None  # [C] number of the server's images of each label; None: unknown
+    label_counts: Tensor | None = None  # [C] number of the server's samples of each class; None: unknown, or no classes
 
 
 class LazyBatches(Sequence[Batch]):
@@ -90,7 +115,7 @@ class LazyBatches(Sequence[Batch]):
 
 
 class WorkPlan(NamedTuple):
-    """The work of a round as indices into the pool of images that many servers share."""
+    """The work of a round as indices into the pool of samples that many servers share."""
 
     batches: tuple[Indices, ...]
     num_samples: int
@@ -104,28 +129,31 @@ class DataSource(Protocol):
 
     @property
     def validation(self) -> Batch:
-        """Images that accuracy is measured on before the first round."""
+        """Samples that accuracy is measured on before the first round."""
 
     def work(self, t: int) -> Work:
         """Return the server's work of round t."""
 
 
 class PooledSource(DataSource, Protocol):
-    """A source whose images are in a shared pool, so that many servers' work can be gathered at once."""
+    """A source whose samples are in a shared pool, so that many servers' work can be gathered at once."""
 
     @property
     def pool(self) -> Batch:
-        """All training images, of all servers."""
+        """All training samples, of all servers."""
 
     def validation_at(self, t: int) -> Batch:
-        """Images that accuracy is measured on in round t; the same tensors while they are."""
+        """Samples that accuracy is measured on in round t; the same tensors while they are."""
 
     def label_counts_at(self, t: int) -> Tensor:
-        """[C] number of images of each label that the server owns in round t; the same tensor while they are."""
+        """[C] number of samples of each class that the server owns in round t; the same tensor while they are.
+
+        C is 0 where the task has no classes.
+        """
 
     @property
     def largest_batch(self) -> int:
-        """Upper bound on the number of images in a batch."""
+        """Upper bound on the number of samples in a batch."""
 
     def plan(self, t: int) -> WorkPlan:
         """Return the server's work of round t, as indices into the pool."""

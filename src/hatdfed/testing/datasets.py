@@ -23,16 +23,16 @@ class DatasetLaws:
     def test_images_and_labels_fit_together(self) -> None:
         dataset = self._load()
         for images in (dataset.train, dataset.validation, dataset.test):
-            assert images.pixels.dtype == np.uint8
-            assert images.pixels.ndim == 4
-            assert images.labels.dtype == np.int64
-            assert len(images.pixels) == len(images.labels) > 0
-            assert images.pixels.shape[1:] == dataset.train.pixels.shape[1:]
-            assert images.labels.min() >= 0
-            assert images.labels.max() < dataset.num_classes
-        assert len(dataset.mean) == len(dataset.std) == dataset.train.pixels.shape[1]
+            assert images.x.dtype == np.uint8
+            assert images.x.ndim == 4
+            assert images.y.dtype == np.int64
+            assert len(images.x) == len(images.y) > 0
+            assert images.x.shape[1:] == dataset.train.x.shape[1:]
+            assert images.y.min() >= 0
+            assert images.y.max() < dataset.task.num_outputs
+        assert len(dataset.mean) == len(dataset.std) == dataset.train.x.shape[1]
         assert min(dataset.std) > 0
-        assert dataset.groups is None or len(dataset.groups) == len(dataset.train.labels)
+        assert dataset.groups is None or len(dataset.groups) == len(dataset.train.y)
 
     def test_loading_twice_gives_the_same_data(self) -> None:
         one, two = self._load(), self._load()
@@ -44,9 +44,9 @@ class DatasetLaws:
         few = {"servers": 3, "images_per_server": 8, "validation_images": 1, "rounds": 1}
         config = validate(overlay(overlay(Config().model_dump(), self.kind().defaults), few))
         world = make_world(config, dataset)
-        assert world.test.label_shares.shape == (3, dataset.num_classes)
+        assert world.test.label_shares.shape == (3, dataset.task.num_outputs)
         for source in world.sources:
-            assert len(source.label_counts_at(0)) == dataset.num_classes
+            assert len(source.label_counts_at(0)) == dataset.task.num_outputs
             assert int(source.label_counts_at(0).sum()) == len(source.shard)
 
     def test_its_defaults_are_settings_that_exist(self) -> None:

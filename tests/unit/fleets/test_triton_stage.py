@@ -31,7 +31,7 @@ TRAINED = {
 
 
 def draw(shape, servers, batch, seed=0):
-    """Images, weights, scale (of either sign) and shift."""
+    """Examples, weights, scale (of either sign) and shift."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(servers, batch, shape.height, shape.width, shape.channels_in, generator=g)
     weight = torch.randn(servers, shape.channels_out, shape.channels_in, 3, 3, generator=g) / 3

@@ -6,7 +6,7 @@ import torch
 
 from hatdfed.core.link_loss import LinkLoss
 from hatdfed.data.datasets import load_dataset
-from hatdfed.data.datasets.base import Images
+from hatdfed.data.datasets.base import Examples
 from hatdfed.data.kinds import Kind, make_kinds
 from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample
 from hatdfed.errors import ConfigError
@@ -26,19 +26,19 @@ def settings(world=None, **more):
 TWO_BY_LABELS = {"groups": 2, "differ": "labels"}
 TWO_BY_INPUTS = {"groups": 2, "differ": "inputs"}
 CHANGING = {**TWO_BY_LABELS, "changing": 0.5, "change_at": 0.5}
-LABEL_SHIFT = make_kinds("labels", 2, 10, DATASET.train.pixels.shape)[1].label_shift
+LABEL_SHIFT = make_kinds("labels", 2, 10, DATASET.train.x.shape)[1].label_shift
 
 
 def shards_of(config):
     return draw_label_skewed_shards(
-        DATASET.train.labels, seed=config.seed, num_servers=config.servers,
+        DATASET.train.y, seed=config.seed, num_servers=config.servers,
         images_per_server=config.images_per_server, label_concentration=config.label_concentration,
     )  # fmt: skip
 
 
 def validation_sample(config):
     chosen = draw_validation_sample(DATASET.validation.count, seed=config.seed, size=config.validation_images)
-    return Images(DATASET.validation.pixels[chosen], DATASET.validation.labels[chosen])
+    return Examples(DATASET.validation.x[chosen], DATASET.validation.y[chosen])
 
 
 def standardised(pixels):
@@ -78,8 +78,8 @@ def test_in_the_plain_world_all_servers_share_one_validation_sample():
     sources = make_world(config, DATASET).sources
     sample = validation_sample(config)
     assert all(source.validation_at(t) is sources[0].validation for source in sources for t in (0, ROUNDS))
-    assert torch.equal(sources[0].validation.x, standardised(sample.pixels))
-    assert sources[0].validation.y.tolist() == sample.labels.tolist()
+    assert torch.equal(sources[0].validation.x, standardised(sample.x))
+    assert sources[0].validation.y.tolist() == sample.y.tolist()
 
 
 def test_what_a_group_is_called_does_not_change_whose_images_are_whose():
@@ -95,11 +95,11 @@ def test_where_labels_differ_those_of_the_second_group_are_shifted_everywhere_bu
     assert LABEL_SHIFT
     for i, (source, shard) in enumerate(zip(world.sources, shards_of(config), strict=True)):
         shift = LABEL_SHIFT * int(group[i])
-        assert owned(source)[1].tolist() == ((DATASET.train.labels[shard] + shift) % 10).tolist()
-        assert source.validation.y.tolist() == ((validation_sample(config).labels + shift) % 10).tolist()
-        assert world.test.own_data(i).y.tolist() == ((DATASET.test.labels + shift) % 10).tolist()
+        assert owned(source)[1].tolist() == ((DATASET.train.y[shard] + shift) % 10).tolist()
+        assert source.validation.y.tolist() == ((validation_sample(config).y + shift) % 10).tolist()
+        assert world.test.own_data(i).y.tolist() == ((DATASET.test.y + shift) % 10).tolist()
         assert torch.equal(world.test.own_data(i).x, POOLS.test.x)
-        counts = np.bincount((DATASET.train.labels[shard] + shift) % 10, minlength=10)
+        counts = np.bincount((DATASET.train.y[shard] + shift) % 10, minlength=10)
         assert source.label_counts_at(0).tolist() == counts.tolist()
         np.testing.assert_allclose(world.test.label_shares[i], counts / counts.sum())
     assert torch.equal(world.test.data.y, POOLS.test.y)
@@ -111,10 +111,10 @@ def test_where_inputs_differ_the_images_of_the_second_group_are_upside_down():
     for i, (source, shard) in enumerate(zip(world.sources, shards_of(config), strict=True)):
         turn = (lambda pixels: pixels[..., ::-1, ::-1]) if group[i] else (lambda pixels: pixels)
         images, labels = owned(source)
-        torch.testing.assert_close(images, standardised(turn(DATASET.train.pixels[shard])))
-        assert labels.tolist() == DATASET.train.labels[shard].tolist()
-        torch.testing.assert_close(source.validation.x, standardised(turn(validation_sample(config).pixels)))
-        torch.testing.assert_close(world.test.own_data(i).x, standardised(turn(DATASET.test.pixels)))
+        torch.testing.assert_close(images, standardised(turn(DATASET.train.x[shard])))
+        assert labels.tolist() == DATASET.train.y[shard].tolist()
+        torch.testing.assert_close(source.validation.x, standardised(turn(validation_sample(config).x)))
+        torch.testing.assert_close(world.test.own_data(i).x, standardised(turn(DATASET.test.x)))
     assert torch.equal(world.test.data.x, POOLS.test.x)
 
 
@@ -138,14 +138,14 @@ def test_those_who_change_have_other_labels_from_the_change_on_and_not_before():
         source, shard = world.sources[i], shards_of(config)[i]
         for t in range(ROUNDS):
             shift = LABEL_SHIFT * int(members.last_group[i] if t >= ROUNDS // 2 else members.group[i])
-            counts = np.bincount((DATASET.train.labels[shard] + shift) % 10, minlength=10)
+            counts = np.bincount((DATASET.train.y[shard] + shift) % 10, minlength=10)
             assert source.label_counts_at(t).tolist() == counts.tolist()
             assert source.work(t).label_counts.tolist() == counts.tolist()
-            expected = (validation_sample(config).labels + shift) % 10
+            expected = (validation_sample(config).y + shift) % 10
             assert source.validation_at(t).y.tolist() == expected.tolist()
             assert source.work(t).validation is source.validation_at(t)
         shift = LABEL_SHIFT * int(members.last_group[i])
-        assert world.test.own_data(i).y.tolist() == ((DATASET.test.labels + shift) % 10).tolist()
+        assert world.test.own_data(i).y.tolist() == ((DATASET.test.y + shift) % 10).tolist()
 
 
 def test_those_who_change_train_on_images_as_their_new_group_sees_them():
@@ -174,7 +174,7 @@ def test_a_change_after_the_last_round_is_none():
     world, members = make_world(config, DATASET), config_members(config)
     for i in range(config.servers):
         shift = LABEL_SHIFT * int(members.group[i])
-        assert world.test.own_data(i).y.tolist() == ((DATASET.test.labels + shift) % 10).tolist()
+        assert world.test.own_data(i).y.tolist() == ((DATASET.test.y + shift) % 10).tolist()
 
 
 def test_with_feedback_from_their_own_images_servers_never_train_on_what_they_are_measured_on():
@@ -194,7 +194,7 @@ def test_own_feedback_is_seen_as_the_server_sees_its_data_before_and_after_a_cha
     world, members = make_world(config, DATASET), config_members(config)
     for i, (source, shard) in enumerate(zip(world.sources, shards_of(config), strict=True)):
         for t, group in ((0, members.group[i]), (ROUNDS // 2, members.last_group[i])):
-            expected = (DATASET.train.labels[shard[:8]] + LABEL_SHIFT * int(group)) % 10
+            expected = (DATASET.train.y[shard[:8]] + LABEL_SHIFT * int(group)) % 10
             assert source.validation_at(t).y.tolist() == expected.tolist()
 
 
@@ -203,7 +203,7 @@ def test_a_held_out_probe_follows_a_change_and_is_never_trained_on():
     world, members = make_world(config, DATASET), config_members(config)
     for i, (source, shard) in enumerate(zip(world.sources, shards_of(config), strict=True)):
         for t, group in ((0, members.group[i]), (ROUNDS // 2, members.last_group[i])):
-            expected = (DATASET.train.labels[shard[:10]] + LABEL_SHIFT * int(group)) % 10
+            expected = (DATASET.train.y[shard[:10]] + LABEL_SHIFT * int(group)) % 10
             work = source.plan(t)
             assert len(work.probe) == 5
             assert not set(work.probe.tolist()) & set(np.concatenate([[-1], *work.batches]).tolist())
@@ -239,9 +239,9 @@ def test_bad_labels_are_in_training_data_and_not_in_what_a_server_is_measured_on
     world, bad = make_world(config, DATASET), config_members(config).has_bad_labels
     assert bad.sum() == 2
     for i, (source, shard) in enumerate(zip(world.sources, shards_of(config), strict=True)):
-        assert (owned(source)[1].tolist() != DATASET.train.labels[shard].tolist()) == bad[i]
+        assert (owned(source)[1].tolist() != DATASET.train.y[shard].tolist()) == bad[i]
         assert torch.equal(owned(source)[0], POOLS.train.x[torch.from_numpy(shard)])
-        assert source.validation.y.tolist() == validation_sample(config).labels.tolist()
+        assert source.validation.y.tolist() == validation_sample(config).y.tolist()
     assert world.test.kind_of is None
 
 
@@ -251,8 +251,8 @@ def test_broken_sensors_are_noise_in_training_data():
     for i, (source, shard) in enumerate(zip(world.sources, shards_of(config), strict=True)):
         images, labels = owned(source)
         assert torch.equal(images, POOLS.train.x[torch.from_numpy(shard)]) != broken[i]
-        assert labels.tolist() == DATASET.train.labels[shard].tolist()
-        assert torch.equal(source.validation.x, standardised(validation_sample(config).pixels))
+        assert labels.tolist() == DATASET.train.y[shard].tolist()
+        assert torch.equal(source.validation.x, standardised(validation_sample(config).x))
 
 
 def test_liars_that_flip_labels_train_on_flipped_ones_and_no_other_liars_do():
@@ -261,7 +261,7 @@ def test_liars_that_flip_labels_train_on_flipped_ones_and_no_other_liars_do():
         world = make_world(config, DATASET)
         assert world.liars.servers.tolist() == np.flatnonzero(config_members(config).is_liar).tolist()
         for i, (source, shard) in enumerate(zip(world.sources, shards_of(config), strict=True)):
-            labels = DATASET.train.labels[shard]
+            labels = DATASET.train.y[shard]
             flips = attack == "label-flip" and i in world.liars.servers
             assert owned(source)[1].tolist() == (9 - labels if flips else labels).tolist()
 
@@ -341,4 +341,4 @@ def test_more_groups_than_the_data_allow_are_refused_when_the_world_is_made(worl
 
 
 def test_kinds_of_a_world_are_those_of_its_data_set():
-    assert make_kinds("inputs", 2, 10, DATASET.train.pixels.shape)[1] == Kind(quarter_turns=2)
+    assert make_kinds("inputs", 2, 10, DATASET.train.x.shape)[1] == Kind(quarter_turns=2)

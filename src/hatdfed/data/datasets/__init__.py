@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.data.datasets import cifar10, digits, fashion_mnist, synthetic
-from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress
+from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.registry import Registry
 
-__all__ = ["DATASETS", "Dataset", "DatasetKind", "Images", "LoadedDatasets", "Progress", "dataset_kind", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "DatasetKind",
+    "Examples",
+    "LoadedDatasets",
+    "Progress",
+    "dataset_kind",
+    "load_dataset",
+]
 
 _KINDS = (digits.KIND, fashion_mnist.KIND, cifar10.KIND, synthetic.KIND)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import PAPER_NETWORKS, Dataset, DatasetKind, Images, Progress, make_dataset
+from hatdfed.core.task import CLASSIFICATION, TaskKind
+from hatdfed.data.datasets.base import PAPER_NETWORKS, Dataset, DatasetKind, Examples, Progress, make_dataset
 from hatdfed.data.datasets.files import (
     Layout,
     RemoteFile,
@@ -46,7 +47,7 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
         train=train,
         validation=validation,
         test=read_records(files[TEST_BATCH]),
-        num_classes=NUM_CLASSES,
+        task=TaskKind(CLASSIFICATION, NUM_CLASSES),
     )
 
 
@@ -74,15 +75,15 @@ KIND = DatasetKind(
 )
 
 
-def _split(files: Mapping[str, Path]) -> tuple[Images, Images]:
+def _split(files: Mapping[str, Path]) -> tuple[Examples, Examples]:
     """Split off the end of each training file for validation, independently of the seed."""
     train, validation = [], []
     for name in TRAIN_BATCHES:
         batch = read_records(files[name])
         held_back = max(batch.count // VALIDATION_SHARE, 1 if batch.count > 1 else 0)
         kept = batch.count - held_back
-        train.append(Images(batch.pixels[:kept], batch.labels[:kept]))
-        validation.append(Images(batch.pixels[kept:], batch.labels[kept:]))
+        train.append(batch.take(slice(0, kept)))
+        validation.append(batch.take(slice(kept, None)))
     if not any(images.count for images in validation):
         raise DataError(
             f"The training files in {files[TRAIN_BATCHES[0]].parent} hold one record each. Two were wanted in at "
@@ -91,9 +92,9 @@ def _split(files: Mapping[str, Path]) -> tuple[Images, Images]:
     return _concatenate(train), _concatenate(validation)
 
 
-def _concatenate(parts: list[Images]) -> Images:
-    pixels = np.concatenate([part.pixels for part in parts])
-    return Images(pixels, np.concatenate([part.labels for part in parts]))
+def _concatenate(parts: list[Examples]) -> Examples:
+    pixels = np.concatenate([part.x for part in parts])
+    return Examples(pixels, np.concatenate([part.y for part in parts]))
 
 
 def _download(folder: Path, progress: Progress | None) -> None:
@@ -103,7 +104,7 @@ def _download(folder: Path, progress: Progress | None) -> None:
     archive.unlink(missing_ok=True)  # 170 MB that nobody reads again
 
 
-def read_records(path: Path) -> Images:
+def read_records(path: Path) -> Examples:
     """Read the images of one file, which must hold at least one record and no partial ones."""
     try:
         size = path.stat().st_size
@@ -115,7 +116,7 @@ def read_records(path: Path) -> Images:
     records = raw.reshape(-1, RECORD_BYTES)
     labels = records[:, 0].astype(np.int64)
     _require_known_labels(path, labels)
-    return Images(records[:, 1:].reshape(-1, *IMAGE_SHAPE), labels)
+    return Examples(records[:, 1:].reshape(-1, *IMAGE_SHAPE), labels)
 
 
 def _require_whole_records(path: Path, size: int) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress, make_dataset
+from hatdfed.core.task import CLASSIFICATION, TaskKind
+from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress, make_dataset
 from hatdfed.errors import MissingDependencyError
 from hatdfed.randomness import stream
 
@@ -27,10 +28,10 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
     test, validation, train = np.split(order, [TEST_IMAGES, TEST_IMAGES + VALIDATION_IMAGES])
     return make_dataset(
         "digits",
-        train=Images(pixels[train], labels[train]),
-        validation=Images(pixels[validation], labels[validation]),
-        test=Images(pixels[test], labels[test]),
-        num_classes=NUM_CLASSES,
+        train=Examples(pixels[train], labels[train]),
+        validation=Examples(pixels[validation], labels[validation]),
+        test=Examples(pixels[test], labels[test]),
+        task=TaskKind(CLASSIFICATION, NUM_CLASSES),
     )
 
 

@@ -18,7 +18,8 @@ from typing import IO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import PAPER_NETWORKS, Dataset, DatasetKind, Images, Progress, make_dataset
+from hatdfed.core.task import CLASSIFICATION, TaskKind
+from hatdfed.data.datasets.base import PAPER_NETWORKS, Dataset, DatasetKind, Examples, Progress, make_dataset
 from hatdfed.data.datasets.files import Layout, RemoteFile, fetch, find_folder, find_or_download, format_offline_advice
 from hatdfed.errors import DataError
 
@@ -60,10 +61,10 @@ def load(data_dir: Path | None = None, progress: Progress | None = None) -> Data
         )
     return make_dataset(
         "fashion-mnist",
-        train=Images(pool.pixels[:kept], pool.labels[:kept]),
-        validation=Images(pool.pixels[kept:], pool.labels[kept:]),
+        train=pool.take(slice(0, kept)),
+        validation=pool.take(slice(kept, None)),
         test=test,
-        num_classes=NUM_CLASSES,
+        task=TaskKind(CLASSIFICATION, NUM_CLASSES),
     )
 
 
@@ -99,7 +100,7 @@ def _obtain_files(data_dir: Path | None, progress: Progress | None) -> Mapping[s
     return find_or_download(LAYOUT, data_dir, download)
 
 
-def _read_pair(images_path: Path, labels_path: Path) -> Images:
+def _read_pair(images_path: Path, labels_path: Path) -> Examples:
     pixels = read_idx(images_path, dimensions=3)
     labels = read_idx(labels_path, dimensions=1)
     count, height, width = pixels.shape
@@ -118,7 +119,7 @@ def _read_pair(images_path: Path, labels_path: Path) -> Images:
             f"{labels_path} holds the label {labels.max()}. Labels from 0 to {NUM_CLASSES - 1} were wanted. "
             "Replace it by the file of Fashion-MNIST."
         )
-    return Images(pixels[:, None], labels.astype(np.int64))
+    return Examples(pixels[:, None], labels.astype(np.int64))
 
 
 UNSIGNED_BYTES = 0x08

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.data.datasets.base import Dataset, DatasetKind, Images, Progress, make_dataset
+from hatdfed.core.task import CLASSIFICATION, TaskKind
+from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress, make_dataset
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 
@@ -50,7 +51,11 @@ def load(
         split: _draw_images(stream(seed, "synthetic", split), templates, count, noise) for split, count in sizes.items()
     }
     return make_dataset(
-        "synthetic", train=parts["train"], validation=parts["validation"], test=parts["test"], num_classes=classes
+        "synthetic",
+        train=parts["train"],
+        validation=parts["validation"],
+        test=parts["test"],
+        task=TaskKind(CLASSIFICATION, classes),
     )
 
 
@@ -95,7 +100,7 @@ def _interpolate(knots: NDArray[np.float64], side: int) -> NDArray[np.float64]: 
     return (1 - share) * knots[..., left] + share * knots[..., (left + 1) % KNOTS]
 
 
-def _draw_images(rng: np.random.Generator, templates: NDArray[np.float64], count: int, noise: float) -> Images:
+def _draw_images(rng: np.random.Generator, templates: NDArray[np.float64], count: int, noise: float) -> Examples:
     classes, channels, side, _ = templates.shape
     labels = rng.permutation(np.arange(count, dtype=np.int64) % classes)
     farthest = max(1, side // 8)
@@ -108,7 +113,7 @@ def _draw_images(rng: np.random.Generator, templates: NDArray[np.float64], count
         columns[:, None, None, :],
     ]
     noisy = clean + np.float32(noise) * rng.standard_normal(clean.shape, dtype=np.float32)
-    return Images(np.rint(noisy.clip(0, 1) * 255).astype(np.uint8), labels)
+    return Examples(np.rint(noisy.clip(0, 1) * 255).astype(np.uint8), labels)
 
 
 def _require_whole(name: str, value: object, *, least: int) -> None:

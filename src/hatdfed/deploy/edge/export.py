@@ -65,7 +65,7 @@ class Exporter:
         about = {
             "network": config.network,
             "dataset": config.dataset,
-            "classes": str(dataset.num_classes),
+            "classes": str(dataset.task.num_outputs),
             "image_shape": json.dumps(list(images.shape[1:])),
             "mean": json.dumps(list(dataset.mean)),  # of pixels / 255: what is to be subtracted
             "std": json.dumps(list(dataset.std)),  # and divided by

@@ -14,7 +14,7 @@ from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_runner import RoundRunner
 from hatdfed.deploy.edge.setup import EdgeSetup
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.server.work import HeldOut
+from hatdfed.server.work import Answers, HeldOut
 
 _log = logging.getLogger("hatdfed.deploy.edge")
 _PROBES_AT_ONCE = 64  # that are answered together
@@ -179,9 +179,10 @@ class OrderHandler:
         await self._link.call("Final", figures)
 
     def _measure_test(self, test: HeldOut) -> FinalAccuracy:
-        model, correct = self.runner.server.params, self.setup.program.learner.correct
-        common, own = (correct(model, data).numpy()[None] for data in (test.data, test.own_data(0)))
-        return test.accuracy(common, own)
+        model, learner = self.runner.server.params, self.setup.program.learner
+        common, own = learner.measure(model, test.data), learner.scores(model, test.own_data(0))
+        measures = common.measures.double().mean(dim=0)[None]
+        return test.accuracy(Answers(common.scores.numpy()[None], measures.numpy(), own.numpy()[None]))
 
     async def _send_heartbeats(self, seconds: float) -> None:
         while True:

@@ -76,8 +76,8 @@ def make_edge_setup(
     if own_data is not None:
         source = open_own_data(
             own_data,
-            image_shape=dataset.train.pixels.shape[1:],
-            num_classes=dataset.num_classes,
+            image_shape=dataset.sample_shape,
+            num_classes=dataset.task.num_outputs,
             settings=local_work(config),
             seed=config.seed,
             server=index,

@@ -19,7 +19,7 @@ from hatdfed.core.round import RoundPlan, RoundReport, WorkDone, estimate_consen
 from hatdfed.fleets.sharded.orders import ShardOrder, cut
 from hatdfed.fleets.sharded.shard import Shard, ShardReport
 from hatdfed.fleets.stacked.reports import Measured, round_report
-from hatdfed.server.work import HeldOut
+from hatdfed.server.work import Answers, HeldOut
 
 
 class Shards(Protocol):
@@ -91,14 +91,14 @@ class ShardedFleet:
 
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
-        return self._test.accuracy(*self.correct())
+        return self._test.accuracy(self.answers())
 
-    def correct(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
-        """[N, n] which of the test data each server answers rightly, those in common and those of its own kind."""
-        parts = self._shards.each("correct")
-        common = np.concatenate([each for each, _ in parts])
-        own = [each for _, each in parts if each is not None]
-        return common, np.concatenate(own) if own else None
+    def answers(self) -> Answers:
+        """What all servers make of the test data."""
+        parts: list[Answers] = self._shards.each("answers")
+        scores, measures = (np.concatenate([each[place] for each in parts]) for place in (0, 1))
+        own = [each.own for each in parts if each.own is not None]
+        return Answers(scores, measures, np.concatenate(own) if own else None)
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""

@@ -25,7 +25,7 @@ from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
 from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits
 from hatdfed.server.consensus import sketch
 from hatdfed.server.guard import compute_norms, is_usable
-from hatdfed.server.work import WorkPlan
+from hatdfed.server.work import Answers, WorkPlan
 
 
 class Letter(NamedTuple):
@@ -223,9 +223,9 @@ class Shard:
         """[n] of the models as they are now."""
         return self._run.validation_accuracy()
 
-    def correct(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
-        """[n, images] which of the test data each server answers rightly, those in common and those of its own kind."""
-        return self._run.correct()
+    def answers(self) -> Answers:
+        """What the shard's servers make of the test data."""
+        return self._run.answers()
 
     def snapshot(self) -> Snapshot:
         """Everything the shard's servers remember, counted from its first."""

@@ -1,17 +1,17 @@
 """All servers of many runs as stacked tensors: the fast fleet, on a CPU or a GPU.
 
 It gives `EdgeProgram` the same meaning as the mailboxes do, without bytes: models are rows of one tensor, an inbox is a
-row of indices, a merge is a weighted sum of rows. Runs in one fleet share the network and the pool of images; methods,
-worlds and prices may differ. One run is the case of one.
+row of indices, a merge is a weighted sum of rows. Runs in one fleet share the network, the task and the pool of
+samples; methods, worlds and prices may differ. One run is the case of one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,16 +42,18 @@ from hatdfed.fleets.stacked.reports import PendingRound
 from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.guard import fallback_weights, has_nothing, is_usable
-from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels
-from hatdfed.server.work import Batch, WorkPlan
+from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores
+from hatdfed.server.tasks import Task
+from hatdfed.server.work import Answers, Batch, Measured, WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
 Times = Mapping[int, int]  # the round that each run is in
 Runs = Collection[int]
 Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
+Judge = Callable[[Tensor, Tensor], Tensor]  # what models give out [n, …] and targets [n, …] -> [n, …]
 
 _COMPARED_AT_ONCE = 1 << 24  # logits
-IMAGES_AT_ONCE = 1000  # of a test set: large sets are measured in parts that take no more memory than validation does
+SAMPLES_AT_ONCE = 1000  # of a test set: large sets are measured in parts that take no more memory than validation does
 
 
 class StackedFleet:
@@ -253,44 +255,44 @@ class StackedFleet:
         index, sizes = _probe_table(works, judged)
         probes, num_samples = rows.tensor(index), rows.tensor(sizes)
         valid = torch.arange(index.shape[1], device=rows.how.device) < num_samples[:, None]
+        questions = _Questions(times.keys(), slots, sent, judged, probes)
         if not any(program.needs_comparison for program in programs.values()):
-            losses = torch.zeros((slots.sender.size, index.shape[1]), device=rows.how.device)
-            self._ask_all(times.keys(), slots, sent, judged, probes, losses)
-            return Probe(losses.view(*slots.sender.shape, -1), valid)
+            return Probe(self._ask_all(questions, rows.task.losses), valid)
+        if not rows.task.kind.has_classes:
+            return _compare_scores(self._ask_all(questions, partial(_judge_samples, rows.task)), valid)
         shares = (rows.label_shares(times) if label_shares is None else label_shares).clone()
         for run, program in programs.items():
             if not program.aggregator.needs_labels:
                 shares[rows.of_run(run)] = SHARE_STEPS  # nobody tells them, so all labels count
-        logits = torch.zeros((slots.sender.size, index.shape[1], shares.shape[1]), device=rows.how.device)
-        self._ask_all(times.keys(), slots, sent, judged, probes, logits)
-        logits = logits.view(*slots.sender.shape, *logits.shape[1:])
+        logits = self._ask_all(questions, _keep_logits)
         return _compare(logits, rows.pool.y[probes], valid, shares[rows.tensor(slots.sender)])
 
-    def _ask_all(
-        self,
-        runs: Runs,
-        slots: InboxTable,
-        sent: Tensor,
-        judged: NDArray[np.bool_],
-        probes: Tensor,  # [S, Q] indices
-        answers: Tensor,  # [S·D, Q] losses, or [S·D, Q, C] logits; filled
-    ) -> None:
-        """Put all models before the probes of those who hold them."""
-        rows = self.rows
+    def _ask_all(self, questions: _Questions, judge: Judge) -> Tensor:  # -> [S, D, Q, …]
+        """Put all models before the probes of those who hold them; what `judge` makes of each sample."""
+        rows, (runs, slots, sent, judged, probes) = self.rows, questions
+        answers: Tensor | None = None
         asked: list[tuple[dict[str, Any], Tensor]] = [({}, sent)]
         if not all(is_verbatim(member.program.codec) and member.liars is None for member in rows.members):
             # Receivers see another model than its owner.
             asked = [({"by_receivers": False}, rows.params), ({"by_owner": False}, sent)]
         for part in (*rows.parts(runs), *rows.guests(len(sent))):
             for which, models in asked:
-                questions = probe_table(part, slots, judged, **which)
-                if len(questions.model):
-                    whole = len(questions.model) == part.stop - part.start
-                    ready = rows.model.ready(models[part if whole else rows.tensor(questions.model)])
-                    self._ask(ready, questions, probes, answers)
+                table = probe_table(part, slots, judged, **which)
+                if len(table.model):
+                    whole = len(table.model) == part.stop - part.start
+                    ready = rows.model.ready(models[part if whole else rows.tensor(table.model)])
+                    for place, found in self._ask(ready, table, probes, judge):
+                        if answers is None:
+                            answers = found.new_zeros(slots.sender.size, *found.shape[1:])
+                        answers[place] = found
+        if answers is None:
+            answers = torch.zeros((slots.sender.size, probes.shape[1]), device=rows.how.device)
+        return answers.view(*slots.sender.shape, *answers.shape[1:])
 
-    def _ask(self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, answers: Tensor) -> None:
-        """Put the answers where they belong; no more images at once than when accuracies are measured."""
+    def _ask(
+        self, ready: ReadyModels, questions: ProbeTable, probes: Tensor, judge: Judge
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Answers and where they belong; no more samples at once than when accuracies are measured."""
         rows, images = self.rows, questions.receiver.shape[1] * probes.shape[1]
         step = max(1, rows.how.judged_at_once * rows.validation.most_images // images)
         for start in range(0, len(questions.asked), step):
@@ -299,11 +301,9 @@ class StackedFleet:
             asked = ready if alone else ready.rows(rows.tensor(some.asked))
             put = probes[rows.tensor(some.receiver)]  # [G, T, Q]
             logits = asked.logits(rows.pool.x[put.flatten(1)]).flatten(0, 1)
-            if answers.ndim == 2:
-                found = F.cross_entropy(logits, rows.pool.y[put].flatten(), reduction="none").view(-1, put.shape[2])
-            else:
-                found = logits.view(-1, put.shape[2], logits.shape[-1])
-            answers[rows.tensor(some.answer)] = found[rows.tensor(some.place)]
+            found = judge(logits, rows.pool.y[put].flatten(0, 2))
+            found = found.view(-1, put.shape[2], *found.shape[1:])
+            yield rows.tensor(some.answer), found[rows.tensor(some.place)]
 
     def _merge(
         self, runs: Runs, held: StackedInbox, probe: Probe | None, sent: Tensor
@@ -361,7 +361,7 @@ class StackedFleet:
         return table
 
     def measure(self, times: Times, *, exact: bool | None = None) -> Tensor:  # -> [S]
-        """The share of its validation images that every server of these runs answers rightly.
+        """The mean score of every server of these runs on its validation data.
 
         With `exact` in full precision, whatever the fleet computes with.
         """
@@ -374,8 +374,8 @@ class StackedFleet:
             for count, alike in groupby(batches, lambda batch: len(batch.y)):
                 those = list(alike)
                 servers = slice(start, start + len(those))
-                correct = rows.correct(servers, *rows.validation.stacked(those), exact=exact)
-                accuracy[servers] = correct.sum(dim=1).double() / count
+                scores = rows.scores(servers, *rows.validation.stacked(those), exact=exact)
+                accuracy[servers] = scores.sum(dim=1, dtype=torch.float64) / count
                 start = servers.stop
         return accuracy
 
@@ -444,31 +444,31 @@ class RunView:
 
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
-        return self.fleet.rows.members[self.run].test.accuracy(*self.correct())
+        return self.fleet.rows.members[self.run].test.accuracy(self.answers())
 
-    def correct(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
-        """[N, n] which of the test data each server answers rightly: those in common, and those of its own kind.
-
-        None where all are of one kind.
-        """
+    def answers(self) -> Answers:
+        """What the servers make of the test data: those in common, and those of their own kind."""
         test = self.fleet.rows.members[self.run].test
-        common = self._answers(test.data)
+        common = self._measure(test.data)
+        scores, measures = common.scores.cpu().numpy(), common.measures.cpu().numpy()
         if test.kind_of is None:
-            return common, None
-        own = common.copy()
+            return Answers(scores, measures)
+        own = scores.copy()
         for kind, data in enumerate(test.kinds):
             of_kind = test.kind_of == kind
-            own[of_kind] = self._answers(data)[of_kind]
-        return common, own
+            own[of_kind] = self._measure(data).scores.cpu().numpy()[of_kind]
+        return Answers(scores, measures, own)
 
-    def _answers(self, data: Batch) -> NDArray[np.bool_]:  # -> [N, n]
+    def _measure(self, data: Batch) -> Measured:
+        """[N, n] scores of the samples, and [N, measures] of the task on average."""
         rows = self.fleet.rows
-        images = rows.model.samples(data)
-        pieces = [
-            torch.cat([rows.correct(part, x[None], y[None]) for x, y in _pieces(images)], dim=1)
-            for part in rows.parts([self.run])
-        ]
-        return torch.cat(pieces).cpu().numpy()
+        samples = rows.model.samples(data)
+        scores, measures = [], []
+        for part in rows.parts([self.run]):
+            found = [rows.measure(part, x[None], y[None]) for x, y in _pieces(samples)]
+            scores.append(torch.cat([each.scores for each in found], dim=1))
+            measures.append(torch.cat([each.measures for each in found], dim=1).double().mean(dim=1))
+        return Measured(torch.cat(scores), torch.cat(measures))
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""
@@ -510,6 +510,31 @@ class RunView:
         return self.fleet.rows.of_run(self.run)
 
 
+class _Questions(NamedTuple):
+    """Which models are judged on which samples."""
+
+    runs: Runs
+    slots: InboxTable
+    sent: Tensor  # [rows, P]
+    judged: NDArray[np.bool_]  # [S] whose inboxes
+    probes: Tensor  # [S, Q] indices
+
+
+def _keep_logits(logits: Tensor, labels: Tensor) -> Tensor:
+    return logits
+
+
+def _judge_samples(task: Task, logits: Tensor, targets: Tensor) -> Tensor:  # -> [n, 3]
+    """Loss, score, and the score of a guess."""
+    guess = task.scores(torch.zeros_like(logits), targets)
+    return torch.stack([task.losses(logits, targets), task.scores(logits, targets), guess], dim=1)
+
+
+def _compare_scores(judged: Tensor, valid: Tensor) -> Probe:  # [S, D, Q, 3], [S, Q]
+    losses, scores, guess = judged.unbind(dim=-1)
+    return Probe(losses, valid, torch.vmap(compare_scores)(scores, guess[:, 0], valid))
+
+
 def _compare(logits: Tensor, labels: Tensor, valid: Tensor, shares: Tensor) -> Probe:
     """Losses and comparisons from logits [S, D, Q, C], labels and whether they count [S, Q], label shares [S, D, C]."""
     num_servers, num_slots = logits.shape[:2]
@@ -529,8 +554,8 @@ def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.in
     return index, sizes
 
 
-def _pieces(images: Samples) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(torch.split(images.x, IMAGES_AT_ONCE), torch.split(images.y, IMAGES_AT_ONCE), strict=True)
+def _pieces(samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(torch.split(samples.x, SAMPLES_AT_ONCE), torch.split(samples.y, SAMPLES_AT_ONCE), strict=True)
 
 
 def _remembered(

@@ -23,7 +23,7 @@ from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
 from hatdfed.server.harm import share_labels
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import Batch, HeldOut, PooledSource
+from hatdfed.server.work import Batch, HeldOut, Measured, PooledSource
 
 ROW_ALIGNMENT = 64  # numbers; rows that start on a boundary are read faster
 
@@ -70,8 +70,9 @@ class Rows:
         self.first: list[int] = np.cumsum([0, *(len(member.sources) for member in members)]).tolist()
         pool, learner = members[0].sources[0].pool, members[0].program.learner
         if any(source.pool is not pool for member in members for source in member.sources):
-            raise ValueError("all runs of a stacked fleet must share one pool of images")
+            raise ValueError("all runs of a stacked fleet must share one pool of samples")
         self.model = model
+        self.task = members[0].program.task  # the same of all, like the data set
         self.pool = model.samples(pool)
         self.validation = ValidationSets(model.samples)
         blank = learner.optimiser.init(learner.num_trainable)
@@ -200,12 +201,26 @@ class Rows:
         return torch.from_numpy(array).to(self.how.device, non_blocking=True)
 
     @torch.no_grad()
-    def correct(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> Tensor:
-        """Which samples each of these servers answers rightly; every server its own, or all the same.
+    def scores(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> Tensor:
+        """The score of each sample by each of these servers; every server its own, or all the same.
 
-        [n or 1, samples, …], [n or 1, samples] -> [n, samples]
+        [n or 1, samples, …], [n or 1, samples, …] -> [n, samples]
         """
-        return self.model.ready(self.params[servers]).logits(x, exact=exact).argmax(dim=2) == y
+        logits = self.model.ready(self.params[servers]).logits(x, exact=exact)
+        return self._score(self.task.scores, logits, y)
+
+    @torch.no_grad()
+    def measure(self, servers: slice, x: Tensor, y: Tensor) -> Measured:
+        """The same with the task's measures, [n, samples, measures]."""
+        logits = self.model.ready(self.params[servers]).logits(x)
+        return Measured(self._score(self.task.scores, logits, y), self._score(self.task.measure, logits, y))
+
+    def _score(self, function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, y: Tensor) -> Tensor:
+        """Apply a function of samples to [n, samples, …]."""
+        shape = logits.shape[:2]
+        targets = y.expand(*shape, *y.shape[2:]).flatten(0, 1)
+        found = function(logits.flatten(0, 1), targets)
+        return found.view(*shape, *found.shape[1:])
 
     def _initial_models(self) -> Tensor:
         """Each drawn once, however many runs start from it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import partial
 
 import numpy as np
@@ -24,6 +23,7 @@ from hatdfed.server.networks import PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS
 from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixing_layers, repeatable_noise
 from hatdfed.server.program import EdgeProgram, StepSchedule
+from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
 from hatdfed.setup.config import Config, PrivacyConfig
 
@@ -49,17 +49,20 @@ def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
 def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> EdgeProgram:
     """One server's program; `noise` is where the noise of private training comes from."""
     require_one_of("codec", config.codec, CODECS)
-    learner, guess_loss = make_learner(config, dataset, noise), math.log(dataset.num_classes)
+    learner = make_learner(config, dataset, noise)
     return EdgeProgram(
         learner=learner,
         aggregator=build_component(
-            "aggregator", config.aggregator, AGGREGATORS, quality_share=config.quality_share, guess_loss=guess_loss
+            "aggregator",
+            config.aggregator,
+            AGGREGATORS,
+            quality_share=config.quality_share,
+            guess_loss=learner.task.guess_loss,
         ),
         codec=codec_for(config.codec, [shape.numel() for _, shape in learner.layout.values()]),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
         pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
-        num_classes=dataset.num_classes,
     )
 
 
@@ -84,14 +87,19 @@ def initial_seed(config: Config, server: int) -> int:
 
 def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> Learner:
     """What trains and measures one server's models."""
-    _, channels, height, width = dataset.train.pixels.shape
-    maker = partial(find_network(config.network), (channels, height, width), dataset.num_classes)
+    maker = partial(find_network(config.network), dataset.sample_shape, dataset.task.num_outputs)
     settings = config.learner
     optimiser = OPTIMISERS[settings.optimiser]
     known = {field.name for field in dataclasses.fields(optimiser)}
     chosen = {name: value for name, value in settings.model_dump().items() if name in known}
     private = make_private_steps(config.privacy, noise)
-    learner = Learner(maker, optimiser(**chosen), xavier=settings.initialisation == "xavier", private=private)
+    learner = Learner(
+        maker,
+        optimiser(**chosen),
+        task=make_task(dataset.task),
+        xavier=settings.initialisation == "xavier",
+        private=private,
+    )
     if private is not None:
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
     return learner

@@ -59,7 +59,7 @@ def settled_placement(config: Config, dataset: Dataset, placement: Placement) ->
 
 
 def _settled(placement: Placement, learner: Learner, dataset: Dataset) -> Placement:
-    return chosen_placement(placement, learner, dataset.train.pixels.shape[1:])
+    return chosen_placement(placement, learner, dataset.sample_shape)
 
 
 def make_batch(

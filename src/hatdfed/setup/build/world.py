@@ -11,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 
 from hatdfed.core.link_loss import LinkLoss
-from hatdfed.data.datasets.base import Dataset, Images
+from hatdfed.data.datasets.base import Dataset, Examples
 from hatdfed.data.devices import DataChange, LocalWork, SimulatedDevices
 from hatdfed.data.flaws import Flaws
 from hatdfed.data.kinds import PLAIN, Kind, make_kinds
 from hatdfed.data.members import Members, draw_amounts, share_work
 from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, split_by_group
+from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError
 from hatdfed.server.attacks import ATTACKS, Liars, make_liars
+from hatdfed.server.tasks import make_task
 from hatdfed.server.work import Batch, HeldOut
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import config_members
@@ -58,22 +60,22 @@ def make_world(config: Config, dataset: Dataset) -> World:
 
 def make_worlds(configs: Sequence[Config], dataset: Dataset) -> list[World]:
     """The worlds of several runs on one data set; their servers share one pool of images, as a fleet needs it."""
-    train = _TrainingImages(dataset)
+    train = _TrainingExamples(dataset)
     drawn = [_draw_world(config, dataset, train) for config in configs]
     pools = Pools(train.batch(), *(_batch(dataset, images) for images in (dataset.validation, dataset.test)))
     seen = _SeenAs(dataset, pools)
     return [_make_world(config, dataset, pools, seen, each) for config, each in zip(configs, drawn, strict=True)]
 
 
-class _TrainingImages:
+class _TrainingExamples:
     """The training images of a data set, and behind them those that some servers have in another form."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._count = dataset.train.count
-        self._others: list[Images] = []
+        self._others: list[Examples] = []
 
-    def add(self, images: Images) -> NDArray[np.int64]:
+    def add(self, images: Examples) -> NDArray[np.int64]:
         """Where the pool will have these images."""
         first, self._count = self._count, self._count + images.count
         self._others.append(images)
@@ -96,7 +98,7 @@ class _SeenAs:
     def test(self, kind: Kind) -> Batch:
         """All test images."""
         if kind not in self._tests:
-            self._tests[kind] = _batch(self._dataset, kind.apply(self._dataset.test, self._dataset.num_classes))
+            self._tests[kind] = _batch(self._dataset, kind.apply(self._dataset.test, self._dataset.task.num_classes))
         return self._tests[kind]
 
     def validation(self, config: Config, kind: Kind) -> Batch:
@@ -105,9 +107,9 @@ class _SeenAs:
             return self.test(kind)
         key = (config.seed, config.validation_images, kind)
         if key not in self._samples:
-            images, wanted = self._dataset.validation, config.validation_images
-            chosen = draw_validation_sample(images.count, seed=config.seed, size=wanted)
-            sample = kind.apply(Images(images.pixels[chosen], images.labels[chosen]), self._dataset.num_classes)
+            everything, wanted = self._dataset.validation, config.validation_images
+            chosen = draw_validation_sample(everything.count, seed=config.seed, size=wanted)
+            sample = kind.apply(everything.take(chosen), self._dataset.task.num_classes)
             self._samples[key] = _batch(self._dataset, sample)
         return self._samples[key]
 
@@ -125,9 +127,9 @@ class _DrawnWorld(NamedTuple):
     servers: list[list[_Phase]]  # one phase, or two where the server's group changes
 
 
-def _draw_world(config: Config, dataset: Dataset, train: _TrainingImages) -> _DrawnWorld:
+def _draw_world(config: Config, dataset: Dataset, train: _TrainingExamples) -> _DrawnWorld:
     world, members = config.world, config_members(config)
-    kinds = make_kinds(world.differ, world.groups, dataset.num_classes, dataset.train.pixels.shape)
+    kinds = make_kinds(world.differ, world.groups, dataset.task.num_classes, dataset.train.x.shape)
     shards = _shards(config, dataset)
     servers = [_draw_server(config, dataset, train, members, kinds, i, shard) for i, shard in enumerate(shards)]
     return _DrawnWorld(members, servers)
@@ -136,7 +138,7 @@ def _draw_world(config: Config, dataset: Dataset, train: _TrainingImages) -> _Dr
 def _draw_server(
     config: Config,
     dataset: Dataset,
-    train: _TrainingImages,
+    train: _TrainingExamples,
     members: Members,
     kinds: Sequence[Kind],
     i: int,
@@ -154,8 +156,8 @@ def _draw_server(
     for kind in dict.fromkeys((kinds[members.group[i]], kinds[members.last_group[i]])):
         places = shard
         if kind != PLAIN or flaws:
-            seen = kind.apply(Images(dataset.train.pixels[shard], dataset.train.labels[shard]), dataset.num_classes)
-            places = train.add(flaws.apply(seen, dataset.num_classes))
+            seen = kind.apply(dataset.train.take(shard), dataset.task.num_classes)
+            places = train.add(flaws.apply(seen, dataset.task.num_classes))
         phases.append(_Phase(kind, places[held_out:], places[:held_out]))
     return phases
 
@@ -172,7 +174,7 @@ def _make_world(config: Config, dataset: Dataset, pools: Pools, seen: _SeenAs, d
             pool=pools.train,
             shard=first.shard,
             validation=_validation(config, pools, seen, first),
-            num_classes=dataset.num_classes,
+            num_classes=dataset.task.num_classes,
             settings=_work_of_server(config, len(first.shard) + len(first.held_out)),
             seed=config.seed,
             server=i,
@@ -181,10 +183,10 @@ def _make_world(config: Config, dataset: Dataset, pools: Pools, seen: _SeenAs, d
         )
         sources.append(source)
     counts = np.stack([source.label_counts_at(config.rounds).numpy() for source in sources])
-    shares = counts / counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     last_kinds = [phases[-1].kind for phases in drawn.servers]
-    test, liars = _held_out(pools, seen, last_kinds, shares), _make_liars(config, drawn.members)
-    return World(sources, test, drawn.members, liars, _make_loss(config))
+    test = _held_out(pools, seen, last_kinds, shares)._replace(task=make_task(dataset.task))
+    return World(sources, test, drawn.members, _make_liars(config, drawn.members), _make_loss(config))
 
 
 def _make_loss(config: Config) -> LinkLoss | None:
@@ -259,7 +261,7 @@ def _find_release(config: Config) -> int | None:
 def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
     if config.split == "labels":
         return draw_label_skewed_shards(
-            dataset.train.labels,
+            dataset.train.y,
             seed=config.seed,
             num_servers=config.servers,
             images_per_server=_amounts(config),
@@ -281,7 +283,5 @@ def _amounts(config: Config) -> int | list[int]:
     return draw_amounts(config.seed, config.servers, config.images_per_server, config.world.amount_ratio)
 
 
-def _batch(dataset: Dataset, images: Images) -> Batch:
-    pixels, labels = (torch.tensor(np.ascontiguousarray(part)) for part in images)
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (dataset.mean, dataset.std))
-    return Batch((pixels.float() / 255 - mean) / std, labels)
+def _batch(dataset: Dataset, examples: Examples) -> Batch:
+    return make_tensors(examples, dataset.task, dataset.mean, dataset.std)

@@ -23,11 +23,11 @@ def test_a_record_is_a_label_and_three_channels_one_after_another(tmp_path: Path
     path = tmp_path / "some.bin"
     path.write_bytes(records(3, first=9))
     images = read_records(path)
-    assert images.pixels.shape == (3, 3, 32, 32)
-    assert images.labels.tolist() == [9, 0, 1]
-    assert images.labels.dtype == np.int64
-    assert images.pixels[:, 0, 0, 1].tolist() == [9, 10, 11]
-    assert images.pixels[:, 1, 0, 0].tolist() == [77, 77, 77]
+    assert images.x.shape == (3, 3, 32, 32)
+    assert images.y.tolist() == [9, 0, 1]
+    assert images.y.dtype == np.int64
+    assert images.x[:, 0, 0, 1].tolist() == [9, 10, 11]
+    assert images.x[:, 1, 0, 0].tolist() == [77, 77, 77]
 
 
 @pytest.mark.parametrize("size", [0, 1, RECORD_BYTES - 1, RECORD_BYTES + 1, 5 * RECORD_BYTES - 100])
@@ -55,11 +55,11 @@ def test_the_last_tenth_of_each_batch_is_held_back_for_validation(tmp_path: Path
     write_cifar(tmp_path / "cifar-10-batches-bin", per_file=20)
     dataset = load_dataset("cifar-10", data_dir=tmp_path)
     assert (dataset.train.count, dataset.validation.count, dataset.test.count) == (90, 10, 20)
-    assert numbers_of(dataset.validation.pixels) == [18, 19, 38, 39, 58, 59, 78, 79, 98, 99]
-    assert numbers_of(dataset.test.pixels) == list(range(100, 120))
-    together = numbers_of(dataset.train.pixels) + numbers_of(dataset.validation.pixels)
+    assert numbers_of(dataset.validation.x) == [18, 19, 38, 39, 58, 59, 78, 79, 98, 99]
+    assert numbers_of(dataset.test.x) == list(range(100, 120))
+    together = numbers_of(dataset.train.x) + numbers_of(dataset.validation.x)
     assert sorted(together) == list(range(100))
-    assert (dataset.train.labels == np.array(numbers_of(dataset.train.pixels)) % 10).all()
+    assert (dataset.train.y == np.array(numbers_of(dataset.train.x)) % 10).all()
 
 
 def test_a_small_folder_still_holds_an_image_of_each_batch_back(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from hatdfed.errors import DataError
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_last_sixth_of_the_training_file_is_held_back_for_validation(tmp_path: Path, packed: bool) -> None:
     dataset = load_dataset("fashion-mnist", data_dir=write_fashion(tmp_path, packed=packed))
-    assert dataset.train.pixels.shape == (50, 1, 28, 28)
-    assert dataset.train.pixels[:, 0, 0, 0].tolist() == list(range(50))
-    assert dataset.validation.pixels[:, 0, 0, 0].tolist() == list(range(50, 60))
-    assert dataset.test.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert dataset.train.x.shape == (50, 1, 28, 28)
+    assert dataset.train.x[:, 0, 0, 0].tolist() == list(range(50))
+    assert dataset.validation.x[:, 0, 0, 0].tolist() == list(range(50, 60))
+    assert dataset.test.y.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
     assert dataset.bits_per_sample == 28 * 28 * 8
 
 

@@ -24,19 +24,19 @@ def real(name: str, *other_folders: Path) -> Dataset:
 
 def test_fashion_mnist_is_50000_10000_and_10000_images() -> None:
     dataset = real("fashion-mnist", DEBIAN_FOLDER)
-    assert dataset.train.pixels.shape == (50_000, 1, 28, 28)
+    assert dataset.train.x.shape == (50_000, 1, 28, 28)
     assert (dataset.validation.count, dataset.test.count) == (10_000, 10_000)
     assert dataset.mean == pytest.approx((0.286,), abs=0.002)
     assert dataset.std == pytest.approx((0.353,), abs=0.002)
-    assert dataset.train.labels[:5].tolist() == [9, 0, 0, 3, 0]
-    np.testing.assert_array_equal(np.bincount(dataset.test.labels), [1000] * 10)
+    assert dataset.train.y[:5].tolist() == [9, 0, 0, 3, 0]
+    np.testing.assert_array_equal(np.bincount(dataset.test.y), [1000] * 10)
 
 
 def test_cifar_10_is_45000_5000_and_10000_images() -> None:
     dataset = real("cifar-10")
-    assert dataset.train.pixels.shape == (45_000, 3, 32, 32)
+    assert dataset.train.x.shape == (45_000, 3, 32, 32)
     assert (dataset.validation.count, dataset.test.count) == (5_000, 10_000)
     assert dataset.mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=0.003)
     assert dataset.std == pytest.approx((0.2470, 0.2435, 0.2616), abs=0.003)
-    assert dataset.validation.labels.max() == 9
-    np.testing.assert_array_equal(np.bincount(dataset.test.labels), [1000] * 10)
+    assert dataset.validation.y.max() == 9
+    np.testing.assert_array_equal(np.bincount(dataset.test.y), [1000] * 10)

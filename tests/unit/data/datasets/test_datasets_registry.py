@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hatdfed.core.task import TaskKind
 from hatdfed.data.datasets import DATASETS, dataset_kind, load_dataset
-from hatdfed.data.datasets.base import Dataset, Images, compute_channel_statistics, make_dataset
+from hatdfed.data.datasets.base import Dataset, Examples, compute_channel_statistics, make_dataset
 from hatdfed.errors import ConfigError
 
 
@@ -66,12 +67,12 @@ def test_no_data_set_brings_the_nested_table_of_another() -> None:
 def test_arrays_have_the_promised_types_and_are_read_only(name: str) -> None:
     dataset: Dataset = load_dataset(name)
     for images in (dataset.train, dataset.validation, dataset.test):
-        assert images.pixels.dtype == np.uint8
-        assert images.labels.dtype == np.int64
-        assert images.count == len(images.pixels) == len(images.labels)
-        assert not images.pixels.flags.writeable
-        assert not images.labels.flags.writeable
-        assert set(np.unique(images.labels)) == set(range(dataset.num_classes))
+        assert images.x.dtype == np.uint8
+        assert images.y.dtype == np.int64
+        assert images.count == len(images.x) == len(images.y)
+        assert not images.x.flags.writeable
+        assert not images.y.flags.writeable
+        assert set(np.unique(images.y)) == set(range(dataset.task.num_outputs))
 
 
 def test_statistics_are_those_of_the_training_pixels_in_each_channel() -> None:
@@ -84,8 +85,8 @@ def test_statistics_are_those_of_the_training_pixels_in_each_channel() -> None:
 
 @pytest.mark.parametrize("colour", [0, 7, 255])
 def test_a_channel_of_one_colour_can_still_be_divided_by_its_deviation(colour: int) -> None:
-    images = Images(np.full((4, 1, 2, 2), colour, np.uint8), np.zeros(4, np.int64))
-    dataset = make_dataset("plain", train=images, validation=images, test=images, num_classes=1)
+    images = Examples(np.full((4, 1, 2, 2), colour, np.uint8), np.zeros(4, np.int64))
+    dataset = make_dataset("plain", train=images, validation=images, test=images, task=TaskKind("classification", 1))
     assert dataset.mean == pytest.approx((colour / 255,))
     assert dataset.std == (1.0,)
 

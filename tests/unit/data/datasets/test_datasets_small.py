@@ -23,8 +23,8 @@ CHECKSUMS = {
 def checksum(dataset: Dataset) -> str:
     digest = hashlib.sha256()
     for images in (dataset.train, dataset.validation, dataset.test):
-        digest.update(images.pixels.tobytes())
-        digest.update(images.labels.tobytes())
+        digest.update(images.x.tobytes())
+        digest.update(images.y.tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -48,9 +48,9 @@ def test_digits_are_split_into_1097_300_and_400_images_that_cover_the_whole() ->
 
     dataset = load_dataset("digits")
     assert (dataset.train.count, dataset.validation.count, dataset.test.count) == (1097, 300, 400)
-    assert dataset.train.pixels.shape[1:] == (1, 8, 8)
+    assert dataset.train.x.shape[1:] == (1, 8, 8)
     assert dataset.bits_per_sample == 512
-    parts = [images.pixels.reshape(-1, 64) for images in (dataset.train, dataset.validation, dataset.test)]
+    parts = [images.x.reshape(-1, 64) for images in (dataset.train, dataset.validation, dataset.test)]
     ink, labels = load_digits(return_X_y=True)
     found = sorted(map(bytes, np.concatenate(parts)))
     assert found == sorted(map(bytes, np.rint(ink * 255 / 16).astype(np.uint8)))
@@ -59,7 +59,7 @@ def test_digits_are_split_into_1097_300_and_400_images_that_cover_the_whole() ->
 
 
 def test_digits_use_the_whole_range_of_a_byte() -> None:
-    pixels = load_dataset("digits").train.pixels
+    pixels = load_dataset("digits").train.x
     assert (int(pixels.min()), int(pixels.max())) == (0, 255)
 
 
@@ -71,28 +71,28 @@ def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.Mon
 
 def test_synthetic_labels_are_balanced() -> None:
     dataset = load_dataset("synthetic", options={"classes": 7, "train": 100, "validation": 14, "test": 21})
-    assert sorted(np.bincount(dataset.train.labels)) == [14, 14, 14, 14, 14, 15, 15]
-    assert np.bincount(dataset.test.labels).tolist() == [3] * 7
-    assert dataset.num_classes == 7
+    assert sorted(np.bincount(dataset.train.y)) == [14, 14, 14, 14, 14, 15, 15]
+    assert np.bincount(dataset.test.y).tolist() == [3] * 7
+    assert dataset.task.num_outputs == 7
 
 
 def test_synthetic_images_have_the_shape_that_was_asked_for() -> None:
     dataset = load_dataset("synthetic", options={"side": 16, "channels": 3, "train": 50})
-    assert dataset.train.pixels.shape == (50, 3, 16, 16)
+    assert dataset.train.x.shape == (50, 3, 16, 16)
     assert (dataset.validation.count, dataset.test.count) == (1000, 1000)
     assert dataset.bits_per_sample == 3 * 16 * 16 * 8
 
 
 def test_synthetic_splits_share_no_image() -> None:
     dataset = load_dataset("synthetic")
-    seen = [set(map(bytes, images.pixels)) for images in (dataset.train, dataset.validation, dataset.test)]
+    seen = [set(map(bytes, images.x)) for images in (dataset.train, dataset.validation, dataset.test)]
     assert [len(images) for images in seen] == [4000, 1000, 1000]
     assert len(set.union(*seen)) == 6000
 
 
 def test_the_size_of_one_synthetic_split_does_not_disturb_another() -> None:
     small = load_dataset("synthetic", options={"train": 40})
-    np.testing.assert_array_equal(small.test.pixels, load_dataset("synthetic").test.pixels)
+    np.testing.assert_array_equal(small.test.x, load_dataset("synthetic").test.x)
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"noise": 0.2}, {"classes": 9}])
@@ -103,10 +103,10 @@ def test_every_option_of_synthetic_counts(change: dict[str, Any]) -> None:
 def test_synthetic_can_be_learned_but_not_by_the_mean_picture_alone() -> None:
     """The nearest mean picture is far better than guessing, and far from perfect."""
     dataset = load_dataset("synthetic")
-    train, test = dataset.train.pixels.reshape(4000, -1) / 255, dataset.test.pixels.reshape(1000, -1) / 255
-    means = np.stack([train[dataset.train.labels == label].mean(axis=0) for label in range(10)])
+    train, test = dataset.train.x.reshape(4000, -1) / 255, dataset.test.x.reshape(1000, -1) / 255
+    means = np.stack([train[dataset.train.y == label].mean(axis=0) for label in range(10)])
     distance = ((test[:, None] - means) ** 2).sum(axis=2)
-    accuracy = (distance.argmin(axis=1) == dataset.test.labels).mean()
+    accuracy = (distance.argmin(axis=1) == dataset.test.y).mean()
     assert 0.5 < accuracy < 0.98
 
 
