@@ -43,7 +43,12 @@ def datasets_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         rows = [
             {"name": name, "error": kind}
             if isinstance(kind, str)
-            else {"name": name, "summary": kind.summary, "found": kind.locate(data_dir), "install": kind.install or None}
+            else {
+                "name": name,
+                "summary": kind.summary,
+                "found": kind.locate(data_dir),
+                "install": kind.install or None,
+            }
             for name, kind in found.items()
         ]
         typer.echo(json.dumps(rows))

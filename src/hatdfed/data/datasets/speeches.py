@@ -103,7 +103,8 @@ def encode(text: str) -> NDArray[np.uint8]:
     places = np.full(128, OTHER, dtype=np.uint8)
     places[[ord(character) for character in ALPHABET]] = np.arange(OTHER)
     characters = np.frombuffer(text.lower().encode("utf-32-le"), dtype="<u4")
-    return places[np.minimum(characters, 127)]  # 127 is a control character, so not in the alphabet
+    tokens: NDArray[np.uint8] = places[np.minimum(characters, 127)]  # 127, a control character, is not in the alphabet
+    return tokens
 
 
 def cut_sequences(tokens: NDArray[np.uint8]) -> NDArray[np.uint8]:  # [characters] -> [n, LENGTH + 1]

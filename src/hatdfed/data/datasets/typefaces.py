@@ -1,8 +1,8 @@
 """Typefaces: digits and capital letters in twenty typefaces that look like handwriting, drawn from Debian's fonts.
 
-The fonts are free: those in fonts-breip, -bwht, -comic-neue, -dancingscript, -dkg-handwriting, -ecolier-court, -havana,
--humor-sans, -kaushanscript, -kristi and -leckerli-one have the SIL Open Font License, fonts-femkeklaver has CC-BY-SA-3.0,
-fonts-rufscript and fonts-sjfonts have the GPL with an exception for documents.
+All fonts are free. Most have the SIL Open Font License; fonts-femkeklaver has CC-BY-SA-3.0, fonts-rufscript and
+fonts-sjfonts have the GPL with an exception for documents, fonts-dkg-handwriting is built from a source under the Open
+Font License by a package under GPL-3+.
 
 A sample is one character, turned, slanted, scaled and shifted a little at random; its class is the character, its group
 the typeface. The random numbers depend on typeface and character alone. The images are drawn once and kept in the cache
@@ -111,13 +111,10 @@ def find_faces(folder: Path) -> Mapping[str, Path]:
 def draw_once(faces: Mapping[str, Path], cache: Path) -> NDArray[np.uint8]:
     """Draw all characters in all faces, or read what was drawn before from the same fonts."""
     checksums = "".join(f"{name}:{compute_sha256(path)}\n" for name, path in faces.items())
-    key = hashlib.sha256(f"{_DRAWN_AS}\n{checksums}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{_DRAWN_AS}\n{CHARACTERS}\n{checksums}".encode()).hexdigest()[:16]
     path = cache / f"{key}.npy"
-    wanted = (len(faces), len(CHARACTERS), DRAWINGS, SIDE, SIDE)
-    if path.is_file():
-        pixels: NDArray[np.uint8] = np.load(path, allow_pickle=False)
-        if pixels.shape == wanted and pixels.dtype == np.uint8:
-            return pixels
+    if (known := _read_drawn(path)) is not None:
+        return known
     pixels = np.stack([draw_face(name, face) for name, face in faces.items()])
     with explain_write_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
@@ -127,12 +124,23 @@ def draw_once(faces: Mapping[str, Path], cache: Path) -> NDArray[np.uint8]:
     return pixels
 
 
+def _read_drawn(path: Path) -> NDArray[np.uint8] | None:
+    """What was drawn before; None if there is nothing, or the file was cut short."""
+    try:
+        drawn: NDArray[np.uint8] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return drawn
+
+
 def draw_face(name: str, path: Path) -> NDArray[np.uint8]:  # -> [characters, DRAWINGS, SIDE, SIDE]
     """Draw every character of one typeface several times, white on black."""
     try:
         from PIL import ImageFont
     except ImportError as error:
-        raise MissingDependencyError("Pillow, which draws the typefaces, is not installed: pip install pillow") from error
+        raise MissingDependencyError(
+            "Pillow, which draws the typefaces, is not installed: pip install pillow"
+        ) from error
     try:
         font = ImageFont.truetype(path, SIDE * ENLARGED)
         return np.stack([_draw_character(font, name, character) for character in CHARACTERS])
@@ -168,7 +176,7 @@ def _draw_glyph(font: ImageFont.FreeTypeFont, character: str) -> Image.Image:
 
 
 def _draw_motion(rng: np.random.Generator) -> tuple[float, ...]:
-    """Draw how a character is turned, slanted, scaled and shifted: the six numbers of the affine map, about the middle."""
+    """Draw how a character is turned, slanted, scaled and shifted: six numbers, of an affine map about the middle."""
     angle = math.radians(rng.uniform(-MOST_DEGREES, MOST_DEGREES))
     slant = rng.uniform(-MOST_SLANT, MOST_SLANT)
     across, down = 1 / rng.uniform(SMALLEST, LARGEST, size=2)
