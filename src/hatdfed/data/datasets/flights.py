@@ -5,7 +5,8 @@ CC0.
 
 A sample is a flight: its schedule, its route, its aircraft, and the weather at the airport in the hour before, all of
 which are known before it leaves. Its target is the number of minutes it will spend in the air (a regression) or, with
-the option `target: late`, whether it will arrive more than 15 minutes late (a classification). Its group is the carrier.
+the option `target: late`, whether it will arrive more than 15 minutes late (a classification). Its group is the
+carrier.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def encode(text: str) -> NDArray[np.uint8]:
     """Turn characters into tokens: their places in the alphabet, in lower case.
 
     >>> encode("A b!€").tolist()
-    [1, 0, 2, 47, 55]
+    [1, 0, 2, 46, 54]
     """
     places = np.full(128, OTHER, dtype=np.uint8)
     places[[ord(character) for character in ALPHABET]] = np.arange(OTHER)

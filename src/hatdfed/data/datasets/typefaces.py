@@ -65,22 +65,26 @@ FILES = PackageFiles(
 )
 CHARACTERS = string.digits + string.ascii_uppercase
 SUFFIXES = (".otf", ".ttf")
-SIDE = 28
+LEAST_SIDE, MOST_SIDE = 8, 128
 ENLARGED = 4  # a character is drawn this many times as large and then reduced, which gives smooth edges
-BOX = 20  # the longer side of an upright character, as in MNIST
+BOX_SHARE = 20 / 28  # the longer side of an upright character as a share of the image's, as in MNIST
 DRAWINGS, VALIDATION_DRAWINGS, TEST_DRAWINGS = 40, 6, 6  # of each character in each typeface
-MOST_DEGREES, MOST_SLANT, MOST_SHIFT = 12.0, 0.2, 2.0  # the last one in pixels
+MOST_DEGREES, MOST_SLANT, MOST_SHIFT = 12.0, 0.2, 2 / 28  # the last one as a share of the image's side
 SMALLEST, LARGEST = 0.8, 1.1
 _DRAWN_AS = 1  # to be raised when the code below draws other pixels
 
 
-def load(data_dir: Path | None = None, progress: Progress | None = None, *, fonts: str | None = None) -> Dataset:
+def load(
+    data_dir: Path | None = None, progress: Progress | None = None, *, side: int = 28, fonts: str | None = None
+) -> Dataset:
     """Load the images: of forty drawings of each character, 28 are for training, 6 for validation, 6 for testing.
 
-    With `fonts`, the typefaces are all .otf and .ttf files in this folder instead.
+    Images have `side` × `side` pixels. With `fonts`, the typefaces are all .otf and .ttf files in this folder instead.
     """
+    if not isinstance(side, int) or isinstance(side, bool) or not LEAST_SIDE <= side <= MOST_SIDE:
+        raise ConfigError(f"typefaces: side is {side!r}. Use a whole number from {LEAST_SIDE} to {MOST_SIDE}.")
     faces = require_package_files(FILES, data_dir) if fonts is None else find_faces(Path(fonts))
-    pixels = draw_once(faces, cache_folder() / "typefaces")  # [faces, characters, drawings, H, W]
+    pixels = draw_once(faces, side, cache_folder() / "typefaces")  # [faces, characters, drawings, H, W]
     train, validation, test = np.split(pixels, [-VALIDATION_DRAWINGS - TEST_DRAWINGS, -TEST_DRAWINGS], axis=2)
     return make_dataset(
         "typefaces",
@@ -108,14 +112,14 @@ def find_faces(folder: Path) -> Mapping[str, Path]:
     return found
 
 
-def draw_once(faces: Mapping[str, Path], cache: Path) -> NDArray[np.uint8]:
+def draw_once(faces: Mapping[str, Path], side: int, cache: Path) -> NDArray[np.uint8]:
     """Draw all characters in all faces, or read what was drawn before from the same fonts."""
     checksums = "".join(f"{name}:{compute_sha256(path)}\n" for name, path in faces.items())
-    key = hashlib.sha256(f"{_DRAWN_AS}\n{CHARACTERS}\n{checksums}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{_DRAWN_AS}\n{side}\n{CHARACTERS}\n{checksums}".encode()).hexdigest()[:16]
     path = cache / f"{key}.npy"
     if (known := _read_drawn(path)) is not None:
         return known
-    pixels = np.stack([draw_face(name, face) for name, face in faces.items()])
+    pixels = np.stack([draw_face(name, face, side) for name, face in faces.items()])
     with explain_write_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
         part = cache / f"{key}.part.npy"
@@ -133,7 +137,7 @@ def _read_drawn(path: Path) -> NDArray[np.uint8] | None:
     return drawn
 
 
-def draw_face(name: str, path: Path) -> NDArray[np.uint8]:  # -> [characters, DRAWINGS, SIDE, SIDE]
+def draw_face(name: str, path: Path, side: int) -> NDArray[np.uint8]:  # -> [characters, DRAWINGS, side, side]
     """Draw every character of one typeface several times, white on black."""
     try:
         from PIL import ImageFont
@@ -142,55 +146,57 @@ def draw_face(name: str, path: Path) -> NDArray[np.uint8]:  # -> [characters, DR
             "Pillow, which draws the typefaces, is not installed: pip install pillow"
         ) from error
     try:
-        font = ImageFont.truetype(path, SIDE * ENLARGED)
-        return np.stack([_draw_character(font, name, character) for character in CHARACTERS])
+        font = ImageFont.truetype(path, side * ENLARGED)
+        return np.stack([_draw_character(font, name, character, side) for character in CHARACTERS])
     except OSError as error:
         raise DataError(f"{path} cannot be used as a font ({error}). Remove it or install it again.") from error
 
 
-def _draw_character(font: ImageFont.FreeTypeFont, name: str, character: str) -> NDArray[np.uint8]:
+def _draw_character(font: ImageFont.FreeTypeFont, name: str, character: str, side: int) -> NDArray[np.uint8]:
     from PIL import Image
 
-    glyph = _draw_glyph(font, character)
+    glyph = _draw_glyph(font, character, side * ENLARGED)
     rng = stream(0, "typefaces", name, character)  # the 0 is not a run's seed
     drawings = []
     for _ in range(DRAWINGS):
-        large = glyph.transform(glyph.size, Image.Transform.AFFINE, _draw_motion(rng), Image.Resampling.BILINEAR)
+        large = glyph.transform(
+            glyph.size, Image.Transform.AFFINE, _draw_motion(rng, glyph.width), Image.Resampling.BILINEAR
+        )
         drawings.append(np.asarray(large.reduce(ENLARGED)))
     return np.stack(drawings)
 
 
-def _draw_glyph(font: ImageFont.FreeTypeFont, character: str) -> Image.Image:
-    """Draw one upright character as large as the box allows, in the middle of an enlarged image."""
+def _draw_glyph(font: ImageFont.FreeTypeFont, character: str, side: int) -> Image.Image:
+    """Draw one upright character as large as the box allows, in the middle of the image."""
     from PIL import Image, ImageDraw
 
     left, top, right, bottom = font.getbbox(character)
     width, height = max(1, math.ceil(right - left)), max(1, math.ceil(bottom - top))
     ink = Image.new("L", (width, height))
     ImageDraw.Draw(ink).text((-left, -top), character, fill=255, font=font)
-    scale = BOX * ENLARGED / max(width, height)
+    scale = BOX_SHARE * side / max(width, height)
     ink = ink.resize((max(1, round(width * scale)), max(1, round(height * scale))), Image.Resampling.BILINEAR)
-    image = Image.new("L", (SIDE * ENLARGED, SIDE * ENLARGED))
+    image = Image.new("L", (side, side))
     image.paste(ink, ((image.width - ink.width) // 2, (image.height - ink.height) // 2))
     return image
 
 
-def _draw_motion(rng: np.random.Generator) -> tuple[float, ...]:
+def _draw_motion(rng: np.random.Generator, side: int) -> tuple[float, ...]:
     """Draw how a character is turned, slanted, scaled and shifted: six numbers, of an affine map about the middle."""
     angle = math.radians(rng.uniform(-MOST_DEGREES, MOST_DEGREES))
     slant = rng.uniform(-MOST_SLANT, MOST_SLANT)
     across, down = 1 / rng.uniform(SMALLEST, LARGEST, size=2)
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     linear = np.diag([across, down]) @ np.array([[1.0, slant], [0.0, 1.0]]) @ turn
-    middle = np.full(2, SIDE * ENLARGED / 2)
-    offset = middle - linear @ (middle + rng.uniform(-MOST_SHIFT, MOST_SHIFT, size=2) * ENLARGED)
+    middle = np.full(2, side / 2)
+    offset = middle - linear @ (middle + rng.uniform(-MOST_SHIFT, MOST_SHIFT, size=2) * side)
     return (*linear[0].tolist(), float(offset[0]), *linear[1].tolist(), float(offset[1]))
 
 
 def _make_examples(pixels: NDArray[np.uint8]) -> Examples:  # [faces, characters, drawings, H, W]
     faces, characters, drawings = pixels.shape[:3]
     labels = np.tile(np.repeat(np.arange(characters, dtype=np.int64), drawings), faces)
-    return Examples(pixels.reshape(-1, 1, SIDE, SIDE), labels)
+    return Examples(pixels.reshape(-1, 1, *pixels.shape[3:]), labels)
 
 
 KIND = DatasetKind(

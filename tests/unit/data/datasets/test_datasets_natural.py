@@ -184,7 +184,7 @@ def few_characters(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_face_draws_every_character_equally_often(tmp_path: Path) -> None:
     dataset = load_dataset("typefaces", options={"fonts": str(copy_fonts(tmp_path / "fonts"))})
     assert (dataset.train.count, dataset.validation.count, dataset.test.count) == (2 * 3 * 28, 2 * 3 * 6, 2 * 3 * 6)
-    assert dataset.train.x.shape[1:] == (1, typefaces.SIDE, typefaces.SIDE)
+    assert dataset.train.x.shape[1:] == (1, 28, 28)
     assert np.bincount(dataset.groups * 3 + dataset.train.y).tolist() == [28] * 6
     ink = dataset.train.x.astype(float).mean(axis=(1, 2, 3))
     assert ink.min() > 5  # something was drawn
@@ -195,10 +195,10 @@ def test_every_face_draws_every_character_equally_often(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few_characters")
 def test_drawings_of_a_character_differ_and_are_the_same_every_time(tmp_path: Path) -> None:
     face = copy_fonts(tmp_path / "fonts") / "DejaVuSans.ttf"
-    one, two = typefaces.draw_face("a", face), typefaces.draw_face("a", face)
+    one, two = typefaces.draw_face("a", face, 16), typefaces.draw_face("a", face, 16)
     np.testing.assert_array_equal(one, two)
     assert len(np.unique(one[0].reshape(typefaces.DRAWINGS, -1), axis=0)) == typefaces.DRAWINGS
-    assert (typefaces.draw_face("b", face) != one).any()
+    assert (typefaces.draw_face("b", face, 16) != one).any()
 
 
 @pytest.mark.usefixtures("few_characters")
@@ -217,6 +217,14 @@ def test_drawings_that_were_damaged_are_drawn_again(tmp_path: Path, clean_machin
     (drawn,) = (clean_machine / "typefaces").glob("*.npy")
     drawn.write_bytes(drawn.read_bytes()[:1000])
     np.testing.assert_array_equal(load_dataset("typefaces", options=options).test.x, first.test.x)
+
+
+@pytest.mark.usefixtures("few_characters")
+def test_images_can_be_drawn_smaller(tmp_path: Path) -> None:
+    options = {"fonts": str(copy_fonts(tmp_path / "fonts")), "side": 16}
+    assert load_dataset("typefaces", options=options).train.x.shape[1:] == (1, 16, 16)
+    with pytest.raises(ConfigError, match=r"side is 4\. Use a whole number from 8 to 128"):
+        load_dataset("typefaces", options={**options, "side": 4})
 
 
 def test_a_folder_without_fonts_and_a_file_that_is_none_are_refused(tmp_path: Path) -> None:
