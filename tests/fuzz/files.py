@@ -28,11 +28,13 @@ from tests.fuzz.harness import MIB, DefectError, Target
 from tests.fuzz.messages import edge_key, identity_store
 
 from hatdfed.cli.show import show_command
+from hatdfed.core.task import TaskKind
 from hatdfed.data.datasets import cifar10, fashion_mnist, load_dataset
+from hatdfed.data.datasets.base import SampleFormat
 from hatdfed.data.datasets.files import unpack
 from hatdfed.data.own.folder import ClassFolders
 from hatdfed.data.own.images import OnceWarner
-from hatdfed.data.own.source import read_npz_images
+from hatdfed.data.own.source import read_npz_samples
 from hatdfed.deploy.coordinator.backup import CONTENT, make_backup, restore_backup
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
 from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
@@ -57,6 +59,7 @@ from hatdfed.sweeps.file import read_sweep
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
 _SHAPE = (1, 8, 8)
+_FORM = SampleFormat(_SHAPE, np.dtype(np.uint8), TaskKind("classification", 2), (0.5,), (0.5,))
 _CLASSES = ("cat", "dog")
 _COUNT = 12
 
@@ -205,7 +208,7 @@ def _make_npz(rng: Random) -> File:
 
 
 def _read_npz(file: File, folder: Path) -> None:
-    read_npz_images(file.write(folder), _SHAPE, 2, most=100, warner=_warner())
+    read_npz_samples(file.write(folder), _FORM, most=100, warner=_warner())
 
 
 def _make_idx(rng: Random) -> File:

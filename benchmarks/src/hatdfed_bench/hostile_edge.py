@@ -91,7 +91,7 @@ def make_hostile_setup(config: Config, index: int, *, attack: str) -> EdgeSetup:
     honest = make_edge_setup(config, index)
     rounds = config.horizon or config.rounds
     liars = make_liars(attack, np.array([0]), rounds=rounds, seed=config.seed + index)  # as server `index` of a fleet
-    num_classes = honest.program.num_classes
+    num_classes = honest.program.task.kind.num_classes
     source = HostileSource(honest.source, num_classes=num_classes, flips_labels=liars.attack.flips_labels)
     parts = {field.name: getattr(honest.program, field.name) for field in fields(EdgeProgram)}
     program = HostileProgram(**parts, liars=liars, source=source, initial_seed=honest.initial_seed)

@@ -36,9 +36,14 @@ class Kind(NamedTuple):
 PLAIN = Kind()
 
 
-def make_kinds(differ: str, count: int, num_classes: int, image_shape: tuple[int, ...]) -> list[Kind]:
-    """The kinds of `count` groups that differ in their `inputs`, their `labels` or in nothing."""
+def make_kinds(differ: str, count: int, num_classes: int, image_shape: tuple[int, ...] | None) -> list[Kind]:
+    """The kinds of `count` groups that differ in their `inputs`, their `labels` or in nothing.
+
+    `image_shape` is None where samples are no images, `num_classes` 0 where they have no classes.
+    """
     if differ == "inputs":
+        if image_shape is None:
+            raise ConfigError("world.differ is inputs, but only 8-bit images can be turned. Use none, or labels.")
         _require_room(count, 2 * len(_TURNS), "that differ in their inputs")
         if count > 2 and image_shape[-1] != image_shape[-2]:
             raise ConfigError(
@@ -46,6 +51,8 @@ def make_kinds(differ: str, count: int, num_classes: int, image_shape: tuple[int
             )
         return [Kind(quarter_turns=_TURNS[g % len(_TURNS)], is_negative=g >= len(_TURNS)) for g in range(count)]
     if differ == "labels":
+        if not num_classes:
+            raise ConfigError("world.differ is labels, but samples of this task have no class label. Use none.")
         _require_room(count, num_classes, f"that differ in the meaning of {num_classes} labels")
         step = _LABEL_STEP if math.gcd(_LABEL_STEP, num_classes) == 1 else 1
         return [Kind(label_shift=g * step % num_classes) for g in range(count)]

@@ -1,16 +1,38 @@
-"""Which server owns which images: label skew, natural splits, and the validation sample that all servers share."""
+"""Which server owns which samples: label skew, natural splits, and the validation sample that all servers share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.task import MULTI_LABEL, REGRESSION, TaskKind
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 
 Indices = NDArray[np.int64]
+_BINS = 10  # of target values
+
+
+def find_strata(y: Indices | NDArray[Any], task: TaskKind) -> Indices:  # [n, …] -> [n]
+    """What label skew is by: the class; in a regression, the bin of the first target value, of ten equally full ones.
+
+    With several labels at once, the rarest label of a sample, or none. Sequences of tokens have nothing of the kind:
+    all are of one stratum, and so every server gets a random sample.
+    """
+    if task.has_classes:
+        return y
+    if task.name == REGRESSION:
+        values = y.reshape(len(y), -1)[:, 0]
+        bounds = np.quantile(values, np.arange(1, _BINS) / _BINS)
+        return np.searchsorted(bounds, values, side="right").astype(np.int64)
+    if task.name == MULTI_LABEL:
+        rarest_first = np.argsort(y.sum(axis=0), kind="stable")
+        has = y[:, rarest_first] > 0
+        return np.where(has.any(axis=1), has.argmax(axis=1), y.shape[1]).astype(np.int64)
+    return np.zeros(len(y), dtype=np.int64)
 
 
 def draw_label_skewed_shards(

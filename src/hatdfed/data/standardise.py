@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from hatdfed.core.task import MULTI_LABEL, REGRESSION, TaskKind
-from hatdfed.data.datasets.base import Examples, find_feature_axis, is_image
+from hatdfed.data.datasets.base import Examples, SampleFormat, find_feature_axis
 from hatdfed.server.work import Batch
 
 
-def make_tensors(examples: Examples, task: TaskKind, mean: Sequence[float], std: Sequence[float]) -> Batch:
-    """Convert samples and targets to what networks and tasks take; `mean` and `std` are those of the data set."""
-    return Batch(_standardise_inputs(examples, mean, std), _standardise_targets(examples, task))
+def make_tensors(examples: Examples, form: SampleFormat) -> Batch:
+    """Convert samples and targets to what networks and tasks take."""
+    return Batch(_standardise_inputs(examples, form), _standardise_targets(examples, form.task))
 
 
-def _standardise_inputs(examples: Examples, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def _standardise_inputs(examples: Examples, form: SampleFormat) -> Tensor:
     x = torch.tensor(np.ascontiguousarray(examples.x))
-    if not x.is_floating_point() and not is_image(examples.x):
+    if not form.mean:
         return x.long()
-    values = x.float() / 255 if is_image(examples.x) else x.float()
+    values = x.float() / 255 if form.has_images else x.float()
     shape = [1] * x.ndim
     shape[find_feature_axis(x.ndim)] = -1
-    centre, spread = (torch.tensor(each).view(shape) for each in (mean, std))
-    return (values - centre) / spread
+    mean, std = (torch.tensor(each).view(shape) for each in (form.mean, form.std))
+    return (values - mean) / std
 
 
 def _standardise_targets(examples: Examples, task: TaskKind) -> Tensor:
     y = torch.tensor(np.ascontiguousarray(examples.y))
     if task.name == REGRESSION:
-        values = y.double().view(len(y), -1)
+        values = y.double().view(len(y), task.num_outputs)
         return ((values - torch.tensor(task.target_mean)) / torch.tensor(task.target_std)).float()
     return y.float() if task.name == MULTI_LABEL else y.long()

@@ -55,7 +55,9 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
         "accuracy_by_server": percent.tolist(),
         "own_accuracy": float(own[_honest(config, len(own))].mean()),
         "own_accuracy_by_server": own.tolist(),
-        "personal_accuracy": 100 * float(accuracy.personal.mean()),
+        "personal_accuracy": _percent_or_none(accuracy.personal),
+        "metrics": {name: float(values.mean()) for name, values in accuracy.metrics.items()},
+        "metrics_by_server": {name: values.tolist() for name, values in accuracy.metrics.items()},
         "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
         "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
         "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
@@ -65,6 +67,11 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
         "leaks_test": config.leaks_test,
         "rounds": len(rounds),
     }
+
+
+def _percent_or_none(shares: NDArray[np.float64]) -> float | None:
+    """Their mean in percent; None where they are not known."""
+    return None if np.isnan(shares).any() else 100 * float(shares.mean())
 
 
 def _honest(config: Config, measured: int) -> NDArray[np.bool_]:

@@ -65,12 +65,25 @@ def linear(shape: Shape, num_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), num_outputs))
 
 
+def mlp(shape: Shape, num_outputs: int) -> nn.Module:
+    """Two hidden layers, for feature vectors."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, num_outputs),
+    )
+
+
 _BUILT_IN: dict[str, NetworkMaker] = {
     "paper-cnn": paper_cnn,
     "paper-cnn-relu": paper_cnn_relu,
     "small-cnn": small_cnn,
     "small-cnn-group-norm": small_cnn_group_norm,
     "linear": linear,
+    "mlp": mlp,
 }
 
 PRIVATE_NETWORK = "small-cnn-group-norm"  # what to use instead of one that cannot be trained privately

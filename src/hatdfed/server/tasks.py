@@ -22,6 +22,7 @@ from hatdfed.errors import require_one_of
 from hatdfed.registry import Registry
 
 _TEN_CLASSES = TaskKind(CLASSIFICATION, 10)
+_WORST_ERROR = 4.0  # squared error of a standardised target from which on the score is 0
 _MOST_LOSS = 700.0  # e to the power of more is no number
 
 
@@ -118,11 +119,12 @@ class NextToken:
 
 @dataclass(frozen=True)
 class Regression:
-    """K values: squared error of standardised targets, and the share of their variance that is explained.
+    """K values: squared error of standardised targets, and how far within two standard deviations they are right.
 
-    The score of a sample is 1 − squared error, at least 0. Targets have variance 1, so the mean of 1 − squared error
-    is R², the coefficient of determination, and the mean score is never below it: a single sample that is predicted
-    badly costs no more than its own share, as in classification.
+    The score of a sample is 1 − squared error / 4, at least 0: 0 for a value that is two standard deviations of the
+    training targets off, or more. Where none is further off, the mean score is 1 − (1 − R²) / 4, so that it orders
+    models as R² does; a sample that is predicted badly costs no more than its own share, as in classification. With a
+    bound at one standard deviation the order would be another one: many large errors would be forgiven.
     """
 
     kind: TaskKind
@@ -139,8 +141,9 @@ class Regression:
         return (outputs - targets.view_as(outputs)).square().mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """1 − squared error, averaged over the K values; 0 for each that is worse than a standard deviation off."""
-        return torch.nan_to_num(1 - (outputs - targets.view_as(outputs)).square(), nan=0.0).clamp(min=0).mean(dim=1)
+        """1 − squared error / 4, averaged over the K values; 0 for each that is two standard deviations off."""
+        error = (outputs - targets.view_as(outputs)).square()
+        return torch.nan_to_num(1 - error / _WORST_ERROR, nan=0.0).clamp(min=0).mean(dim=1)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Errors in the units of the data, averaged over the K values, and the loss."""

@@ -139,7 +139,10 @@ class Config(Section):
     method: str = "hat-dfed"
     """Method whose settings are used where you set none."""
     dataset: str = "digits"
-    """Data set, by its name in `hatdfed datasets`."""
+    """Data set: a name in `hatdfed datasets`, an .npz file with x and y, or a folder of images. Own
+    data are recorded by name and a digest of their contents."""
+    task: str | None = None
+    """What is learned: classification, next-token, regression or multi-label; by default what the data are for."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Determines data, devices, prices and initial models. Methods with the same seed run in the same world."""
     servers: Annotated[int, Field(ge=2, le=1_000_000)] = 5

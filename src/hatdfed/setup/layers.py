@@ -13,6 +13,7 @@ from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.policies import POLICIES
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
 from hatdfed.data.members import Members, draw_members
+from hatdfed.data.own.dataset import FILE, is_own_data, open_own
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Component, Config, WorldConfig
 from hatdfed.setup.methods import METHODS, method_named
@@ -76,10 +77,11 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _rename_synonyms(user or {})
+    layer = _name_own_data(_rename_synonyms(user or {}))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
-    dataset = dataset_kind(str(layer.get("dataset", Config().dataset)))
+    dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
+    _refuse_other_task(layer, dataset)
     settings: dict[str, Any] = Config().model_dump()
     for part in (dataset.defaults, method.settings, layer):
         settings = overlay(settings, part)
@@ -87,6 +89,28 @@ def resolve(user: Layer | None = None) -> Config:
     if not _is_priced(dataset, settings["network"]) and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
     return _refuse_removed_choice(validate(settings))
+
+
+def _name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
+    """The settings with a name in place of data, or of where they are."""
+    given = layer.get("dataset")
+    if (isinstance(given, str) and given in DATASETS) or not is_own_data(given):
+        return layer
+    task = layer.get("task")
+    kind, options = open_own(given, _options(layer), None if task is None else str(task))
+    if FILE not in options and kind.name not in DATASETS:
+        DATASETS.add(kind.name, kind)
+    return {**layer, "dataset": kind.name, "dataset_options": options, "task": kind.task}
+
+
+def _options(layer: Layer) -> Mapping[str, Any]:
+    options = layer.get("dataset_options")
+    return options if isinstance(options, Mapping) else {}
+
+
+def _refuse_other_task(layer: Layer, dataset: DatasetKind) -> None:
+    if layer.get("task") not in (None, dataset.task):
+        raise ConfigError(f"task is {layer['task']!r}, but the data set {dataset.name} is for {dataset.task}.")
 
 
 def resolve_over(earlier: Config, user: Layer) -> Config:
@@ -299,7 +323,7 @@ def _is_link_share_chosen(config: Config) -> bool:
     if config.method not in METHODS:
         return False
     usual = Config.model_fields["link_share"].default
-    for part in (dataset_kind(config.dataset).defaults, METHODS[config.method].settings):
+    for part in (dataset_kind(config.dataset, config.dataset_options).defaults, METHODS[config.method].settings):
         usual = part.get("link_share", usual)
     return bool(config.link_share != usual)
 

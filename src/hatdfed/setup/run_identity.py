@@ -109,6 +109,7 @@ SETTINGS: dict[str, Setting] = {
     # Who holds which images, and who is there in a round.
     "dataset": Setting(_WORLD | Role.FLEET),
     "dataset_options": Setting(_WORLD | Role.FLEET),
+    "task": Setting(_WORLD | Role.FLEET, None, Since.V0_2),
     "servers": Setting(_DATA),
     "devices": Setting(_DATA),
     "images_per_server": Setting(_DATA),
@@ -313,7 +314,8 @@ def _value(settings: Settings, key: str) -> Any:
         if not isinstance(found, Mapping) or part not in found:
             return SETTINGS[key].neutral
         found = found[part]
-    return found
+    # Where own data lie is no part of what they are: a digest of their contents is in the data set's name.
+    return {name: found[name] for name in found if name != "file"} if key == "dataset_options" else found
 
 
 def _plain(settings: Settings) -> Mapping[str, Any]:

@@ -5,6 +5,8 @@ import os
 
 import numpy as np
 
+from hatdfed.core.task import TaskKind
+from hatdfed.data.datasets.base import SampleFormat
 from hatdfed.data.devices import LocalWork
 from hatdfed.data.own.source import open_own_data
 
@@ -53,10 +55,17 @@ def fill(folder, numbers, age=100.0, now=NOW):
     return folder
 
 
-def open_source(where, *, warned=None, clock=None, **changes):
+def make_format(image_shape=SHAPE, num_classes=3, mean=0.5, std=0.5):
+    """That of images whose pixels from 0 to 1 become −1 to 1."""
+    channels, *_ = image_shape
+    task = TaskKind("classification", num_classes)
+    return SampleFormat(image_shape, np.dtype(np.uint8), task, (mean,) * channels, (std,) * channels)
+
+
+def open_source(where, *, warned=None, clock=None, form=None, **changes):
     """The source, with what it warns of in the list `warned`; without a list, a warning fails the test."""
     told = {} if warned is None else {"warn": warned.append}
-    given = {"image_shape": SHAPE, "num_classes": 3, "settings": WORK, "seed": 5, "server": 1}
+    given = {"form": form or make_format(), "settings": WORK, "seed": 5, "server": 1}
     return open_own_data(where, clock=clock or Clock(), **told, **{**given, **changes})
 
 

@@ -56,7 +56,7 @@ def test_a_broken_sensor_sends_noise_of_all_brightnesses_and_keeps_the_labels():
     assert seen.x.dtype == np.uint8
     assert (seen.x.min(), seen.x.max()) == (0, 255)
     assert seen.x.mean() == pytest.approx(127.5, abs=2)
-    np.testing.assert_array_equal(seen.y, dark.labels)
+    np.testing.assert_array_equal(seen.y, dark.y)
 
 
 def test_noise_says_nothing_about_the_image_behind_it():
@@ -69,14 +69,14 @@ def test_flaws_are_the_same_every_time():
     flaws = Flaws(5, 3, label_rate=0.5, is_noise=True)
     one, two = flaws.apply(images(), 10), flaws.apply(images(), 10)
     np.testing.assert_array_equal(one.x, two.x)
-    np.testing.assert_array_equal(one.labels, two.labels)
+    np.testing.assert_array_equal(one.y, two.y)
 
 
 @pytest.mark.parametrize(("seed", "server"), [(5, 4), (6, 3)])
 def test_servers_and_seeds_differ_in_noise_and_in_labels(seed, server):
     one, two = (Flaws(*who, label_rate=0.5, is_noise=True).apply(images(), 10) for who in ((5, 3), (seed, server)))
     assert not np.array_equal(one.x, two.x)
-    assert not np.array_equal(one.labels, two.labels)
+    assert not np.array_equal(one.y, two.y)
 
 
 def test_the_given_images_are_not_changed():

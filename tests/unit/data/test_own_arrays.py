@@ -4,7 +4,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from tests.unit.data.own_files import contents, npy, open_source, picture, trained
+from tests.unit.data.own_files import contents, make_format, npy, open_source, picture, trained
 
 from hatdfed.data.own import images as reader
 from hatdfed.errors import DataError
@@ -40,7 +40,7 @@ def test_labels_stay_with_their_images(tmp_path):
 def test_compressed_colour_images_are_read(tmp_path):
     colour = np.stack([picture(number, (8, 8, 3)) for number in range(30)])
     np.savez_compressed(tmp_path / "own.npz", x=colour, y=np.zeros(30, dtype=np.int64))
-    source = open_source(tmp_path / "own.npz", image_shape=(3, 8, 8))
+    source = open_source(tmp_path / "own.npz", form=make_format((3, 8, 8)))
     assert everything(source) == {image.transpose(2, 0, 1).tobytes() for image in colour}
 
 

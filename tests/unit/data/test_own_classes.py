@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.data.own_files import contents, fill, npy, open_source, picture, put
+from tests.unit.data.own_files import contents, fill, make_format, npy, open_source, picture, put
 
 from hatdfed.data.devices import LocalWork
 from hatdfed.errors import DataError
@@ -17,7 +17,9 @@ def test_sorted_names_are_the_labels_and_a_list_gives_another_order(tmp_path):
 def test_a_listed_class_may_come_later(tmp_path):
     fill(tmp_path, range(30))
     (tmp_path / "classes.txt").write_text("cat\ndog\nowl\nyak\n")
-    source = open_source(tmp_path, num_classes=4, fresh_only=True, settings=LocalWork(samples_per_round=100))
+    source = open_source(
+        tmp_path, form=make_format(num_classes=4), fresh_only=True, settings=LocalWork(samples_per_round=100)
+    )
     source.work(0)
     for number in range(100, 120):
         put(tmp_path, f"yak/{number}.npy", npy(picture(number)))
@@ -47,7 +49,7 @@ def test_a_missing_class_folder_is_refused_because_labels_would_shift(tmp_path):
     with pytest.raises(
         DataError, match=r"has 3 sub-folders, but the model has 4 classes. Make one for each class, empty"
     ):
-        open_source(tmp_path, num_classes=4)
+        open_source(tmp_path, form=make_format(num_classes=4))
     (tmp_path / "zebra").mkdir()
     (tmp_path / ".cache").mkdir()
-    assert open_source(tmp_path, num_classes=4).work(0).num_samples > 0
+    assert open_source(tmp_path, form=make_format(num_classes=4)).work(0).num_samples > 0

@@ -1,16 +1,27 @@
 import numpy as np
 import pytest
 import torch
-from tests.unit.data.own_files import SHAPE, WORK, Clock, contents, fill, numbers, open_source, picture, trained
+from tests.unit.data.own_files import (
+    SHAPE,
+    WORK,
+    Clock,
+    contents,
+    fill,
+    make_format,
+    numbers,
+    open_source,
+    picture,
+    trained,
+)
 
 from hatdfed.data.devices import LocalWork
-from hatdfed.data.own.images import OwnImage
-from hatdfed.data.own.source import ImageStore, OwnData, SlowMachine, Standardise
+from hatdfed.data.own.images import OwnSample
+from hatdfed.data.own.source import ImageStore, OwnData, SlowMachine
 from hatdfed.errors import ConfigError, DataError
 
 
 def image(name, content_hash, label=0):
-    return OwnImage(name, picture(0), label, content_hash)
+    return OwnSample(name, picture(0), np.array(label), content_hash)
 
 
 def names(images):
@@ -104,7 +115,7 @@ def test_labels_are_counted_among_the_images_to_train_on(tmp_path):
 
 
 def test_images_are_standardised_as_told(tmp_path):
-    source = open_source(fill(tmp_path, range(20)), standardise=Standardise((0.2,), (0.4,)))
+    source = open_source(fill(tmp_path, range(20)), form=make_format(mean=0.2, std=0.4))
     (number, *_) = [n for n in range(20) if picture(n).tobytes() in contents(open_source(tmp_path).validation)]
     wanted = (torch.from_numpy(picture(number)).float() / 255 - 0.2) / 0.4
     assert any(torch.equal(found, wanted) for found in source.validation.x)
@@ -195,10 +206,8 @@ def test_a_name_counts_again_only_with_other_content():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"image_shape": (8, 8)}, r"image_shape is \(8, 8\), but must be channels, height and width, each at least 1"),
-        ({"num_classes": 1}, "num_classes is 1, but a classifier needs at least 2"),
-        ({"standardise": Standardise((0.5,) * 3, (0.5,) * 3)}, "a mean and a std above 0 for each of the 1 channels"),
-        ({"standardise": Standardise((0.5,), (0.0,))}, "std above 0"),
+        ({"form": make_format((1, 0, 8))}, r"the shape \[1, 0, 8\], but every side must be at least 1"),
+        ({"form": make_format(num_classes=1)}, "There are 1 classes, but a classifier needs at least 2"),
         ({"held_out_share": 0.0}, r"held_out_share is 0\.0, but must be above 0 and at most 0\.5"),
         ({"max_images": 9}, "max_images is 9 and max_validation 1000, but at least 10 and 1 are needed"),
         ({"work_share": 0.0}, r"work_share is 0\.0, but must be above 0 and at most 1"),

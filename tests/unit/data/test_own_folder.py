@@ -5,7 +5,19 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from tests.unit.data.own_files import NOW, Clock, contents, fill, npy, numbers, open_source, picture, put, trained
+from tests.unit.data.own_files import (
+    NOW,
+    Clock,
+    contents,
+    fill,
+    make_format,
+    npy,
+    numbers,
+    open_source,
+    picture,
+    put,
+    trained,
+)
 
 from hatdfed.data.devices import LocalWork
 from hatdfed.data.own import folder as folders
@@ -90,7 +102,7 @@ def test_colour_images_are_read_with_their_channels_first(tmp_path):
     for number, image in enumerate(pixels):
         content = encoded(image, "PNG") if number % 2 else b"P6\n8 8\n255\n" + image.tobytes()
         put(tmp_path, f"dog/{number}.{'png' if number % 2 else 'ppm'}", content)
-    source = open_source(tmp_path, image_shape=(3, 8, 8))
+    source = open_source(tmp_path, form=make_format((3, 8, 8)))
     assert everything(source) == {image.transpose(2, 0, 1).tobytes() for image in pixels}
     assert set(source.validation.y.tolist()) == {1}
 

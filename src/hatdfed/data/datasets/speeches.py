@@ -142,6 +142,7 @@ KIND = DatasetKind(
     summary="State of the Union addresses of 43 presidents, 64 characters each, next character; 7 MB to download",
     load=load,
     locate=locate,
+    task=NEXT_TOKEN,
     defaults={
         "servers": 10,
         "split": "groups",

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from hatdfed.data.own.images import (
     AT_START,
     NO_PILLOW,
     UNREADABLE,
     ImageShape,
     OnceWarner,
-    OwnImage,
+    OwnSample,
     UnusableImageError,
     decode,
     hash_fraction,
@@ -73,7 +75,7 @@ class ClassFolders:
         """Number of skipped files, by reason."""
         return Counter(error.reason for error in self._refused.values())
 
-    def new(self, t: int) -> list[OwnImage]:
+    def new(self, t: int) -> list[OwnSample]:
         """Read the images that were not read before, oldest first."""
         files = sorted(heapq.nlargest(self._most_files + 1, self._list_files()))
         if len(files) > self._most_files:
@@ -107,7 +109,7 @@ class ClassFolders:
                     "Check its permissions.",
                 )
 
-    def _read(self, file: _File) -> OwnImage | None:
+    def _read(self, file: _File) -> OwnSample | None:
         if self._done.get(file.name) == file.stamp:
             return None
         # Absolute, so that a clock that was set back does not exclude a file for ever.
@@ -126,7 +128,7 @@ class ClassFolders:
         self._refused.pop(file.name, None)
         return image
 
-    def _image(self, file: _File) -> OwnImage:
+    def _image(self, file: _File) -> OwnSample:
         if file.size > MOST_FILE_BYTES:
             raise UnusableImageError(TOO_LARGE, f"{file.size} bytes were found, at most {MOST_FILE_BYTES} were wanted")
         try:
@@ -136,7 +138,7 @@ class ClassFolders:
         except OSError as error:
             raise UnusableImageError(NOT_PERMITTED, f"{error.strerror}; a readable file was wanted") from error
         pixels = decode(Path(file.name).suffix.lower(), data, self._image_shape)
-        return OwnImage(file.name, pixels, file.label, hash_fraction(data))
+        return OwnSample(file.name, pixels, np.array(file.label), hash_fraction(data))
 
     def _refuse(self, file: _File, error: UnusableImageError, age_seconds: float) -> None:
         if error.reason == UNREADABLE and age_seconds < BROKEN_AFTER_SECONDS:
@@ -181,8 +183,23 @@ def read_classes(root: Path, num_classes: int) -> tuple[str, ...]:
         raise DataError(f"{root} cannot be read ({error.strerror}). Check the path and its permissions.") from error
 
 
+def list_classes(root: Path) -> tuple[str, ...]:
+    """The classes that a folder has: those of `classes.txt`, or its sub-folders in alphabetical order."""
+    listed = root / CLASS_LIST
+    names = _read_list(listed) if listed.is_file() else _list_folders(root)
+    return read_classes(root, len(names))
+
+
+def _read_list(listed: Path) -> tuple[str, ...]:
+    return tuple(line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip())
+
+
+def _list_folders(root: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+
+
 def _from_list(listed: Path, num_classes: int) -> tuple[str, ...]:
-    names = tuple(line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip())
+    names = _read_list(listed)
     if len(names) != num_classes or len(set(names)) != num_classes:
         raise DataError(
             f"{listed} names {len(set(names))} different classes on {len(names)} lines, "
@@ -195,11 +212,11 @@ def _from_list(listed: Path, num_classes: int) -> tuple[str, ...]:
 
 
 def _from_folders(root: Path, num_classes: int) -> tuple[str, ...]:
-    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    names = _list_folders(root)
     # A server that lacks a class would give all later ones the wrong label.
     if len(names) != num_classes:
         raise DataError(
             f"{root} has {len(names)} sub-folders, but the model has {num_classes} classes. Make one for each class, "
             f"empty if need be, or name all classes in order, one on each line, in {CLASS_LIST}."
         )
-    return tuple(names)
+    return names

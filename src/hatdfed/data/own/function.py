@@ -1,15 +1,15 @@
-"""Images from a user's own Python function, named as `package.module:function`.
+"""Samples from a user's own Python function, named as `package.module:function`.
 
 The module is imported only when it is named. The function has one of two signatures.
 
-With one argument, the round: `function(t)` returns `(x, y)` or None. x and y are arrays as in an .npz file: the images
+With one argument, the round: `function(t)` returns `(x, y)` or None. x and y are arrays as in an .npz file: the samples
 that have arrived since the last call, the oldest first; None means that there are no new ones. The function is first
 called with t = -1 for the images available at the start, of which there must be at least ten, then once in each round.
 An exception in a round is reported by one warning and counts as no new images; an exception at the start ends the
 server.
 
 Without arguments: `function()` returns an object like `hatdfed.server.work.DataSource`, with `validation`, a Batch, and
-`work(t)`, which returns a Work. Images are float tensors [n, C, H, W], standardised as on all other servers. Called
+`work(t)`, which returns a Work. Samples are tensors, standardised as on all other servers. Called
 again with the same t, `work` must return the same work. Holding out, counting and sampling images is up to that object;
 of its `num_samples` and `devices_online` no more count than `samples_per_round` and `devices` in the run's settings,
 since others refuse larger claims.
@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from hatdfed.data.own.images import AT_START, ImageShape, OnceWarner, OwnImage, format_shape, make_own_images
+from hatdfed.data.datasets.base import SampleFormat
+from hatdfed.data.own.arrays import as_array
+from hatdfed.data.own.images import AT_START, OnceWarner, OwnSample, format_shape, make_own_samples
 from hatdfed.errors import ConfigError, DataError
 from hatdfed.server.work import Batch, DataSource, Work
 
@@ -75,12 +75,11 @@ class RoundFunction:
 
     where: str
     function: Callable[[int], Any]
-    image_shape: ImageShape
-    num_classes: int
+    form: SampleFormat
     most: int
     warner: OnceWarner
 
-    def new(self, t: int) -> list[OwnImage]:
+    def new(self, t: int) -> list[OwnSample]:
         """Call the function for round t; a failure after the start is a warning and gives no images."""
         try:
             return self._images(t)
@@ -92,29 +91,30 @@ class RoundFunction:
             )
             return []
 
-    def _images(self, t: int) -> list[OwnImage]:
+    def _images(self, t: int) -> list[OwnSample]:
         try:
             given = self.function(t)
             if given is None:
                 return []
-            x, y = (np.asarray(part) for part in given)
+            samples, targets = given
+            x, y = as_array(samples, "x"), None if targets is None else as_array(targets, "y")
         except Exception as error:
             raise DataError(f"{self.where} failed for round {t} ({type(error).__name__}: {error}). Fix it.") from error
         try:
-            return make_own_images(
-                x, y, self.image_shape, self.num_classes, prefix=f"{t}/", most=self.most, warner=self.warner
-            )
+            return make_own_samples(x, y, self.form, prefix=f"{t}/", most=self.most, warner=self.warner)
         except DataError as error:
-            raise DataError(f"{self.where} returned wrong data for round {t}: {error}. Fix it.") from error
+            raise DataError(
+                f"{self.where} returned wrong data for round {t}: {str(error).rstrip('.')}. Fix it."
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)
 class UserSource:
-    """A user's own source of work; the shape of its images is checked."""
+    """A user's own source of work; the shape of its samples is checked."""
 
     where: str
     source: DataSource
-    image_shape: ImageShape
+    shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if not (hasattr(self.source, "validation") and callable(getattr(self.source, "work", None))):
@@ -142,9 +142,9 @@ class UserSource:
         return work
 
     def _check(self, what: str, batch: Any) -> None:
-        if not isinstance(batch, Batch) or tuple(batch.x.shape) != (len(batch.y), *self.image_shape):
+        if not isinstance(batch, Batch) or tuple(batch.x.shape) != (len(batch.y), *self.shape):
             found = f"a Batch of shape {list(batch.x.shape)}" if isinstance(batch, Batch) else type(batch).__name__
             raise DataError(
                 f"{self.where} returned {found} for {what}, but must return a Batch of "
-                f"{format_shape(self.image_shape)} images with a label each."
+                f"samples of {format_shape(self.shape)} with a target each."
             )

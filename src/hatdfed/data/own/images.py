@@ -20,6 +20,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from hatdfed.data.datasets.base import Examples, SampleFormat
+from hatdfed.data.own.checks import check_alike, make_examples
 from hatdfed.errors import DataError
 
 ImageShape = tuple[int, int, int]  # C, H, W
@@ -32,20 +34,20 @@ WRONG_NUMBERS = "wrong numbers"
 AT_START = -1  # the round before the first: images that are available at the start
 
 
-class OwnImage(NamedTuple):
-    """One labelled image that a server owns."""
+class OwnSample(NamedTuple):
+    """One sample that a server owns, such as a labelled image."""
 
-    name: str  # the same name with other content replaces the image
-    pixels: Pixels  # [C, H, W]
-    label: int
-    content_hash: float  # in [0, 1), of the content alone: equal images are held out together, also after a restart
+    name: str  # the same name with other content replaces the sample
+    x: NDArray[Any]  # […]
+    y: NDArray[Any]  # […] its target; [] a class
+    content_hash: float  # in [0, 1), of the content alone: equal samples are held out together, also after a restart
 
 
-class IncomingImages(Protocol):
-    """A source of new images."""
+class IncomingSamples(Protocol):
+    """A source of new samples."""
 
-    def new(self, t: int) -> Sequence[OwnImage]:
-        """Return the images since the last call, oldest first; called once with `AT_START`, then once a round."""
+    def new(self, t: int) -> Sequence[OwnSample]:
+        """Return the samples since the last call, oldest first; called once with `AT_START`, then once a round."""
 
 
 class OnceWarner:
@@ -65,7 +67,7 @@ class OnceWarner:
         """Warn that the oldest images were dropped."""
         self.warn_once(
             "too many",
-            f"There are more than {most} images, so the oldest are left out. "
+            f"There are more than {most} samples, so the oldest are left out. "
             "Raise max_images if there is memory for more.",
         )
 
@@ -80,27 +82,34 @@ def hash_fraction(content: bytes) -> float:
     return (int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 11) / 2**53
 
 
-def make_own_images(
-    x: NDArray[Any],
-    y: NDArray[Any],
-    image_shape: ImageShape,
-    num_classes: int,
-    *,
-    prefix: str,
-    most: int,
-    warner: OnceWarner,
-) -> list[OwnImage]:
-    """Make `OwnImage`s from the last `most` entries of two arrays, the oldest first."""
+def make_own_samples(
+    x: NDArray[Any], y: NDArray[Any] | None, form: SampleFormat, *, prefix: str, most: int, warner: OnceWarner
+) -> list[OwnSample]:
+    """Make samples from the last `most` entries of two arrays, the oldest first."""
     x = np.atleast_1d(x)
-    labels = as_labels(y, count=len(x), num_classes=num_classes)
-    first = max(0, len(labels) - most)
+    if not form.has_images or not form.task.has_classes:
+        examples, kind = make_examples(x, y, form.task.name)
+        check_alike(examples, kind, form.shape, form.task, form.dtype)
+    else:
+        if y is None:
+            raise UnusableImageError(WRONG_NUMBERS, "there are no labels")
+        examples = Examples(x, as_labels(y, count=len(x), num_classes=form.task.num_classes))
+    first = max(0, examples.count - most)
     if first:
         warner.warn_too_many(most)
-    pixels = as_images(x[first:], image_shape)
+    kept = examples.take(slice(first, None))
+    if form.has_images:
+        kept = Examples(as_images(kept.x, as_image_shape(form.shape)), kept.y)
     return [
-        OwnImage(f"{prefix}{first + i}", image, int(label), hash_fraction(image.tobytes()))
-        for i, (image, label) in enumerate(zip(pixels, labels[first:], strict=True))
+        OwnSample(f"{prefix}{first + i}", sample, target, hash_fraction(sample.tobytes()))
+        for i, (sample, target) in enumerate(zip(*kept, strict=True))
     ]
+
+
+def as_image_shape(shape: tuple[int, ...]) -> ImageShape:
+    """Channels, height and width."""
+    channels, height, width = shape
+    return channels, height, width
 
 
 class UnusableImageError(DataError):
@@ -189,6 +198,19 @@ def decode(suffix: str, data: bytes, image_shape: ImageShape) -> Pixels:  # -> [
     return image
 
 
+def find_image_shape(suffix: str, data: bytes) -> ImageShape:
+    """The shape of the image in these bytes; grey images have one channel, all others three."""
+    if suffix in PILLOW_SUFFIXES:
+        return _find_pillow_shape(data)
+    array = _netpbm(data) if suffix in NETPBM_SUFFIXES else read_npy(io.BytesIO(data))
+    if array.ndim == 3 and array.shape[0] not in (1, 3) and array.shape[2] in (1, 3):
+        array = array.transpose(2, 0, 1)
+    if array.ndim not in (2, 3):
+        raise UnusableImageError(WRONG_SIZE, f"an array of {format_shape(array.shape)} was found, an image was wanted")
+    channels, height, width = array.shape if array.ndim == 3 else (1, *array.shape)
+    return channels, height, width
+
+
 def _netpbm(data: bytes) -> Pixels:  # -> [H, W] or [H, W, 3]
     header = _NETPBM.match(data)
     if header is None:
@@ -221,6 +243,18 @@ def _with_pillow(data: bytes, image_shape: ImageShape) -> NDArray[Any]:  # -> [H
     except UnusableImageError:
         raise
     except Exception as error:  # decoders raise many kinds of errors on broken files
+        raise UnusableImageError(UNREADABLE, f"Pillow cannot read it ({type(error).__name__})") from error
+
+
+def _find_pillow_shape(data: bytes) -> ImageShape:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UnusableImageError(NO_PILLOW, "Pillow reads .png and .jpg files: pip install pillow") from error
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+            return 1 if image.mode in ("1", "L", "LA") else 3, image.height, image.width
+    except Exception as error:
         raise UnusableImageError(UNREADABLE, f"Pillow cannot read it ({type(error).__name__})") from error
 
 
@@ -271,15 +305,21 @@ def read_npy(source: IO[bytes]) -> NDArray[Any]:
 
 def read_npz(path: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
     """Read the named arrays of an .npz file."""
+    arrays = read_npz_arrays(path, names)
+    if missing := [name for name in names if name not in arrays]:
+        raise DataError(
+            f"{path} has no array {missing[0]!r}, but {', '.join(sorted(arrays)) or 'nothing'}. "
+            "Save it with numpy.savez(file, x=samples, y=targets)."
+        )
+    return [arrays[name] for name in names]
+
+
+def read_npz_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Read those of the named arrays that an .npz file has."""
     try:
         with zipfile.ZipFile(path) as archive:
             found = {Path(member).stem for member in archive.namelist() if member.endswith(".npy")}
-            if missing := [name for name in names if name not in found]:
-                raise DataError(
-                    f"{path} has no array {missing[0]!r}, but {', '.join(sorted(found)) or 'nothing'}. "
-                    "Save it with numpy.savez(file, x=images, y=labels)."
-                )
-            return [_read_member(path, archive, name) for name in names]
+            return {name: _read_member(path, archive, name) for name in names if name in found}
     except OSError as error:
         raise DataError(
             f"{path} cannot be read ({error.strerror or error}). Check the path and its permissions."

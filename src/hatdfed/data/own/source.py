@@ -17,19 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hatdfed.core.task import NEXT_TOKEN
+from hatdfed.data.datasets.base import Examples, SampleFormat
 from hatdfed.data.devices import LocalWork
 from hatdfed.data.own.folder import ClassFolders
 from hatdfed.data.own.function import RoundFunction, UserSource, import_function, is_called_each_round, is_function_path
 from hatdfed.data.own.images import (
     AT_START,
-    ImageShape,
-    IncomingImages,
+    IncomingSamples,
     OnceWarner,
-    OwnImage,
-    UnusableImageError,
-    make_own_images,
+    OwnSample,
+    as_image_shape,
+    make_own_samples,
     read_npz,
+    read_npz_arrays,
 )
+from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError, DataError
 from hatdfed.randomness import stream, torch_seed
 from hatdfed.server.work import Batch, DataSource, Work
@@ -37,23 +40,14 @@ from hatdfed.server.work import Batch, DataSource, Work
 LEAST_IMAGES = 10
 
 
-class Standardise(NamedTuple):
-    """Mean and standard deviation by which pixels / 255 are standardised in each channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
 def open_own_data(
     where: str | Path,
     *,
-    image_shape: ImageShape,
-    num_classes: int,
+    form: SampleFormat,
     settings: LocalWork,
     seed: int,
     server: int,
     work_share: float = 1.0,
-    standardise: Standardise | None = None,
     held_out_share: float = 0.1,
     fresh_only: bool = False,
     max_images: int = 50_000,
@@ -61,17 +55,16 @@ def open_own_data(
     warn: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> DataSource:
-    """Open one server's own images as its source of work.
+    """Open one server's own samples as its source of work.
 
     `where` is a folder with a sub-folder for each class, an .npz file with x and y, or `package.module:function`, whose
     contract is in `hatdfed.data.own.function`. Of `settings`, the sizes and passes apply; devices are real here, so
     their number, their probability and churn do not. A round's `devices_online` is 1 if an image arrived since the last
-    round, else 0; its `num_samples` is the number of images trained on. `standardise` must be the same on all servers;
-    by default, pixels from 0 to 1 become −1 to 1. `warn` is called once for each kind of image that is left out.
+    round, else 0; its `num_samples` is the number of samples trained on. `form` must be the same on all servers.
+    `warn` is called once for each kind of image that is left out.
     """
-    standard = standardise or Standardise((0.5,) * image_shape[0], (0.5,) * image_shape[0])
-    _check(image_shape, num_classes, standard, held_out_share, max_images, max_validation)
-    place = _Location(str(where), image_shape, num_classes, max_images, OnceWarner(warn or _warn), clock)
+    _check(form, held_out_share, max_images, max_validation)
+    place = _Location(str(where), form, max_images, OnceWarner(warn or _warn), clock)
     incoming = _find_images(place)
     if isinstance(incoming, UserSource):
         counted = CountedWork(incoming, settings.samples_per_round, settings.num_devices)
@@ -82,9 +75,7 @@ def open_own_data(
         store,
         settings,
         place.warner,
-        image_shape=image_shape,
-        num_classes=num_classes,
-        standardise=standard,
+        form=form,
         seed=seed,
         server=server,
         fresh_only=fresh_only,
@@ -97,26 +88,30 @@ class _Location(NamedTuple):
     """Where the images are, and what is needed to read them from there."""
 
     where: str
-    image_shape: ImageShape
-    num_classes: int
+    form: SampleFormat
     most: int
     warner: OnceWarner
     clock: Callable[[], float]
 
 
-def _find_images(place: _Location) -> IncomingImages | UserSource:
+def _find_images(place: _Location) -> IncomingSamples | UserSource:
     path = Path(place.where)
     if path.is_dir():
+        if not place.form.has_images or not place.form.task.has_classes:
+            raise DataError(
+                f"{place.where} is a folder, but the run is about samples of shape {list(place.form.shape)} for "
+                f"{place.form.task.name}, not about images by class. Name an .npz file or package.module:function."
+            )
         return ClassFolders(
             path,
-            place.image_shape,
-            place.num_classes,
+            as_image_shape(place.form.shape),
+            place.form.task.num_classes,
             most_files=place.most,
             warner=place.warner,
             clock=place.clock,
         )
     if path.is_file() and path.suffix == ".npz":
-        return read_npz_images(path, place.image_shape, place.num_classes, most=place.most, warner=place.warner)
+        return read_npz_samples(path, place.form, most=place.most, warner=place.warner)
     if path.exists() or not is_function_path(place.where):
         found = "is a file of another type" if path.exists() else "does not exist"
         raise DataError(
@@ -126,33 +121,26 @@ def _find_images(place: _Location) -> IncomingImages | UserSource:
     return _call_user_function(place)
 
 
-def _call_user_function(place: _Location) -> IncomingImages | UserSource:
+def _call_user_function(place: _Location) -> IncomingSamples | UserSource:
     function = import_function(place.where)
     if is_called_each_round(place.where, function):
-        return RoundFunction(place.where, function, place.image_shape, place.num_classes, place.most, place.warner)
+        return RoundFunction(place.where, function, place.form, place.most, place.warner)
     try:
         source = function()
     except Exception as error:
         raise DataError(f"{place.where} failed ({type(error).__name__}: {error}). Fix it.") from error
-    return UserSource(place.where, source, place.image_shape)
+    return UserSource(place.where, source, place.form.shape)
 
 
 def _limit_work(source: DataSource, work_share: float) -> DataSource:
     return source if work_share == 1 else SlowMachine(source, work_share)
 
 
-def _check(
-    image_shape: ImageShape, num_classes: int, standard: Standardise, share: float, max_images: int, max_validation: int
-) -> None:
-    if len(image_shape) != 3 or min(image_shape) < 1:
-        raise ConfigError(f"image_shape is {image_shape}, but must be channels, height and width, each at least 1.")
-    if num_classes < 2:
-        raise ConfigError(f"num_classes is {num_classes}, but a classifier needs at least 2.")
-    if any(len(values) != image_shape[0] for values in standard) or not all(std > 0 for std in standard.std):
-        raise ConfigError(
-            f"standardise is {tuple(standard)}, but must have a mean and a std above 0 for each of the "
-            f"{image_shape[0]} channels."
-        )
+def _check(form: SampleFormat, share: float, max_images: int, max_validation: int) -> None:
+    if not form.shape or min(form.shape) < 1:
+        raise ConfigError(f"Samples have the shape {list(form.shape)}, but every side must be at least 1.")
+    if form.task.has_classes and form.task.num_classes < 2:
+        raise ConfigError(f"There are {form.task.num_classes} classes, but a classifier needs at least 2.")
     if not 0 < share <= 0.5:
         raise ConfigError(f"held_out_share is {share}, but must be above 0 and at most 0.5.")
     if max_images < LEAST_IMAGES or max_validation < 1:
@@ -162,7 +150,7 @@ def _check(
         )
 
 
-def _check_enough(where: str, incoming: IncomingImages, data: OwnData, store: ImageStore) -> None:
+def _check_enough(where: str, incoming: IncomingSamples, data: OwnData, store: ImageStore) -> None:
     if data.num_found < LEAST_IMAGES:
         raise DataError(
             f"{where} holds {data.num_found} images that can be used, but at least {LEAST_IMAGES} are needed to hold "
@@ -175,7 +163,7 @@ def _check_enough(where: str, incoming: IncomingImages, data: OwnData, store: Im
         )
 
 
-def _left_out(incoming: IncomingImages) -> str:
+def _left_out(incoming: IncomingSamples) -> str:
     if not isinstance(incoming, ClassFolders):
         return ""
     reasons = [f"{count} {reason}" for reason, count in incoming.skipped.items()]
@@ -258,23 +246,19 @@ class OwnData:
 
     def __init__(
         self,
-        incoming: IncomingImages,
+        incoming: IncomingSamples,
         store: ImageStore,
         settings: LocalWork,
         warner: OnceWarner,
         *,
-        image_shape: ImageShape,
-        num_classes: int,
-        standardise: Standardise,
+        form: SampleFormat,
         seed: int,
         server: int,
         fresh_only: bool,
     ) -> None:
         self._incoming, self._store, self._settings, self._warner = incoming, store, settings, warner
-        self._num_classes, self._fresh_only = num_classes, fresh_only
+        self._form, self._fresh_only = form, fresh_only
         self._seed, self._server = seed, server
-        self._mean, self._std = (torch.tensor(values).view(1, -1, 1, 1) for values in standardise)
-        self._empty = np.empty((0, *image_shape), dtype=np.uint8)
         images = incoming.new(AT_START)
         # Files are often copied class by class, so the order of the images at the start has no meaning.
         order = stream(seed, "own stock", AT_START, server).permutation(len(images))
@@ -290,9 +274,9 @@ class OwnData:
 
     @property
     def label_counts(self) -> Tensor:
-        """[C] number of kept training images of each label."""
-        labels = torch.tensor([image.label for image in self._store.training], dtype=torch.int64)
-        return torch.bincount(labels, minlength=self._num_classes)
+        """[C] number of kept training samples of each class."""
+        labels = torch.tensor([int(sample.y) for sample in self._store.training], dtype=torch.int64)
+        return torch.bincount(labels, minlength=self._form.task.num_classes)
 
     def work(self, t: int) -> Work:
         """Look for new images and return the work of round t."""
@@ -320,10 +304,10 @@ class OwnData:
             probe=self._batch(self._choose_probe(t, chosen)),
             validation=self._validation,
             seed=torch_seed(self._seed, "dropout", t, self._server),
-            label_counts=self.label_counts,
+            label_counts=self.label_counts if self._form.task.has_classes else None,
         )
 
-    def _choose(self, t: int) -> list[OwnImage]:
+    def _choose(self, t: int) -> list[OwnSample]:
         """Choose unused images, newest first; then, unless `fresh_only`, used ones at random."""
         most = self._settings.samples_per_round
         fresh, used = self._store.fresh[:most], self._store.used
@@ -338,7 +322,7 @@ class OwnData:
         passes = [rng.permutation(count).tolist() for _ in range(self._settings.local_passes)]
         return [order[start : start + size] for order in passes for start in range(0, count, size)]
 
-    def _choose_probe(self, t: int, chosen: list[OwnImage]) -> list[OwnImage]:
+    def _choose_probe(self, t: int, chosen: list[OwnSample]) -> list[OwnSample]:
         """Choose B of the round's images; others fill up if there are none, or too few and `probe_top_up` is set.
 
         With `holds_out_probe` B of the validation images.
@@ -355,32 +339,33 @@ class OwnData:
         others = [image for image in self._store.training if image.name not in names]
         return probe + [others[i] for i in rng.permutation(len(others))[: size - len(probe)]]
 
-    def _batch(self, images: Sequence[OwnImage]) -> Batch:
-        pixels = torch.from_numpy(np.stack([image.pixels for image in images]) if images else self._empty)
-        labels = torch.tensor([image.label for image in images], dtype=torch.int64)
-        return Batch((pixels.float() / 255 - self._mean) / self._std, labels)
+    def _batch(self, images: Sequence[OwnSample]) -> Batch:
+        if not images:
+            return make_tensors(self._form.no_examples, self._form)
+        x, y = (np.stack(parts) for parts in zip(*((image.x, image.y) for image in images), strict=True))
+        return make_tensors(Examples(x, y), self._form)
 
 
 @dataclass(frozen=True, eq=False)
 class AllAtStart:
     """All images at the start, then none."""
 
-    images: Sequence[OwnImage]
+    images: Sequence[OwnSample]
 
-    def new(self, t: int) -> Sequence[OwnImage]:
+    def new(self, t: int) -> Sequence[OwnSample]:
         """Return all images before the first round, later none."""
         return self.images if t == AT_START else ()
 
 
-def read_npz_images(
-    path: Path, image_shape: ImageShape, num_classes: int, *, most: int, warner: OnceWarner
-) -> AllAtStart:
-    """The last `most` images of an .npz file."""
-    x, y = read_npz(path, ("x", "y"))
+def read_npz_samples(path: Path, form: SampleFormat, *, most: int, warner: OnceWarner) -> AllAtStart:
+    """The last `most` samples of an .npz file."""
+    x, *targets = read_npz(path, ("x",) if form.task.name == NEXT_TOKEN else ("x", "y"))
+    y = targets[0] if targets else read_npz_arrays(path, ("y",)).get("y")
     try:
-        return AllAtStart(make_own_images(x, y, image_shape, num_classes, prefix="", most=most, warner=warner))
-    except UnusableImageError as error:
-        raise DataError(f"{path} cannot be used: {error}. Save it again with numpy.savez.") from error
+        return AllAtStart(make_own_samples(x, y, form, prefix="", most=most, warner=warner))
+    except DataError as error:
+        reason = str(error).rstrip(".")
+        raise DataError(f"{path} cannot be used: {reason}. Save it again with numpy.savez.") from error
 
 
 class ImageStore:
@@ -389,32 +374,32 @@ class ImageStore:
     def __init__(self, *, held_out_share: float, max_images: int, max_held_out: int) -> None:
         self._share = held_out_share
         self._max_images, self._max_held_out = max_images, max_held_out
-        self._training: dict[str, OwnImage] = {}  # oldest first
-        self._held_out: dict[str, OwnImage] = {}
+        self._training: dict[str, OwnSample] = {}  # oldest first
+        self._held_out: dict[str, OwnSample] = {}
         self._used: set[str] = set()
         self.dropped = 0  # images dropped because there were too many
 
     @property
-    def held_out(self) -> list[OwnImage]:
+    def held_out(self) -> list[OwnSample]:
         """Held-out images, in an order that does not depend on when they arrived."""
         return sorted(self._held_out.values(), key=lambda image: (image.content_hash, image.name))
 
     @property
-    def training(self) -> list[OwnImage]:
+    def training(self) -> list[OwnSample]:
         """Training images, oldest first."""
         return list(self._training.values())
 
     @property
-    def fresh(self) -> list[OwnImage]:
+    def fresh(self) -> list[OwnSample]:
         """Training images that were not used yet, newest first."""
         return [image for image in reversed(self._training.values()) if image.name not in self._used]
 
     @property
-    def used(self) -> list[OwnImage]:
+    def used(self) -> list[OwnSample]:
         """Training images that were used before, oldest first."""
         return [image for image in self._training.values() if image.name in self._used]
 
-    def add(self, images: Sequence[OwnImage]) -> int:
+    def add(self, images: Sequence[OwnSample]) -> int:
         """Add the images that are new and return their number. A known name counts as new if its content is new."""
         new = [image for image in images if not self._knows(image)]
         for image in new:
@@ -424,15 +409,15 @@ class ImageStore:
         self._drop_oldest()
         return len(new)
 
-    def use(self, images: Iterable[OwnImage]) -> None:
+    def use(self, images: Iterable[OwnSample]) -> None:
         """Mark these images as used."""
         self._used.update(image.name for image in images)
 
-    def _knows(self, image: OwnImage) -> bool:
+    def _knows(self, image: OwnSample) -> bool:
         known = self._training.get(image.name) or self._held_out.get(image.name)
-        return known is not None and (known.content_hash, known.label) == (image.content_hash, image.label)
+        return known is not None and known.content_hash == image.content_hash and np.array_equal(known.y, image.y)
 
-    def _subset_of(self, image: OwnImage) -> dict[str, OwnImage]:
+    def _subset_of(self, image: OwnSample) -> dict[str, OwnSample]:
         return self._held_out if image.content_hash < self._share else self._training
 
     def _forget(self, name: str) -> None:
@@ -452,7 +437,7 @@ class ImageStore:
             equal = [image for image in everything.values() if image.content_hash == smallest.content_hash]
             self._move(equal, self._training, self._held_out)
 
-    def _move(self, images: list[OwnImage], source: dict[str, OwnImage], target: dict[str, OwnImage]) -> None:
+    def _move(self, images: list[OwnSample], source: dict[str, OwnSample], target: dict[str, OwnSample]) -> None:
         for image in images:
             target[image.name] = source.pop(image.name)
 

@@ -15,7 +15,7 @@ import torch
 
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.own.function import UserSource
-from hatdfed.data.own.source import SlowMachine, Standardise, open_own_data
+from hatdfed.data.own.source import SlowMachine, open_own_data
 from hatdfed.deploy import history
 from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
@@ -69,20 +69,18 @@ def make_edge_setup(
 ) -> EdgeSetup:
     """Set up an edge with the same data as in a simulation: its shard of a public data set, from simulated devices.
 
-    With `own_data` the edge trains on that instead, and the data set only says what images look like.
+    With `own_data` the edge trains on that instead, and the data set only says what samples look like.
     """
     dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
     program, seed = make_program(config, dataset, secret_noise), initial_seed(config, index)
     if own_data is not None:
         source = open_own_data(
             own_data,
-            image_shape=dataset.sample_shape,
-            num_classes=dataset.task.num_outputs,
+            form=dataset.format,
             settings=local_work(config),
             seed=config.seed,
             server=index,
             work_share=work_share,
-            standardise=Standardise(dataset.mean, dataset.std),
             warn=_log.warning,
         )
         if program.learner.private is not None:

@@ -6,12 +6,16 @@ import dataclasses
 from functools import partial
 
 import numpy as np
+import torch
+from torch import nn
 
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.round import Presence
+from hatdfed.core.task import NEXT_TOKEN
 from hatdfed.data.datasets.base import Dataset
+from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.randomness import torch_seed
 from hatdfed.server.aggregation import AGGREGATORS
@@ -102,7 +106,29 @@ def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
     )
     if private is not None:
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
+    _refuse_unfit_network(config, dataset, learner.module)
     return learner
+
+
+@torch.no_grad()
+def _refuse_unfit_network(config: Config, dataset: Dataset, module: nn.Module) -> None:
+    """Show the network a sample: whether it takes such samples and gives out what the task needs."""
+    sample = dataset.validation.take(slice(0, 1))
+    batch = make_tensors(sample, dataset.format)
+    samples = f"samples of shape {list(dataset.sample_shape)} ({batch.x.dtype})"
+    try:
+        found = tuple(module(batch.x).shape)
+    except Exception as error:  # noqa: BLE001 (it is somebody else's module)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"network {config.network!r} cannot take {samples}: {reason:.200}. Choose or write another network."
+        ) from None
+    positions = batch.y.shape[1:] if dataset.task.name == NEXT_TOKEN else ()
+    if found != (wanted := (1, *positions, dataset.task.num_outputs)):
+        raise ConfigError(
+            f"network {config.network!r} gives out {list(found)} for {samples}, but task {dataset.task.name} needs "
+            f"{list(wanted)}. Choose or write another network."
+        )
 
 
 def make_private_steps(settings: PrivacyConfig, noise: NoiseSource) -> PrivateSteps | None:

@@ -1,4 +1,4 @@
-"""The data of a run: images as tensors, and who holds which of them."""
+"""The data of a run: samples as tensors, and who holds which of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from hatdfed.core.link_loss import LinkLoss
+from hatdfed.core.task import TaskKind
 from hatdfed.data.datasets.base import Dataset, Examples
 from hatdfed.data.devices import DataChange, LocalWork, SimulatedDevices
 from hatdfed.data.flaws import Flaws
 from hatdfed.data.kinds import PLAIN, Kind, make_kinds
 from hatdfed.data.members import Members, draw_amounts, share_work
-from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, split_by_group
+from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, find_strata, split_by_group
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError
 from hatdfed.server.attacks import ATTACKS, Liars, make_liars
@@ -129,10 +130,23 @@ class _DrawnWorld(NamedTuple):
 
 def _draw_world(config: Config, dataset: Dataset, train: _TrainingExamples) -> _DrawnWorld:
     world, members = config.world, config_members(config)
-    kinds = make_kinds(world.differ, world.groups, dataset.task.num_classes, dataset.train.x.shape)
+    _refuse_label_flaws(config, dataset.task)
+    image_shape = dataset.sample_shape if dataset.has_images else None
+    kinds = make_kinds(world.differ, world.groups, dataset.task.num_classes, image_shape)
     shards = _shards(config, dataset)
     servers = [_draw_server(config, dataset, train, members, kinds, i, shard) for i, shard in enumerate(shards)]
     return _DrawnWorld(members, servers)
+
+
+def _refuse_label_flaws(config: Config, task: TaskKind) -> None:
+    """Labels can be wrong where there are some."""
+    world = config.world
+    flips = bool(world.liars) and ATTACKS[world.attack].flips_labels
+    if (world.bad_labels or flips) and not task.has_classes:
+        what = f"world.attack is {world.attack}" if flips else f"world.bad_labels is {world.bad_labels}"
+        raise ConfigError(
+            f"{what}, but samples of task {task.name} have no class label. Choose another attack or flaw."
+        )
 
 
 def _draw_server(
@@ -261,7 +275,7 @@ def _find_release(config: Config) -> int | None:
 def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
     if config.split == "labels":
         return draw_label_skewed_shards(
-            dataset.train.y,
+            find_strata(dataset.train.y, dataset.task),
             seed=config.seed,
             num_servers=config.servers,
             images_per_server=_amounts(config),
@@ -271,7 +285,7 @@ def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
         )
     if dataset.groups is None:
         raise ConfigError(
-            f"split is groups, but {config.dataset!r} does not say whom its images come from. Use labels."
+            f"split is groups, but {config.dataset!r} does not say whom its samples come from. Use labels."
         )
     sizes = {"num_servers": config.servers, "images_per_server": config.images_per_server}
     return split_by_group(dataset.groups, seed=config.seed, **sizes)
@@ -284,4 +298,4 @@ def _amounts(config: Config) -> int | list[int]:
 
 
 def _batch(dataset: Dataset, examples: Examples) -> Batch:
-    return make_tensors(examples, dataset.task, dataset.mean, dataset.std)
+    return make_tensors(examples, dataset.format)

@@ -126,8 +126,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     changes = [
         *({"carrier": carrier, "day": day} for carrier in ("UA", "HA") for day in (1, 2, 20, 25)),
         {"carrier": "OO"},
-        {"arr_delay": "NA", "air_time": "NA"},
-        {"day": 2, "tailnum": "N2", "dest": "BQN", "air_time": 300, "arr_delay": 16},
+        {"air_time": "NA"},  # it never left, or did not arrive here
+        {"day": 2, "tailnum": "N2", "dest": "BQN", "air_time": 300},
     ]
     write_flights(tmp_path, changes, [{}, {"day": 25, "temp": 90}])
     accept(monkeypatch, flights, tmp_path)
@@ -145,14 +145,6 @@ def test_minutes_in_the_air_are_predicted_and_days_of_a_month_split(tables: Path
 def test_a_group_is_a_carrier_and_one_with_few_flights_is_left_out(tables: Path) -> None:
     groups = load_dataset("flights", data_dir=tables).groups
     assert groups.tolist() == [2, 2, 0, 0, 2]  # HA, OO, UA
-
-
-def test_lateness_is_predicted_as_a_class(tables: Path) -> None:
-    dataset = load_dataset("flights", data_dir=tables, options={"target": "late"})
-    assert (dataset.task.name, dataset.task.num_outputs) == (CLASSIFICATION, 2)
-    assert dataset.train.y.tolist() == [0, 0, 0, 0, 1]
-    with pytest.raises(ConfigError, match="target"):
-        load_dataset("flights", data_dir=tables, options={"target": "fuel"})
 
 
 def test_weather_is_that_of_the_hour_before_and_gaps_are_filled_with_training_means(tables: Path) -> None:

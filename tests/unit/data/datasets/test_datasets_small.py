@@ -54,7 +54,7 @@ def test_digits_are_split_into_1097_300_and_400_images_that_cover_the_whole() ->
     ink, labels = load_digits(return_X_y=True)
     found = sorted(map(bytes, np.concatenate(parts)))
     assert found == sorted(map(bytes, np.rint(ink * 255 / 16).astype(np.uint8)))
-    counts = sum(np.bincount(i.labels) for i in (dataset.train, dataset.validation, dataset.test))
+    counts = sum(np.bincount(i.y) for i in (dataset.train, dataset.validation, dataset.test))
     np.testing.assert_array_equal(counts, np.bincount(labels))
 
 
