@@ -193,8 +193,10 @@ KIND = DatasetKind(
         "images_per_server": 600,
         "validation_images": 500,
         "network": "mlp",
+        "common_init": True,
         "samples_per_round": 60,
-        "local_passes": 2,
+        "local_passes": 4,
+        "learner": {"learning_rate": 0.003},
         # The price of the model that is really sent.
         "energy": {"model_bits": "actual", "weak_joules_per_sample": 0.5, "strong_joules_per_sample": 0.25},
     },

@@ -206,14 +206,16 @@ KIND = DatasetKind(
     locate=locate,
     install=FILES.install,
     defaults={
-        "servers": 20,
+        "servers": 10,  # with two faces each
         "split": "groups",
         "rounds": 40,
-        "images_per_server": 600,
-        "validation_images": 500,
+        "images_per_server": 2016,
+        "validation_images": 200,
         "network": "small-cnn",
+        "common_init": True,
         "samples_per_round": 60,
-        "local_passes": 2,
+        "local_passes": 4,
+        "learner": {"learning_rate": 0.003},
         # The price of the model that is really sent.
         "energy": {"model_bits": "actual", "weak_joules_per_sample": 0.5, "strong_joules_per_sample": 0.25},
     },
