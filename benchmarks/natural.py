@@ -72,6 +72,9 @@ def _figures(job: Job, result: RunResult, seconds: float) -> Row:
         "accuracy": summary["avg_accuracy"],
         "worst": summary["worst_accuracy"],
         "metrics": summary["metrics"],
+        "worst_metrics": {
+            name: (min if name == "r2" else max)(values) for name, values in summary["metrics_by_server"].items()
+        },
         "link_joules": 1e6 * summary["link_energy_mj"],
         "total_joules": 1e6 * summary["total_energy_mj"],
         "seconds": round(seconds, 2),

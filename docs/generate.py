@@ -41,6 +41,8 @@ from bench_tables import (
     hostile_edges_table,
     machine_line,
     memory_table,
+    natural_energy_table,
+    natural_table,
     paper_run_line,
     phases_table,
     privacy_table,
@@ -218,6 +220,9 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/privacy.md": _filled(ROOT / "docs/privacy.md", {"privacy": privacy_table()}, {}),
         ROOT / "docs/worlds.md": _filled(
             ROOT / "docs/worlds.md", {"worlds-digits": worlds_table("worlds-groups-digits.json")}, {}
+        ),
+        ROOT / "docs/natural.md": _filled(
+            ROOT / "docs/natural.md", {"natural": natural_table(), "natural-energy": natural_energy_table()}, {}
         ),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
