@@ -22,6 +22,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import hatdfed
+from hatdfed.core.task import TaskKind
 from hatdfed.data.datasets import DATASETS, DatasetKind, Examples
 from hatdfed.data.datasets.base import make_dataset
 from hatdfed.testing import DatasetLaws
@@ -36,7 +37,7 @@ def load(data_dir=None, progress=None):
     train = ~(validation | test)
     sets = {"train": train, "validation": validation, "test": test}
     images = {name: Examples(pixels[chosen], labels[chosen].astype(np.int64)) for name, chosen in sets.items()}
-    return make_dataset("digits-by-writer", **images, num_classes=10, groups=writer[train])
+    return make_dataset("digits-by-writer", **images, task=TaskKind("classification", 10), groups=writer[train])
 
 
 def writers(labels):

@@ -45,6 +45,10 @@ PROMISES = {
         rf"^{method} +accuracy +[\d.]+ % on people never seen, worst server +[\d.]+ %, +[\d.]+ kJ$"
         for method in ("local", "hat-dfed", "full")
     ],
+    "own_table_regression": [
+        rf"^{method} +score +[\d.]+ +error +[\d.]+ points +R² +-?[\d.]+$" for method in ("local", "hat-dfed", "full")
+    ],
+    "own_transformer": [r"^[\d.]+ % of letters right, perplexity [\d.]+$"],
 }
 
 
@@ -70,6 +74,11 @@ def test_every_example_is_run_here_and_listed():
     linked = re.findall(r"\]\(([^)#]+)\)", (EXAMPLES / "README.md").read_text())
     assert {Path(target).stem for target in linked if target.endswith(".py")} >= names
     assert [target for target in linked if not (EXAMPLES / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["own_table_regression", "own_transformer"])
+def test_own_data_and_models_take_a_script_of_forty_lines(name):
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
 
 
 @pytest.fixture
@@ -116,7 +125,7 @@ def test_the_one_file_uses_nothing_of_the_library():
 def test_the_forms_to_test_on_are_not_among_those_to_train_on():
     dataset = own_data.load()
     assert sorted(set(dataset.groups)) == list(range(10))
-    counts = [len(images.labels) for images in (dataset.train, dataset.validation, dataset.test)]
+    counts = [len(images.y) for images in (dataset.train, dataset.validation, dataset.test)]
     assert counts == [1287, 258, 252]
     assert sum(counts) == 1797
 

@@ -122,9 +122,16 @@ def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bo
     out.print(make_summary_table(comparison.summary, title=heading))
     against, target = comparison.reference, comparison.target_accuracy
     out.print(make_difference_table(comparison.summary, reference=against, target_accuracy=target))
+    for name in comparison.summary[0]["metrics"]:
+        figures = [f"{row['method']} {_format_metric(row['metrics'].get(name))}" for row in comparison.summary]
+        out.print(f"{name} on the test data: {', '.join(figures)}.", soft_wrap=True)
     if seeds == 1:
         note("One seed says nothing about spread: there are no intervals. Use --seeds 3 or more.")
     out.print(f"Plots, tables and all runs: {folder}", soft_wrap=True)
+
+
+def _format_metric(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _names(methods: str) -> list[str]:

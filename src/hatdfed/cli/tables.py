@@ -53,7 +53,7 @@ def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_
             [
                 accuracy,
                 energy,
-                _allow_break(format_cell(row, "personal_accuracy")),
+                "–" if row["personal_accuracy"] is None else _allow_break(format_cell(row, "personal_accuracy")),
                 _format_causes(row),
                 _format_price(row),
             ]

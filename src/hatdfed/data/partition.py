@@ -16,7 +16,7 @@ Indices = NDArray[np.int64]
 _BINS = 10  # of target values
 
 
-def find_strata(y: Indices | NDArray[Any], task: TaskKind) -> Indices:  # [n, …] -> [n]
+def find_strata(y: NDArray[Any], task: TaskKind) -> NDArray[Any]:  # [n, …] -> [n]
     """What label skew is by: the class; in a regression, the bin of the first target value, of ten equally full ones.
 
     With several labels at once, the rarest label of a sample, or none. Sequences of tokens have nothing of the kind:
@@ -31,7 +31,8 @@ def find_strata(y: Indices | NDArray[Any], task: TaskKind) -> Indices:  # [n, �
     if task.name == MULTI_LABEL:
         rarest_first = np.argsort(y.sum(axis=0), kind="stable")
         has = y[:, rarest_first] > 0
-        return np.where(has.any(axis=1), has.argmax(axis=1), y.shape[1]).astype(np.int64)
+        rarest: NDArray[Any] = np.where(has.any(axis=1), has.argmax(axis=1), y.shape[1])
+        return rarest
     return np.zeros(len(y), dtype=np.int64)
 
 

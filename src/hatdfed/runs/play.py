@@ -50,9 +50,14 @@ def run(
     device: str = "auto",
     shards: int | None = None,
     address: str | None = None,
+    target: str | None = None,
     **settings: Any,
 ) -> RunResult:
     """Execute one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
+
+    `dataset` is the name of a data set or data of your own: arrays or tensors (x, y), an .npz file, a folder of images,
+    a torch or Hugging Face data set, or a pandas frame, of which `target` names the column to be learned
+    (docs/data.md).
 
     `fleet` (stacked, mailbox, sharded) and `device` (cpu, cuda) say how it is computed: on CPUs the same but for
     round-off, on a GPU with training in TF32 and accuracies measured in half precision. A sharded fleet is one large
@@ -62,7 +67,7 @@ def run(
     >>> result.summary["rounds"]
     1
     """
-    job = Job(_complete(config, settings), None if out is None else Path(out))
+    job = Job(_complete(config, with_target(settings, target)), None if out is None else Path(out))
     placement = Placement(fleet, device, shards, address)
     return play([job], placement, data_dir=data_dir, on_round=on_round, progress=progress)[0]
 
@@ -81,7 +86,8 @@ def resume(
 ) -> RunResult:
     """Go on with the run in a folder, to the same result as if it had never stopped; `rounds` may grow.
 
-    To the very same bits on the same fleet and device; elsewhere it goes on with their round-off.
+    To the very same bits on the same fleet and device; elsewhere it goes on with their round-off. Data that were given
+    as Python objects are given again, as `settings["dataset"]`.
     """
     folder = RunFolder.open(Path(path))
     job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
@@ -193,6 +199,11 @@ def _folder(job: Job) -> RunFolder | None:
             raise ValueError("only a run in a folder can be resumed")
         return None
     return RunFolder.open(job.out) if job.resumed else RunFolder.create(job.out, job.config)
+
+
+def with_target(settings: Mapping[str, Any], target: str | None) -> Mapping[str, Any]:
+    """The settings with the column that is to be learned among the options of their data set."""
+    return settings if target is None else overlay(settings, {"dataset_options": {"target": target}})
 
 
 def _complete(config: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Config:

@@ -22,7 +22,7 @@ from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy
 from hatdfed.runs.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.tables import read_trust, records_of
-from hatdfed.runs.summary import describe_caught, describe_own_kind, outcome_notes, summarise
+from hatdfed.runs.summary import describe_caught, describe_metrics, describe_own_kind, outcome_notes, summarise
 from hatdfed.runs.trust_history import TrustHistory, read_changes, summarise_groups
 from hatdfed.runs.trust_log import KeptBeliefs, NewBeliefs, find_new_beliefs, is_verdict_round, restore_kept
 from hatdfed.setup.config import Config
@@ -181,7 +181,8 @@ class Recorder:
         summary |= summarise_groups(read_changes(self._database.records("trust")))
         summary["caught"] = [each._asdict() for each in self._caught]
         outcome = outcome_notes(self._config, rounds, self._fleet.refused)
-        summary["notes"] = [*self._notes(), *describe_own_kind(summary), *outcome, *describe_caught(self._caught)]
+        figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config.task)]
+        summary["notes"] = [*self._notes(), *figures, *outcome, *describe_caught(self._caught)]
         if self._folder is not None:
             summary["run_folder"] = str(self._folder.path)
             config = self._config.model_dump(mode="json")

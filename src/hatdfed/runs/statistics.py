@@ -114,6 +114,7 @@ def method_row(
     for cause in (Cause.UPLOAD, Cause.TRAINING):  # that of links is one of the metrics
         spent = [result.summary["energy_by_cause_mj"][cause] for result in runs]
         row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = _mean_and_sd(spent)
+    row["metrics"] = _mean_metrics(runs)
     row["leaks_test"] = leaks(runs)
     row["validation_accuracy"], row["validation_accuracy_sd"] = _mean_and_sd(_last_accuracy(runs))
     return {**row, **_differences(runs, reference), **_prices(runs, target_accuracy)}
@@ -162,6 +163,12 @@ def _prices(runs: Sequence[RunResult], target_accuracy: float | None) -> dict[st
     is_open = target_accuracy is None or leaks(runs)
     reached = None if is_open else sum(price is not None for price in prices)
     return {"joules_to_target": mean, "joules_to_target_sd": deviation, "seeds_reached": reached}
+
+
+def _mean_metrics(runs: Sequence[RunResult]) -> dict[str, float | None]:
+    """The task's own metrics; runs of older versions have none."""
+    names = dict.fromkeys(name for result in runs for name in result.summary.get("metrics", {}))
+    return {name: _mean_and_sd(result.summary.get("metrics", {}).get(name) for result in runs)[0] for name in names}
 
 
 def _by_seed(runs: Iterable[RunResult], metric: str) -> dict[int, float]:

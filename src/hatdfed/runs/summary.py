@@ -56,8 +56,8 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
         "own_accuracy": float(own[_honest(config, len(own))].mean()),
         "own_accuracy_by_server": own.tolist(),
         "personal_accuracy": _percent_or_none(accuracy.personal),
-        "metrics": {name: float(values.mean()) for name, values in accuracy.metrics.items()},
-        "metrics_by_server": {name: values.tolist() for name, values in accuracy.metrics.items()},
+        "metrics": {name: _finite_or_none(values.mean()) for name, values in accuracy.metrics.items()},
+        "metrics_by_server": {name: [*map(_finite_or_none, values)] for name, values in accuracy.metrics.items()},
         "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
         "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
         "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
@@ -72,6 +72,10 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
 def _percent_or_none(shares: NDArray[np.float64]) -> float | None:
     """Their mean in percent; None where they are not known."""
     return None if np.isnan(shares).any() else 100 * float(shares.mean())
+
+
+def _finite_or_none(value: np.floating[Any]) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _honest(config: Config, measured: int) -> NDArray[np.bool_]:
@@ -96,6 +100,18 @@ def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
     return [
         f"On test data as each server sees them: {summary['own_accuracy']:.1f} % on average over the servers that do "
         "not lie (own_accuracy). The table has the accuracy on the common test data."
+    ]
+
+
+def describe_metrics(summary: Mapping[str, Any], task: str | None) -> list[str]:
+    """A note on the metrics of a task other than classification, whose accuracy is a mean score."""
+    known = {name: value for name, value in summary["metrics"].items() if value is not None}
+    if not known:
+        return []
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+    return [
+        f"On the test data, on average over servers: {figures}. Accuracies are mean scores of {task or 'the task'}, "
+        "times 100 (docs/data.md)."
     ]
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.policies import POLICIES
+from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
 from hatdfed.data.members import Members, draw_members
 from hatdfed.data.own.dataset import FILE, is_own_data, open_own
@@ -287,6 +288,7 @@ def collect_notes(config: Config) -> list[str]:
             "server learns alone."
         )
     found += _foreign_prices(config)
+    found += _describe_task(config)
     if config.privacy.clip is not None:
         found.append(
             "Servers are trained one by one, with mailboxes, because privacy.clip is set; ε covers their training and "
@@ -296,6 +298,25 @@ def collect_notes(config: Config) -> list[str]:
             found.append("privacy.noise is 0: gradients are clipped, but nothing is protected.")
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
+    return found
+
+
+def _describe_task(config: Config) -> list[str]:
+    """What settings about class labels come to in a task without them."""
+    task = config.task or (DATASETS[config.dataset].task if config.dataset in DATASETS else CLASSIFICATION)
+    if task == CLASSIFICATION:
+        return []
+    found = []
+    if config.loss.name != "cross-entropy":
+        found.append(
+            f"loss {config.loss.name} has no effect: it is about class labels, and samples of {task} have none. They "
+            "are trained with the loss of their task."
+        )
+    if task == NEXT_TOKEN and config.split == "labels":
+        found.append(
+            "label_concentration has no effect: sequences of tokens have no label by which servers could differ, so "
+            "every server owns a random sample. Give groups, and split: groups, for data that differ."
+        )
     return found
 
 

@@ -315,7 +315,9 @@ def _value(settings: Settings, key: str) -> Any:
             return SETTINGS[key].neutral
         found = found[part]
     # Where own data lie is no part of what they are: a digest of their contents is in the data set's name.
-    return {name: found[name] for name in found if name != "file"} if key == "dataset_options" else found
+    if key == "dataset_options" and isinstance(found, Mapping):
+        return {name: value for name, value in found.items() if name != "file"}
+    return found
 
 
 def _plain(settings: Settings) -> Mapping[str, Any]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from hatdfed.data.datasets import LoadedDatasets
-from hatdfed.errors import HatdfedError
+from hatdfed.data.datasets import LoadedDatasets, is_given_in_python
+from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.runs.play import Job, play
 from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.build.placement import Placement, device_of
+from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import fleet_key
 from hatdfed.sweeps.catalogue import PlannedRun, State, is_finished, prepare_to_resume, read_run
 from hatdfed.sweeps.retries import Attempts
@@ -159,9 +160,20 @@ def play_jobs(
     batches = make_batches(jobs, processes, SERVERS_AT_ONCE[device_of(how.placement)])
     game = BatchScheduler(batches, how, done, failed, retries)
     if min(processes, len(batches)) > 1:
+        refuse_data_of_this_process(job.config for job in jobs.values())
         _play_in_processes(game, min(processes, len(batches)))
     else:
         _play_in_this_process(game)
+
+
+def refuse_data_of_this_process(configs: Iterable[Config]) -> None:
+    """Data that a script gave as Python objects are not in other processes."""
+    for config in configs:
+        if is_given_in_python(config.dataset, config.dataset_options):
+            raise ConfigError(
+                f"The data {config.dataset!r} were given as Python objects, which worker processes do not have. Use "
+                "one process (jobs=1), or save them with numpy.savez and name the file."
+            )
 
 
 def play_runs(

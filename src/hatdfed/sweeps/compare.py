@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.errors import ConfigError, RunFolderError, did_you_mean
+from hatdfed.runs.play import with_target
 from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.statistics import Comparison, summarise_runs
@@ -38,17 +39,19 @@ def compare(
     on_note: Callable[[str], None] | None = None,
     reference: str | None = None,
     target_accuracy: float | None = None,
+    target: str | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run every method on every seed; `jobs` processes share the work. `out` keeps the runs and is gone on with.
 
-    Runs of one network are played together in stacked fleets, on the GPU where there is one.
+    Runs of one network are played together in stacked fleets, on the GPU where there is one. `dataset` and `target`
+    are as for `hatdfed.run`; data that are Python objects are for one process.
     """
     refuse_in_unguarded_script()
     folder = None if out is None else Path(out)
     if folder is not None:
         refuse_other_folder(folder)
-    runs = [run.within(folder) for run in plan_comparison(methods, seeds, settings)]
+    runs = [run.within(folder) for run in plan_comparison(methods, seeds, with_target(settings, target))]
     check_question(runs, reference, target_accuracy)
     how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
     check_runs((run.config for run in unfinished(runs)), how.datasets, data_dir)

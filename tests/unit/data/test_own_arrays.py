@@ -56,7 +56,7 @@ def test_the_last_images_are_taken_where_memory_is_small(tmp_path):
     warned = []
     source = open_source(saved(tmp_path), max_images=15, warned=warned)
     assert everything(source) == {image.tobytes() for image in X[-15:]}
-    assert "There are more than 15 images" in warned[0]
+    assert "There are more than 15 samples" in warned[0]
 
 
 class Trap:
@@ -104,7 +104,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, x, y, sentence):
 
 def test_missing_arrays_are_named(tmp_path):
     np.savez(tmp_path / "own.npz", x=X, labels=Y)
-    with pytest.raises(DataError, match=r"has no array 'y', but labels, x. Save it with numpy.savez\(file, x=images"):
+    with pytest.raises(DataError, match=r"has no array 'y', but labels, x. Save it with numpy.savez\(file, x=samples"):
         open_source(tmp_path / "own.npz")
 
 

@@ -160,7 +160,7 @@ def test_more_images_than_memory_allows_push_the_oldest_out_and_this_is_said_onc
         fill(tmp_path, range(20 + 10 * t, 30 + 10 * t), age=10, now=clock.now)
         source.work(t)
     assert warned == [
-        "There are more than 20 images, so the oldest are left out. Raise max_images if there is memory for more."
+        "There are more than 20 samples, so the oldest are left out. Raise max_images if there is memory for more."
     ]
     assert int(source.label_counts.sum()) <= 20
 

@@ -285,7 +285,7 @@ def test_only_the_newest_files_of_a_vast_folder_are_read(tmp_path):
     warned = []
     source = open_source(tmp_path, warned=warned, max_images=15)
     assert numbers(everything(source)) == set(range(10, 25))
-    assert "There are more than 15 images" in warned[0]
+    assert "There are more than 15 samples" in warned[0]
 
 
 def test_pictures_without_pillow_are_refused_at_the_start_and_skipped_later(tmp_path, monkeypatch):

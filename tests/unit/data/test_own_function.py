@@ -162,7 +162,7 @@ def test_something_else_than_a_source_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("validation", "sentence"),
     [
-        ((1, 2), "returned tuple for validation, but must return a Batch of 1×8×8 images with a label each"),
+        ((1, 2), "returned tuple for validation, but must return a Batch of samples of 1×8×8 with a target each"),
         (batch(2, (1, 4, 4)), r"returned a Batch of shape \[2, 1, 4, 4\] for validation"),
         (batch(0), "has no image in its validation. At least one is needed"),
     ],
@@ -176,5 +176,5 @@ def test_work_that_does_not_fit_is_refused(monkeypatch):
     with pytest.raises(DataError, match="returned int for round 3, but must return a hatdfed Work"):
         open_source(given(monkeypatch, Source(work=7))).work(3)
     wrong = Work((batch(2, (1, 4, 4)),), 2, 1, batch(), batch(), seed=0)
-    with pytest.raises(DataError, match=r"shape \[2, 1, 4, 4\] for round 3, but must return a Batch of 1×8×8 images"):
+    with pytest.raises(DataError, match=r"shape \[2, 1, 4, 4\] for round 3, .* samples of 1×8×8"):
         open_source(given(monkeypatch, Source(work=wrong))).work(3)

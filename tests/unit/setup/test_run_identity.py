@@ -49,6 +49,7 @@ OTHER_VALUES = {
     "energy.model_bits": 1e6, "energy.link_kbit_per_joule": (1.0, 2.0),
     "world.group_shares": (1.0, 2.0), "world.differ": "labels", "world.attack": "noise", "world.link_loss": (0.1, 0.2),
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
+    "task": "regression",
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 
@@ -201,7 +202,7 @@ def test_a_setting_that_is_added_and_not_declared_is_noticed():
 
 
 def as_0_1_0_journals_have_it(settings):
-    new = {"privacy", "world", "probe_from", "probe_release"}
+    new = {"privacy", "world", "probe_from", "probe_release", "task"}
     left = settings.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"} | new)
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -25,6 +25,7 @@ __all__ = [
     "LoadedDatasets",
     "Progress",
     "dataset_kind",
+    "is_given_in_python",
     "load_dataset",
 ]
 
@@ -57,12 +58,17 @@ def dataset_kind(name: str, options: Mapping[str, Any] | None = None) -> Dataset
         return DATASETS[name]
     if options and "file" in options:
         return _open_again(name, options)
-    if _OWN_NAME.search(name):
+    if is_given_in_python(name, options or {}):
         raise ConfigError(
             f"The data called {name!r} were given as Python objects, which this process does not have. Give the same "
             "data again as dataset=…, or save them with numpy.savez and name the file."
         )
     raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}")
+
+
+def is_given_in_python(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether this is the name of a user's own data that are in no file."""
+    return _OWN_NAME.search(name) is not None and "file" not in options
 
 
 def _open_again(name: str, options: Mapping[str, Any]) -> DatasetKind:

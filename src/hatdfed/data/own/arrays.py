@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.data.own.image_folder import read_image_folder
-from hatdfed.data.own.images import read_npz_arrays
+from hatdfed.data.own.images import read_npz
 from hatdfed.errors import DataError
 
 Array = NDArray[Any]
@@ -78,10 +78,7 @@ def _gather_path(given: Any, target: str | None, groups: str | None) -> OwnArray
         return OwnArrays(*read_image_folder(path), name=path.resolve().name)
     if path.suffix != ".npz":
         raise DataError(f"{path} is neither an .npz file nor a folder of images. Save arrays with numpy.savez.")
-    found = read_npz_arrays(path, _NAMES)
-    if "x" not in found:
-        raise DataError(f"{path} has no array 'x'. Save it with numpy.savez(file, x=samples, y=targets).")
-    return _from_named(found, path.stem)
+    return _from_named(read_npz(path, _NAMES[:1], _NAMES[1:]), path.stem)
 
 
 def _gather_mapping(given: Any, target: str | None, groups: str | None) -> OwnArrays:

@@ -303,23 +303,17 @@ def read_npy(source: IO[bytes]) -> NDArray[Any]:
     return np.frombuffer(payload, dtype=dtype).reshape(shape, order="F" if by_columns else "C")
 
 
-def read_npz(path: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
-    """Read the named arrays of an .npz file."""
-    arrays = read_npz_arrays(path, names)
-    if missing := [name for name in names if name not in arrays]:
-        raise DataError(
-            f"{path} has no array {missing[0]!r}, but {', '.join(sorted(arrays)) or 'nothing'}. "
-            "Save it with numpy.savez(file, x=samples, y=targets)."
-        )
-    return [arrays[name] for name in names]
-
-
-def read_npz_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Read those of the named arrays that an .npz file has."""
+def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
+    """Read the named arrays of an .npz file, and the optional ones that it has."""
     try:
         with zipfile.ZipFile(path) as archive:
             found = {Path(member).stem for member in archive.namelist() if member.endswith(".npy")}
-            return {name: _read_member(path, archive, name) for name in names if name in found}
+            if missing := [name for name in names if name not in found]:
+                raise DataError(
+                    f"{path} has no array {missing[0]!r}, but {', '.join(sorted(found)) or 'nothing'}. "
+                    "Save it with numpy.savez(file, x=samples, y=targets)."
+                )
+            return {name: _read_member(path, archive, name) for name in (*names, *optional) if name in found}
     except OSError as error:
         raise DataError(
             f"{path} cannot be read ({error.strerror or error}). Check the path and its permissions."

@@ -30,7 +30,6 @@ from hatdfed.data.own.images import (
     as_image_shape,
     make_own_samples,
     read_npz,
-    read_npz_arrays,
 )
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError, DataError
@@ -359,10 +358,9 @@ class AllAtStart:
 
 def read_npz_samples(path: Path, form: SampleFormat, *, most: int, warner: OnceWarner) -> AllAtStart:
     """The last `most` samples of an .npz file."""
-    x, *targets = read_npz(path, ("x",) if form.task.name == NEXT_TOKEN else ("x", "y"))
-    y = targets[0] if targets else read_npz_arrays(path, ("y",)).get("y")
+    found = read_npz(path, ("x",), ("y",)) if form.task.name == NEXT_TOKEN else read_npz(path, ("x", "y"))
     try:
-        return AllAtStart(make_own_samples(x, y, form, prefix="", most=most, warner=warner))
+        return AllAtStart(make_own_samples(found["x"], found.get("y"), form, prefix="", most=most, warner=warner))
     except DataError as error:
         reason = str(error).rstrip(".")
         raise DataError(f"{path} cannot be used: {reason}. Save it again with numpy.savez.") from error

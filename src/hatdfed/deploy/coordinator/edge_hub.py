@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Mapping
 
 from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.report_check import ReportLimits
@@ -45,6 +46,7 @@ from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
 _PROBE_SECONDS = 10.0  # that a draw waits for answers about who reaches whom
+_MOST_METRICS, _LONGEST_METRIC = 16, 40  # of an edge's task, and letters of a name
 _MAX_ORDERS = 1000  # that wait for one edge; an edge that reads none of them counts as gone
 LOST = "its connection was lost"
 END_OF_ORDERS = pb.Order(epoch=-1)  # of no start of any coordinator: ends a queue
@@ -277,7 +279,7 @@ class EdgeHub:
             self.count_refusal("not-asked", member.name)
             return f"{member.name} was not asked for final figures."
         numbers = (figures.accuracy, figures.personal_accuracy, figures.validation_accuracy, figures.own_accuracy)
-        is_plausible = all(0 <= number <= 1 for number in numbers)
+        is_plausible = all(0 <= number <= 1 for number in numbers) and _are_metrics(figures.metrics)
         if is_plausible:
             self.final[member.index] = figures
         else:
@@ -515,6 +517,13 @@ class EdgeHub:
             await asyncio.wait_for(self._changed.wait(), seconds)
         except TimeoutError:
             return
+
+
+def _are_metrics(metrics: Mapping[str, float]) -> bool:
+    """Whether these are figures under a few short names, not whatever an edge likes to have in a record."""
+    return len(metrics) <= _MOST_METRICS and all(
+        name.isidentifier() and len(name) <= _LONGEST_METRIC and math.isfinite(value) for name, value in metrics.items()
+    )
 
 
 def _note_announcement(epoch: int, index: int, order: pb.RoundOrder) -> None:

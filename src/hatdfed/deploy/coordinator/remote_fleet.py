@@ -98,9 +98,12 @@ class RemoteFleet:
         if not all(each.has_test for each in figures):
             validation = np.array([each.validation_accuracy for each in figures])
             return FinalAccuracy(validation, validation, validation, "validation", private)
-        overall, personal = zip(*((each.accuracy, each.personal_accuracy) for each in figures), strict=True)
-        own = [each.own_accuracy if each.HasField("own_accuracy") else each.accuracy for each in figures]
-        return FinalAccuracy(np.array(overall), np.array(personal), np.array(own), private_rounds=private)
+        overall = np.array([each.accuracy for each in figures])
+        personal = np.array([np.nan if each.without_classes else each.personal_accuracy for each in figures])
+        own = np.array([each.own_accuracy if each.HasField("own_accuracy") else each.accuracy for each in figures])
+        names = sorted(set.intersection(*(set(each.metrics) for each in figures)))
+        metrics = {name: np.array([each.metrics[name] for each in figures]) for name in names}
+        return FinalAccuracy(overall, personal, own, private_rounds=private, metrics=metrics)
 
     def _count_private_rounds(self, index: int) -> int | None:
         """Return what an edge counted: it alone knows of rounds that it repeated, or whose report was lost."""

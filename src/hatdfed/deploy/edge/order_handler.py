@@ -175,7 +175,11 @@ class OrderHandler:
             measured = await runner.run_off_loop(self._measure_test, setup.test)
             figures.has_test = True
             figures.own_accuracy = float(measured.own[0])
-            figures.accuracy, figures.personal_accuracy = float(measured.overall[0]), float(measured.personal[0])
+            figures.accuracy = float(measured.overall[0])
+            if setup.program.task.kind.has_classes:
+                figures.personal_accuracy = float(measured.personal[0])
+            figures.without_classes = not setup.program.task.kind.has_classes
+            figures.metrics.update({name: float(values[0]) for name, values in measured.metrics.items()})
         await self._link.call("Final", figures)
 
     def _measure_test(self, test: HeldOut) -> FinalAccuracy:

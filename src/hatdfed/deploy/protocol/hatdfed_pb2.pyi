@@ -245,7 +245,14 @@ class Received(_message.Message):
     def __init__(self, accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FinalFigures(_message.Message):
-    __slots__ = ("epoch", "has_test", "accuracy", "personal_accuracy", "validation_accuracy", "private_rounds", "own_accuracy")
+    __slots__ = ("epoch", "has_test", "accuracy", "personal_accuracy", "validation_accuracy", "private_rounds", "own_accuracy", "without_classes", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HAS_TEST_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +260,8 @@ class FinalFigures(_message.Message):
     VALIDATION_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     OWN_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     has_test: bool
     accuracy: float
@@ -260,7 +269,9 @@ class FinalFigures(_message.Message):
     validation_accuracy: float
     private_rounds: int
     own_accuracy: float
-    def __init__(self, epoch: _Optional[int] = ..., has_test: bool = ..., accuracy: _Optional[float] = ..., personal_accuracy: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., private_rounds: _Optional[int] = ..., own_accuracy: _Optional[float] = ...) -> None: ...
+    without_classes: bool
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, epoch: _Optional[int] = ..., has_test: bool = ..., accuracy: _Optional[float] = ..., personal_accuracy: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., private_rounds: _Optional[int] = ..., own_accuracy: _Optional[float] = ..., without_classes: bool = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Pulse(_message.Message):
     __slots__ = ("epoch", "round", "doing", "denied", "relayed")

@@ -21,4 +21,6 @@ def require_stackable(learner: Learner, sample: Sequence[int]) -> None:
     """Raise `NotStackableError`, which says what stands against it, where there is no stacked form."""
     if learner.private is not None:
         raise NotStackableError("privacy.clip needs the gradient of every image, and servers are trained one by one")
+    if not learner.task.kind.has_classes:
+        raise NotStackableError(f"the kernels are for classification, not for {learner.task.kind.name}")
     read_blueprint(learner.module, sample)
