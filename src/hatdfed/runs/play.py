@@ -24,8 +24,8 @@ from hatdfed.runs.recorder import OnRound, Recorder, RunResult, open_records
 from hatdfed.runs.records.checkpoint import Checkpoints
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
-from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, make_batch, settled_placement
+from hatdfed.setup.build.placement import Placement, chosen_placement
+from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, make_batch
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, find_removed_choice, merge_layers, overlay, resolve
 from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
@@ -124,7 +124,7 @@ def _play_what_fits(
     on_round: OnRound | None,
     on_note: Callable[[str], None] | None,
 ) -> list[RunResult]:
-    if len(jobs) > 1 and settled_placement(jobs[0].config, dataset, placement).fleet != "stacked":
+    if len(jobs) > 1 and chosen_placement(placement).fleet != "stacked":
         # They gain nothing from being together, and one after another takes the memory of one.
         return [_play_what_fits([job], dataset, placement, on_round, on_note)[0] for job in jobs]
     configs = [job.config for job in jobs]
@@ -180,8 +180,16 @@ def _open(
 
 
 def _notes(config: Config, fleet: Fleet) -> list[str]:
-    """How the settings were read, and what was refused."""
-    return [*collect_notes(config), *describe_received(fleet.refused)]
+    """How the settings were read, how the run was computed, and what was refused."""
+    return [*collect_notes(config), *_describe_computation(fleet), *describe_received(fleet.refused)]
+
+
+def _describe_computation(fleet: Fleet) -> list[str]:
+    """For a network without kernels of its own."""
+    how = fleet.computed_by
+    if "because" not in how:
+        return []
+    return [f"Computed by the {how['fleet']} fleet on {how['device']}: {how['kernels']}, because {how['because']}."]
 
 
 def _claimed(job: Job) -> AbstractContextManager[None]:

@@ -6,6 +6,8 @@ whether a unit is kept is an integer hash of its position, so a server's round c
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,6 +34,36 @@ def make_keep_mask(
     return (_hash_int64(hashed ^ high[:, None]) >= limit).view(len(seeds), batch, units)
 
 
+class _KeepMask(torch.autograd.Function):
+    """`make_keep_mask` of one server, which `torch.vmap` makes that of many."""
+
+    @staticmethod
+    def forward(seed: Tensor, step: int, layer: int, batch: int, units: int, probability: float) -> Tensor:
+        """[] -> [batch, units]."""
+        sizes = {"batch": batch, "units": units}
+        return make_keep_mask(seed[None], step=step, layer=layer, **sizes, probability=probability)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Nothing is kept: a mask has no gradient."""
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        seeds: Tensor,
+        step: int,
+        layer: int,
+        batch: int,
+        units: int,
+        probability: float,
+    ) -> tuple[Tensor, int]:
+        """[S] -> [S, batch, units]."""
+        sizes = {"batch": batch, "units": units}
+        return make_keep_mask(seeds, step=step, layer=layer, **sizes, probability=probability), 0
+
+
 class SeededDropout(nn.Module):
     """`nn.Dropout` with these masks; the caller sets `seed` and `step` before each forward pass."""
 
@@ -39,16 +71,14 @@ class SeededDropout(nn.Module):
         super().__init__()
         self.probability = probability
         self.layer = layer
-        self.seed = 0
+        self.seed: int | Tensor = 0  # a tensor [] where servers are lifted
         self.step = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero the dropped units and scale the others up."""
-        seeds = torch.tensor([self.seed], dtype=torch.int64, device=x.device)
+        seed = torch.as_tensor(self.seed, dtype=torch.int64, device=x.device)
         units = x[0].numel() if len(x) else 0
-        kept = make_keep_mask(
-            seeds, step=self.step, layer=self.layer, batch=len(x), units=units, probability=self.probability
-        )
+        kept: Tensor = _KeepMask.apply(seed, self.step, self.layer, len(x), units, self.probability)  # type: ignore[no-untyped-call]
         return x * kept.view(x.shape) / (1 - self.probability)
 
 
@@ -69,6 +99,11 @@ def replace_dropouts(module: nn.Module) -> list[SeededDropout]:
 
     walk(module)
     return replaced
+
+
+def find_dropouts(module: nn.Module) -> list[SeededDropout]:
+    """Return the layers that `replace_dropouts` has made."""
+    return [layer for layer in module.modules() if isinstance(layer, SeededDropout)]
 
 
 def _hash_int64(x: Tensor) -> Tensor:

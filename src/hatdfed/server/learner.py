@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from hatdfed.server.dropout import replace_dropouts
+from hatdfed.server.dropout import find_dropouts, replace_dropouts
 from hatdfed.server.guard import largest_norm
 from hatdfed.server.optimisers import Optimiser, OptimiserState
 from hatdfed.server.private_steps import PrivateSteps, clip_and_sum
@@ -44,7 +45,7 @@ class Learner:
         xavier: bool = True,
         private: PrivateSteps | None = None,
     ) -> None:
-        self._make_module = make_module
+        self.make_module = make_module
         self._xavier = xavier
         self.optimiser = optimiser
         self.task = task
@@ -62,6 +63,18 @@ class Learner:
         # Names of the parameters that training changes.
         self.moved = tuple(name for name in self._trainable.names if name not in self._cancelled)
         self._counters = {name: b for name, b in module.named_buffers() if not b.is_floating_point()}
+        self._tied = find_tied_parameters(module)
+
+    def on_device(self, device: torch.device) -> Learner:
+        """Return a learner for models and data on `device`; one that is on the CPU stays there."""
+        if device.type == "cpu":
+            return self
+        moved = copy.copy(self)
+        moved._eval_module = copy.deepcopy(self._eval_module).to(device)
+        moved._train_module = copy.deepcopy(self._train_module).to(device)
+        moved._dropouts = find_dropouts(moved._train_module)
+        moved._counters = {name: counter.to(device) for name, counter in self._counters.items()}
+        return moved
 
     @property
     def num_trainable(self) -> int:
@@ -77,6 +90,11 @@ class Learner:
     def module(self) -> nn.Module:
         """The module in evaluation mode; the values of its own parameters are not used."""
         return self._eval_module
+
+    @property
+    def train_module(self) -> nn.Module:
+        """The module in training mode, with seeded dropouts; the values of its own parameters are not used."""
+        return self._train_module
 
     @property
     def layout(self) -> dict[str, tuple[int, torch.Size]]:
@@ -95,7 +113,7 @@ class Learner:
         """Initialise a model: Xavier weights and zero biases, or the module's own initialisation."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            module = self._make_module()
+            module = self.make_module()
             if self._xavier:
                 _xavier_in_place(module)
         tensors = module.state_dict()
@@ -126,8 +144,7 @@ class Learner:
         compute = self._gradients
         if self.private is not None:
             compute = partial(self._private_gradients, self.private, self.private.source(seed))
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with _seeded(seed, params.device):
             for step, batch in enumerate(batches):
                 for dropout in self._dropouts:
                     dropout.seed, dropout.step = seed, step
@@ -226,10 +243,15 @@ class Learner:
         return self._forward(module, self._trainable.views(trainable), buffers, x)
 
     def _forward(self, module: nn.Module, trainable: dict[str, Tensor], buffers: Tensor, x: Tensor) -> Tensor:
-        counters = {name: counter.clone() for name, counter in self._counters.items()}
-        tensors = {**trainable, **self._buffers.views(buffers), **counters}
-        outputs: Tensor = functional_call(module, tensors, (x,), tie_weights=False)
+        outputs: Tensor = functional_call(
+            module, self.complete({**trainable, **self._buffers.views(buffers)}), (x,), tie_weights=False
+        )
         return outputs
+
+    def complete(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Add what a call of the module needs besides its own tensors: tied parameters, and fresh step counters."""
+        counters = {name: counter.clone() for name, counter in self._counters.items()}
+        return {**tensors, **{name: tensors[owner] for name, owner in self._tied.items()}, **counters}
 
 
 class _Layout(NamedTuple):
@@ -264,6 +286,31 @@ def _step_in_place(
         moved, after = optimiser.step(params[piece], gradient[piece], moments)
         params[piece] = moved if step_scale == 1 else torch.lerp(params[piece], moved, step_scale)
         state.first[piece], state.second[piece] = after.first, after.second
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Make torch's own generators start from `seed`, and leave them as they were."""
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed(seed)
+        yield
+
+
+def find_tied_parameters(module: nn.Module) -> dict[str, str]:
+    """Find parameters that several layers share: each further name, and the one under which it is in the vector."""
+    owners: dict[int, str] = {}
+    tied = {}
+    for prefix, layer in module.named_modules():  # a layer that is used twice comes once
+        for name, parameter in layer._parameters.items():
+            if parameter is not None:
+                full = f"{prefix}.{name}" if prefix else name
+                owner = owners.setdefault(id(parameter), full)
+                if owner != full:
+                    tied[full] = owner
+    return tied
 
 
 def find_cancelled_biases(module: nn.Module) -> list[str]:

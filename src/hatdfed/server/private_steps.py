@@ -49,7 +49,7 @@ class PrivateSteps:
         """Add noise to the sum of clipped gradients, and divide by the number of samples."""
         if self.noise:
             normal = torch.from_numpy(rng.standard_normal(tuple(total.shape), dtype=np.float32))
-            total = total + self.noise * self.clip * normal
+            total = total + self.noise * self.clip * normal.to(total.device)
         return total / num_samples
 
 

@@ -291,8 +291,8 @@ def collect_notes(config: Config) -> list[str]:
     found += _describe_task(config)
     if config.privacy.clip is not None:
         found.append(
-            "Servers are trained one by one, with mailboxes, because privacy.clip is set; ε covers their training and "
-            "nothing else (docs/privacy.md)."
+            "Servers are trained one by one, because privacy.clip is set; ε covers their training and nothing else "
+            "(docs/privacy.md)."
         )
         if not config.privacy.noise:
             found.append("privacy.noise is 0: gradients are clipped, but nothing is protected.")

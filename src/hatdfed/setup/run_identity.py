@@ -87,7 +87,7 @@ SETTINGS: dict[str, Setting] = {
     "learner.learning_rate": Setting(_PLAIN | Role.FLEET),
     "learner.momentum": Setting(_PLAIN | Role.FLEET),
     "learner.cool_down": Setting(_PLAIN, 0.0, Since.V0_1),
-    # Private runs are played with mailboxes, each by itself.
+    # Runs of a fleet are trained with the same clipping norm and noise.
     "privacy.clip": Setting(_PLAIN | Role.FLEET, None, Since.V0_2),
     "privacy.noise": Setting(_PLAIN | Role.FLEET, 1.0, Since.V0_2, only_with="privacy.clip"),
     "privacy.delta": Setting(_PLAIN, 1e-5, Since.V0_2, only_with="privacy.clip"),

@@ -32,7 +32,7 @@ from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, Ru
 from hatdfed.runs.privacy_loss import bound_epsilon, count_rounds_trained
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.server.learner import Learner
+from hatdfed.server.learner import Learner, find_tied_parameters
 from hatdfed.setup.build.program import make_learner
 from hatdfed.setup.build.world import make_pools
 from hatdfed.setup.config import Config
@@ -116,11 +116,11 @@ class Exporter:
         return _export_onnx(self._make_module(self.learner.state_dict(model.params)), self.images, path)
 
     def _make_module(self, tensors: dict[str, Tensor]) -> nn.Module:
-        """Make the module with these tensors; only step counters may be missing among them."""
+        """Make the module with these tensors; only step counters and tied parameters may be missing among them."""
         module = copy.deepcopy(self.learner.module).eval()
         missing, unexpected = module.load_state_dict(tensors, strict=False)
         counters = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
-        if unexpected or not set(missing) <= counters:
+        if unexpected or not set(missing) <= counters | find_tied_parameters(module).keys():
             raise HatdfedError(f"The module has no tensors {unexpected}, or misses {missing}.")
         return module
 

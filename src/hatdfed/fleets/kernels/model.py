@@ -24,7 +24,7 @@ from hatdfed.fleets.kernels.blueprint import Blueprint, DropoutLayer, LinearLaye
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
 from hatdfed.fleets.kernels.vectors import step_in_place
-from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Rates, Samples, Step, step_rates
+from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Rates, Samples, Step, plan_rates
 from hatdfed.server.dropout import make_keep_mask
 from hatdfed.server.learner import Learner
 from hatdfed.server.work import Batch, WorkPlan
@@ -44,6 +44,7 @@ class KernelModel:
         shapes = [stage.shape for stage in blueprint.stages]
         self.network = StackedNetwork(blueprint, kernels or stage_kernels(shapes, device))
         self.kernels = self.network.kernels.name
+        self.reason = None
         self.num_params = learner.num_params
         self.bytes_per_sample = _bytes_per_sample(blueprint, math.prod(image), device)
         self._optimiser = learner.optimiser
@@ -68,7 +69,7 @@ class KernelModel:
         """All steps of a round, in place."""
         todo = PaddedBatches.of(plans, self._device)
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
-        rates = self._rates(models, todo.sizes, scale)
+        rates = plan_rates(self._optimiser, models.steps, todo.sizes, scale).to(self._device, non_blocking=True)
         for step, index in enumerate(todo.indices):
             counts = todo.counts[step]
             batch = _Batch(pool.x[index], pool.y[index], counts, offsets)
@@ -102,14 +103,6 @@ class KernelModel:
             by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
             moved = Step(models.params, by_place, models.first, models.second, rates, active)
             step_in_place(self._optimiser, moved)
-
-    def _rates(
-        self, models: ModelRows, sizes: NDArray[np.int64], scale: NDArray[np.float64]
-    ) -> Tensor:  # [steps, 2, S]
-        earlier = models.steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)
-        rates = [step_rates(self._optimiser, steps, scale) for steps in earlier]
-        stacked = np.stack(rates) if rates else np.zeros((0, 2, len(scale)), dtype=np.float32)
-        return torch.from_numpy(stacked).to(self._device, non_blocking=True)
 
     def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, P] -> [S, *shape] each
         parts = torch.split_with_sizes(flat, self._sizes, dim=1)

@@ -82,8 +82,7 @@ class ShardedFleet:
     @property
     def computed_by(self) -> dict[str, str | int]:
         """What each shard computes with, and how many there are."""
-        device, kernels = self._computed_by["device"], self._computed_by["kernels"]
-        return {"fleet": "sharded", "device": device, "shards": self._count, "kernels": kernels}
+        return {**self._computed_by, "fleet": "sharded", "shards": self._count}
 
     def validation_accuracy(self) -> NDArray[np.float64]:
         """[N] of the models as they are now, on validation data."""

@@ -1,26 +1,56 @@
-"""Which stacked form a network gets."""
+"""Which stacked form a network gets: kernels of our own, lifted by `torch.vmap`, or looped over."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
+from torch import nn
 
 from hatdfed.fleets.kernels.blueprint import read_blueprint
 from hatdfed.fleets.kernels.model import KernelModel
+from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.model import NotStackableError, StackedModel
+from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
 from hatdfed.server.learner import Learner
+from hatdfed.server.work import Batch
+
+# On a CPU lifting saves calls, not arithmetic: it pays where layers give out few numbers a sample. Convolutions of
+# several servers are one convolution in groups, which torch computes slowly (benchmarks/README.md).
+_SMALL_TENSOR, _SMALL_CONVOLUTION = 2000, 500
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-def choose_model(learner: Learner, sample: Sequence[int], device: torch.device) -> StackedModel:
-    """The fastest stacked form of the learner's network for samples of this shape; may raise `NotStackableError`."""
-    return KernelModel(learner, sample, device)
+def choose_model(learner: Learner, pool: Batch, device: torch.device) -> StackedModel:
+    """The fastest stacked form of the learner's network for such samples."""
+    if _has_kernels(learner, pool):
+        return KernelModel(learner, pool.x.shape[1:], device)
+    memory = measure_memory(learner, pool, device)
+    against = _find_obstacle(learner, memory.numbers_per_tensor, device)
+    if against is not None:
+        return LoopedModel(learner, device, memory.sample, against)
+    trial = try_lifting(learner, pool, device)
+    if not trial.lifts:
+        return LoopedModel(learner, device, memory.sample, trial.reason)
+    return LiftedModel(learner, device, memory.sample, trial.reason, pads=trial.pads)
 
 
-def require_stackable(learner: Learner, sample: Sequence[int]) -> None:
-    """Raise `NotStackableError`, which says what stands against it, where there is no stacked form."""
+def _has_kernels(learner: Learner, pool: Batch) -> bool:
+    if learner.private is not None or not learner.task.kind.has_classes or not pool.x.is_floating_point():
+        return False
+    try:
+        read_blueprint(learner.module, pool.x.shape[1:])
+    except NotStackableError:
+        return False
+    return True
+
+
+def _find_obstacle(learner: Learner, numbers_per_tensor: float, device: torch.device) -> str | None:
+    """Why servers are better trained one at a time, if they are; found without a trial."""
     if learner.private is not None:
-        raise NotStackableError("privacy.clip needs the gradient of every image, and servers are trained one by one")
-    if not learner.task.kind.has_classes:
-        raise NotStackableError(f"the kernels are for classification, not for {learner.task.kind.name}")
-    read_blueprint(learner.module, sample)
+        return "privacy.clip needs the gradient of every sample"
+    if device.type != "cpu":
+        return None
+    convolves = any(isinstance(layer, _CONVOLUTIONS) for layer in learner.module.modules())
+    if numbers_per_tensor <= (_SMALL_CONVOLUTION if convolves else _SMALL_TENSOR):
+        return None
+    return f"on a CPU {'convolutions' if convolves else 'layers'} of this size are faster for one server at a time"

@@ -67,7 +67,7 @@ class StackedFleet:
         """`model` is the fastest stacked form of the members' network, unless it is given."""
         if model is None:
             learner, pool = members[0].program.learner, members[0].sources[0].pool
-            model = choose_model(learner, pool.x.shape[1:], execution.device)
+            model = choose_model(learner, pool, execution.device)
         self.rows = Rows(members, execution, model)
         self.fleets = tuple(RunView(self, run) for run in range(len(members)))
         self._ahead: dict[tuple[int, int], WorkPlan] = {}  # of the next round, made while a GPU is busy with this one
@@ -431,7 +431,8 @@ class RunView:
     def computed_by(self) -> dict[str, str]:
         """The device, and whose kernels."""
         rows = self.fleet.rows
-        return {"fleet": "stacked", "device": rows.how.device.type, "kernels": rows.model.kernels}
+        how = {"fleet": "stacked", "device": rows.how.device.type, "kernels": rows.model.kernels}
+        return how if rows.model.reason is None else {**how, "because": rows.model.reason}
 
     @property
     def models(self) -> Tensor:

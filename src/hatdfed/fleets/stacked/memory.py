@@ -99,7 +99,7 @@ def execution_for(members: Sequence[RunServers], device: torch.device) -> Execut
 
 def _need(members: Sequence[RunServers], device: torch.device) -> Footprint:
     learner, pool = members[0].program.learner, members[0].sources[0].pool
-    model = choose_model(learner, pool.x.shape[1:], device)
+    model = choose_model(learner, pool, device)
     return footprint(learner, model.bytes_per_sample, sizes_of(members))
 
 

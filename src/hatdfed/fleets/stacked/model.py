@@ -1,6 +1,7 @@
 """S models of one architecture at once: what a stacked fleet asks of them, whoever computes it.
 
-`hatdfed.fleets.kernels.model` is the fast form for networks of a known kind; `choose_model` picks.
+`hatdfed.fleets.kernels.model` is the fast form for networks of a known kind, `lifted` and `looped` are for all others;
+`choose_model` picks.
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class StackedModel(Protocol):
     @property
     def kernels(self) -> str:
         """Who computes."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is computed so, to follow "because"; None of a network that has kernels of its own."""
 
     @property
     def num_params(self) -> int:
@@ -160,3 +165,12 @@ def step_rates(
     else:
         raise TypeError(f"no stacked form of {type(optimiser).__name__}")
     return np.stack([step, second]).astype(np.float32)
+
+
+def plan_rates(
+    optimiser: Optimiser, steps: NDArray[np.int64], sizes: NDArray[np.int64], scale: NDArray[np.float64]
+) -> Tensor:  # [S], [steps, S], [S] -> [steps, 2, S]
+    """The rates of all steps of a round, in which a server has steps where its batch has a size."""
+    earlier = steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)
+    rates = [step_rates(optimiser, each, scale) for each in earlier]
+    return torch.from_numpy(np.stack(rates) if rates else np.zeros((0, 2, len(scale)), dtype=np.float32))

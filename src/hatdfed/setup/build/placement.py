@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from hatdfed.errors import ConfigError, require_one_of
-from hatdfed.fleets.stacked.choose_model import require_stackable
-from hatdfed.fleets.stacked.model import NotStackableError
-from hatdfed.server.learner import Learner
 
 FLEETS = ("auto", "stacked", "mailbox", "sharded")
 DEVICES = ("auto", "cpu", "cuda")
@@ -36,19 +32,13 @@ class Placement:
             raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
 
 
-def chosen_placement(asked: Placement, learner: Learner, sample: Sequence[int]) -> Placement:
-    """Without `auto`: the stacked fleet where the network allows it, the GPU where there is one."""
+def chosen_placement(asked: Placement) -> Placement:
+    """Without `auto`: the stacked fleet, which runs any network, and the GPU where there is one."""
     device = "cpu" if asked.fleet == "sharded" and asked.device == "auto" else device_of(asked)
     if asked.fleet == "mailbox":
         if device == "cuda":
             raise ConfigError("The mailbox fleet runs on the CPU only. Use --fleet stacked, or --device cpu.")
         return Placement("mailbox", "cpu")
-    try:
-        require_stackable(learner, sample)
-    except NotStackableError as reason:
-        if asked.fleet == "auto" and asked.device != "cuda":
-            return Placement("mailbox", "cpu")
-        raise ConfigError(f"This run cannot be stacked: {reason}. Use --fleet mailbox with --device cpu.") from None
     return replace(asked, device=device) if asked.fleet == "sharded" else Placement("stacked", device)
 
 

@@ -17,10 +17,9 @@ from hatdfed.fleets.sharded.orders import even_bounds
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
-from hatdfed.server.learner import Learner
 from hatdfed.server.program import EdgeProgram
 from hatdfed.setup.build.placement import Placement, chosen_placement
-from hatdfed.setup.build.program import initial_seed, make_actors, make_learner
+from hatdfed.setup.build.program import initial_seed, make_actors
 from hatdfed.setup.build.world import World, make_worlds
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import sources_key
@@ -53,21 +52,12 @@ class _Parts(NamedTuple):
     seeds: list[int]
 
 
-def settled_placement(config: Config, dataset: Dataset, placement: Placement) -> Placement:
-    """What `placement` comes to for this network; nothing is made for it."""
-    return _settled(placement, make_learner(config, dataset), dataset)
-
-
-def _settled(placement: Placement, learner: Learner, dataset: Dataset) -> Placement:
-    return chosen_placement(placement, learner, dataset.sample_shape)
-
-
 def make_batch(
     configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]
 ) -> SimulatedRuns:
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
     parts = _parts(configs, dataset)
-    placement = _settled(placement, parts[0].program.learner, dataset)
+    placement = chosen_placement(placement)
     fleets: FleetGroup
     if placement.fleet == "mailbox":
         fleets = SeparateFleets(*map(_with_mailboxes, configs, parts, names))

@@ -1,0 +1,194 @@
+"""Any module that is written for one server, as one tensor program for S of them (`torch.vmap`).
+
+Batches of different sizes are padded and masked where the module treats every sample by itself. Where it does not, as
+batch norm does, servers with batches of the same size are lifted together, so that nothing sees padding.
+`hatdfed.fleets.stacked.trial` finds out which.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from hatdfed.fleets.kernels.vectors import step_in_place
+from hatdfed.fleets.stacked.looped import LoopedModel
+from hatdfed.fleets.stacked.model import (
+    BytesPerSample,
+    ModelRows,
+    PaddedBatches,
+    Rates,
+    ReadyModels,
+    Samples,
+    Step,
+    plan_rates,
+)
+from hatdfed.server.dropout import find_dropouts
+from hatdfed.server.learner import Learner
+from hatdfed.server.work import WorkPlan
+
+_JUDGED_SHARE = 32  # of the memory of a GPU, for what one evaluation keeps
+_JUDGED_BYTES = 1 << 26  # elsewhere
+
+
+class LiftedModel(LoopedModel):
+    """Trains and evaluates S models of a module that `torch.vmap` can lift (`StackedModel`)."""
+
+    kernels = "lifted"
+
+    def __init__(
+        self, learner: Learner, device: torch.device, sample: BytesPerSample, reason: str, *, pads: bool
+    ) -> None:
+        """`pads` says that the module treats every sample by itself, so that batches may be padded."""
+        super().__init__(learner, device, sample, reason)
+        self._pads = pads
+        # Copies, which may remember what they like of a lifted call; nothing of it reaches the learner.
+        self._train_module = copy.deepcopy(self.learner.train_module)
+        self._eval_module = copy.deepcopy(self.learner.module)
+        self._dropouts = find_dropouts(self._train_module)
+
+    def fit(
+        self,
+        models: ModelRows,
+        pool: Samples,
+        plans: Sequence[WorkPlan],
+        scale: NDArray[np.float64],
+        offsets: Tensor,
+    ) -> None:
+        """All steps of a round, in place."""
+        todo = PaddedBatches.of(plans, self._device)
+        seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
+        optimiser = self.learner.optimiser
+        rates = plan_rates(optimiser, models.steps, todo.sizes, scale).to(self._device, non_blocking=True)
+        with liftable_operations(self._device):
+            for step, index in enumerate(todo.indices):
+                counts = todo.counts[step]
+                for dropout in self._dropouts:
+                    dropout.step = step
+                gradients = self._empty_gradients(models.params)
+                for rows, width in self._groups(todo.sizes[step], index.shape[1]):
+                    chosen = index[rows, :width]
+                    batch = _Batch(pool.x[chosen], pool.y[chosen], counts[rows], offsets[rows], seeds[rows])
+                    self._add_gradients(models.params, rows, batch, gradients)
+                active = (counts > 0).float()
+                moments = (models.first, models.second)
+                step_in_place(optimiser, Step(models.params, gradients, *moments, Rates(*rates[step]), active))
+        np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
+
+    def ready(self, params: Tensor) -> ReadyModels:  # [S, P]
+        """The models as they are; the many samples of an evaluation keep a CPU busy with one model at a time."""
+        return super().ready(params) if self._device.type == "cpu" else LiftedModels(self, params)
+
+    @torch.no_grad()
+    def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [S, P], [S or 1, B, …] -> [S, B, …]
+        """What the models answer, as many samples at once as memory is for."""
+        tensors = self.views(params)
+        shared = len(x) == 1 and len(params) > 1
+        lifted = torch.vmap(self._evaluate, in_dims=(0, None if shared else 0))
+        at_once = max(1, self._judged_bytes() // max(1, self.bytes_per_sample.training * len(params)))
+        with liftable_operations(self._device):
+            parts = [lifted(tensors, part[0] if shared else part) for part in torch.split(x, at_once, dim=1)]
+        return torch.cat(parts, dim=1)
+
+    def views(self, params: Tensor) -> dict[str, Tensor]:  # [S, P] -> [S, *shape] each
+        """The tensors of the models by name, in the places where they lie."""
+        return {
+            name: params[:, start : start + shape.numel()].view(len(params), *shape)
+            for name, (start, shape) in self.learner.layout.items()
+        }
+
+    def _groups(self, sizes: NDArray[np.int64], width: int) -> Iterator[tuple[slice | Tensor, int]]:
+        """Rows that are lifted together, and how wide their batches are."""
+        if self._pads:
+            yield slice(None), width
+            return
+        for size in np.unique(sizes[sizes > 0]):
+            rows = np.flatnonzero(sizes == size)
+            whole = len(rows) == len(sizes)
+            yield slice(None) if whole else torch.from_numpy(rows).to(self._device, non_blocking=True), int(size)
+
+    def _empty_gradients(self, params: Tensor) -> dict[int, Tensor]:
+        places = [self.learner.layout[name] for name in self.learner.moved]
+        return {start: params.new_zeros(len(params), *shape) for start, shape in places}
+
+    def _add_gradients(
+        self, params: Tensor, rows: slice | Tensor, batch: _Batch, gradients: Mapping[int, Tensor]
+    ) -> None:
+        """Put the gradients of some servers in their places; their buffers are those after the step."""
+        first_buffer, layout = self.learner.num_trainable, self.learner.layout
+        mine = params[rows]
+        before = mine[:, first_buffer:].clone()
+        tensors = self.views(mine)
+        leaves = {name: tensors[name].detach().requires_grad_() for name in self.learner.moved}
+        losses = torch.vmap(self._loss)({**tensors, **leaves}, *batch)
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        for name, gradient in zip(leaves, found, strict=True):
+            gradients[layout[name][0]][rows] = gradient
+        with torch.no_grad():  # a padded server without a batch has seen nothing
+            after = torch.where(batch.counts[:, None] > 0, mine[:, first_buffer:], before)
+            params[rows, first_buffer:] = after
+
+    def _loss(
+        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, count: Tensor, offset: Tensor, seed: Tensor
+    ) -> Tensor:
+        """The mean loss of one server's batch, of which `count` samples are there."""
+        for dropout in self._dropouts:
+            dropout.seed = seed
+        outputs = functional_call(self._train_module, self.learner.complete(tensors), (x,), tie_weights=False)
+        losses = self.learner.task.losses(outputs, y, offset)
+        is_there = torch.arange(len(x), device=x.device) < count
+        return torch.where(is_there, losses, 0.0).sum() / count.clamp(min=1)
+
+    def _evaluate(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(self._eval_module, self.learner.complete(tensors), (x,), tie_weights=False)
+        return outputs
+
+    def _judged_bytes(self) -> int:
+        if self._device.type != "cuda":
+            return _JUDGED_BYTES
+        return torch.cuda.get_device_properties(self._device).total_memory // _JUDGED_SHARE
+
+
+class LiftedModels(NamedTuple):
+    """S models, evaluated at once."""
+
+    model: LiftedModel
+    params: Tensor  # [S, P]
+
+    def rows(self, servers: slice | Tensor) -> LiftedModels:
+        """Some of the models."""
+        return self._replace(params=self.params[servers])
+
+    def logits(self, x: Tensor, *, exact: bool = True) -> Tensor:
+        """[S or 1, B, …] -> [S, B, …]."""
+        return self.model.logits(self.params, x)
+
+
+class _Batch(NamedTuple):
+    """What S servers train on in one step."""
+
+    x: Tensor  # [S, B, …]
+    y: Tensor  # [S, B, …]
+    counts: Tensor  # [S] how many of the B are there
+    offsets: Tensor  # [S, classes]
+    seeds: Tensor  # [S]
+
+
+@contextmanager
+def liftable_operations(device: torch.device) -> Iterator[None]:
+    """Attention in the forms that vmap has rules for: torch's fused one for CPUs, and that of encoders, have none."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        if device.type == "cpu":
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, before)
+        yield

@@ -1,0 +1,94 @@
+"""Any module, one server after another on the device of the fleet: the learner's own code on rows of tensors.
+
+For modules that cannot be lifted, and on a CPU for those whose layers keep it busy with a single server. On a CPU a
+model is trained to the same bits as with mailboxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (the usual name)
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, ReadyModels, Samples
+from hatdfed.server.learner import Learner
+from hatdfed.server.optimisers import OptimiserState
+from hatdfed.server.work import Batch, Indices, LazyBatches, WorkPlan
+
+
+class LoopedModel:
+    """Trains and evaluates S models of any module, one by one (`StackedModel`)."""
+
+    kernels = "looped"
+
+    def __init__(self, learner: Learner, device: torch.device, sample: BytesPerSample, reason: str) -> None:
+        self.learner = learner.on_device(device)
+        self.num_params = learner.num_params
+        self.bytes_per_sample = sample
+        self.reason = reason
+        self._device = device
+
+    def samples(self, batch: Batch) -> Samples:
+        """As the module takes them."""
+        return Samples(batch.x.to(self._device), batch.y.to(self._device))
+
+    def fit(
+        self,
+        models: ModelRows,
+        pool: Samples,
+        plans: Sequence[WorkPlan],
+        scale: NDArray[np.float64],
+        offsets: Tensor,
+    ) -> None:
+        """All steps of a round, in place; moments are overwritten where they lie."""
+
+        def take(chosen: Indices) -> Batch:
+            index = torch.from_numpy(chosen).to(self._device)
+            return Batch(pool.x[index], pool.y[index])
+
+        for row, plan in enumerate(plans):
+            if not plan.batches:
+                continue
+            state = OptimiserState(int(models.steps[row]), models.first[row], models.second[row])
+            models.params[row], state = self.learner.fit(
+                models.params[row],
+                state,
+                LazyBatches(take, plan.batches),
+                seed=plan.seed,
+                step_scale=float(scale[row]),
+                offset=offsets[row],
+                spend=True,
+            )
+            models.steps[row] = state.step
+
+    def ready(self, params: Tensor) -> ReadyModels:  # [S, P]
+        """The models as they are."""
+        return LoopedModels(self.learner, params)
+
+    def similarity(self, own: Tensor, others: Tensor) -> Tensor:  # [L, P], [L, P] -> [L]
+        """Cosine between pairs of models, parameter tensor by parameter tensor, then averaged."""
+        layout = self.learner.layout
+        places = [(start, start + shape.numel()) for start, shape in (layout[name] for name in self.learner.moved)]
+        pairs = [(own[:, start:stop], others[:, start:stop]) for start, stop in places]
+        return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
+
+
+class LoopedModels(NamedTuple):
+    """S models, evaluated one after another."""
+
+    learner: Learner
+    params: Tensor  # [S, P]
+
+    def rows(self, servers: slice | Tensor) -> LoopedModels:
+        """Some of the models."""
+        return self._replace(params=self.params[servers])
+
+    def logits(self, x: Tensor, *, exact: bool = True) -> Tensor:
+        """[S or 1, B, …] -> [S, B, …]."""
+        samples = x.expand(len(self.params), *x.shape[1:])
+        return torch.stack([self.learner.logits(*pair) for pair in zip(self.params, samples, strict=True)])
