@@ -127,7 +127,7 @@ KIND = DatasetKind(
         "common_init": True,
         "samples_per_round": 60,
         "local_passes": 4,
-        "learner": {"learning_rate": 0.003},
+        "learner": {"learning_rate": 0.01},
         # The price of the model that is really sent.
         "energy": {"model_bits": "actual", "weak_joules_per_sample": 0.5, "strong_joules_per_sample": 0.25},
     },

@@ -78,6 +78,7 @@ def test_neighbouring_values_are_averaged_and_a_short_series_gives_no_window() -
 
 def load_speeches(folder: Path, monkeypatch: pytest.MonkeyPatch, *spoken: speeches.Speech) -> object:
     archive = write_speeches(folder, spoken)
+    monkeypatch.setattr(speeches, "KEPT", 1)
     monkeypatch.setattr(speeches, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
     return load_dataset("speeches", data_dir=folder)
 
@@ -98,7 +99,7 @@ def test_a_speech_is_split_by_place_and_grouped_by_president(tmp_path: Path, mon
     later, earlier = speeches.Speech(1801, "Two", text), speeches.Speech(1790, "One", text)
     dataset = load_speeches(tmp_path, monkeypatch, later, earlier, earlier._replace(year=1791))
     assert [set(np.unique(part.x)) for part in (dataset.train, dataset.validation, dataset.test)] == [{1}, {2}, {3}]
-    assert np.bincount(dataset.groups).tolist() == [2 * 124, 124]  # One spoke first, and twice
+    assert np.bincount(dataset.groups).tolist() == [2 * 249, 249]  # One spoke first, and twice
 
 
 def test_characters_outside_the_alphabet_share_one_token() -> None:
@@ -123,6 +124,7 @@ def test_another_archive_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(flights, "LEAST_FLIGHTS", 3)
+    monkeypatch.setattr(flights, "KEPT", 1)
     changes = [
         *({"carrier": carrier, "day": day} for carrier in ("UA", "HA") for day in (1, 2, 20, 25)),
         {"carrier": "OO"},

@@ -62,7 +62,7 @@ def test_watch_has_ten_people_and_seven_exercises() -> None:
 def test_flights_have_fifteen_carriers_and_spend_two_and_a_half_hours_in_the_air() -> None:
     dataset = installed("flights")
     assert dataset.train.x.shape == (204_334, 30)
-    assert (dataset.validation.count, dataset.test.count) == (54_223, 68_760)
+    assert (dataset.validation.count, dataset.test.count) == (10_845, 13_752)
     assert len(np.unique(dataset.groups)) == 15
     assert dataset.task.target_mean == pytest.approx((150.4,), abs=0.1)
     assert np.corrcoef(dataset.train.x[:, 16], dataset.train.y)[0, 1] > 0.98  # the distance
@@ -71,11 +71,11 @@ def test_flights_have_fifteen_carriers_and_spend_two_and_a_half_hours_in_the_air
 
 def test_speeches_are_those_of_43_presidents() -> None:
     dataset = installed("speeches")
-    assert dataset.train.x.shape == (134_375, 64)
-    assert (dataset.validation.count, dataset.test.count) == (16_694, 16_694)
+    assert dataset.train.x.shape == (268_875, 32)
+    assert (dataset.validation.count, dataset.test.count) == (1_117, 1_117)
     assert np.unique(dataset.groups).tolist() == list(range(43))
     first = "".join(speeches.ALPHABET[token] for token in dataset.train.x[0])
-    assert first == "fellow-citizens of the senate and house of representatives: in m"
+    assert first == "fellow-citizens of the senate an"
 
 
 def test_typefaces_are_twenty_with_36_characters_each() -> None:
