@@ -30,7 +30,7 @@ SMALLER: Mapping[str, Mapping[str, Any]] = {
     "watch": {},
     "flights": {},
     "typefaces": {"dataset_options": {"side": 16}},
-    "speeches": {},
+    "speeches": {"rounds": 15},
 }
 Row = dict[str, Any]
 

@@ -3,8 +3,9 @@
 import dataclasses
 
 import pytest
+from tests.unit.data.datasets.natural_files import copy_fonts
 
-from hatdfed.data.datasets import DATASETS
+from hatdfed.data.datasets import DATASETS, typefaces
 from hatdfed.data.datasets.base import Examples
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS
@@ -41,6 +42,17 @@ class TestEmbeddedDatasets(DatasetLaws):
 
     def kind(self):
         return DATASETS[self.name]
+
+
+class TestTypefacesDrawnFromAFolder(DatasetLaws):
+    @pytest.fixture(autouse=True)
+    def _draw_from(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setattr(typefaces, "CHARACTERS", "0AI")
+        self.fonts = copy_fonts(tmp_path / "fonts", ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono"))
+
+    def kind(self):
+        return dataclasses.replace(typefaces.KIND, load=lambda data_dir: typefaces.load(fonts=str(self.fonts)))
 
 
 class TestADatasetWithoutItsHighestLabel(DatasetLaws):

@@ -18,8 +18,10 @@ from tests.unit.data.datasets.natural_files import (
 from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN, REGRESSION
 from hatdfed.data.datasets import flights, load_dataset, speeches, typefaces, watch
 from hatdfed.errors import ConfigError, DataError, MissingDependencyError
+from hatdfed.runs.play import run
 
 pytestmark = pytest.mark.usefixtures("clean_machine")
+TINY = {"servers": 2, "rounds": 1, "images_per_server": 20, "validation_images": 2, "samples_per_round": 8}
 
 
 # Watch
@@ -44,12 +46,17 @@ def test_a_file_with_too_few_recordings_is_refused(tmp_path: Path) -> None:
         watch.read_recordings(write_watch(tmp_path, [make_series(40, 0)], [3, 3], [1, 1]), recordings=2)
 
 
-def test_windows_of_a_recording_are_split_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     count = watch.RECORDINGS
     series = [make_series(1400 if number % 2 else 1200, number) for number in range(count)]
     write_watch(tmp_path, series, [number % 7 for number in range(count)], [1 + number % 10 for number in range(count)])
     accept(monkeypatch, watch, tmp_path)
-    dataset = load_dataset("watch", data_dir=tmp_path)
+    return tmp_path
+
+
+def test_windows_of_a_recording_are_split_by_time(recordings: Path) -> None:
+    dataset = load_dataset("watch", data_dir=recordings)
     assert dataset.task.name == CLASSIFICATION
     assert dataset.train.x.shape[1:] == (watch.WINDOW, watch.CHANNELS)
     for number in (0, 1):
@@ -71,6 +78,11 @@ def test_neighbouring_values_are_averaged_and_a_short_series_gives_no_window() -
     np.testing.assert_array_equal(watch.average_neighbours(values, 4)[:, 0], [1.5, 5.5])
     assert watch.cut_windows(values).shape == (0, watch.WINDOW, 6)
     assert len(watch.cut_windows(np.zeros((watch.WINDOW + watch.STEP, 6)))) == 2
+
+
+def test_a_run_on_recordings_trains_its_default_network(recordings: Path) -> None:
+    result = run(dataset="watch", data_dir=recordings, **TINY)
+    assert 0 <= result.summary["avg_accuracy"] <= 100
 
 
 # Speeches
@@ -100,6 +112,13 @@ def test_a_speech_is_split_by_place_and_grouped_by_president(tmp_path: Path, mon
     dataset = load_speeches(tmp_path, monkeypatch, later, earlier, earlier._replace(year=1791))
     assert [set(np.unique(part.x)) for part in (dataset.train, dataset.validation, dataset.test)] == [{1}, {2}, {3}]
     assert np.bincount(dataset.groups).tolist() == [2 * 249, 249]  # One spoke first, and twice
+
+
+def test_a_run_on_speeches_trains_its_default_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "the union is strong. " * 300
+    load_speeches(tmp_path, monkeypatch, speeches.Speech(1790, "One", text), speeches.Speech(1801, "Two", text))
+    result = run(dataset="speeches", data_dir=tmp_path, **TINY)
+    assert 1 < result.summary["metrics"]["perplexity"] < 1000
 
 
 def test_characters_outside_the_alphabet_share_one_token() -> None:
@@ -157,6 +176,11 @@ def test_weather_is_that_of_the_hour_before_and_gaps_are_filled_with_training_me
     np.testing.assert_allclose(dataset.test.x[:, wind : wind + 3], [[10, 0, 10]] * 2, atol=1e-5)
     assert not np.isnan(dataset.train.x).any()
     assert dataset.train.x[4, 17:21].tolist() == pytest.approx([29.98, -95.34, 2004, 55])
+
+
+def test_a_run_on_flights_trains_its_default_network(tables: Path) -> None:
+    result = run(dataset="flights", data_dir=tables, **TINY)
+    assert result.summary["metrics"]["rmse"] > 0
 
 
 def test_tables_that_cannot_be_joined_are_refused(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +243,13 @@ def test_images_can_be_drawn_smaller(tmp_path: Path) -> None:
     assert load_dataset("typefaces", options=options).train.x.shape[1:] == (1, 16, 16)
     with pytest.raises(ConfigError, match=r"side is 4\. Use a whole number from 8 to 128"):
         load_dataset("typefaces", options={**options, "side": 4})
+
+
+@pytest.mark.usefixtures("few_characters")
+def test_a_run_on_typefaces_trains_its_default_network(tmp_path: Path) -> None:
+    options = {"fonts": str(copy_fonts(tmp_path / "fonts")), "side": 16}
+    result = run(dataset="typefaces", dataset_options=options, **TINY)
+    assert 0 <= result.summary["avg_accuracy"] <= 100
 
 
 def test_a_folder_without_fonts_and_a_file_that_is_none_are_refused(tmp_path: Path) -> None:
