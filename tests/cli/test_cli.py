@@ -156,6 +156,27 @@ def test_the_doctor_finds_what_a_run_needs(hatdfed, tmp_path):
     assert all(finding["good"] for finding in findings)
 
 
+@pytest.mark.parametrize(
+    ("network", "told"),
+    [
+        ("small-cnn", r"stacked fleet on \w+: (native|torch|triton)"),
+        ("lenet-group-norm", r"stacked fleet on \w+: (lifted|looped), because .+"),
+        ("vit-tiny", r"stacked fleet on \w+: (lifted|looped), because .+"),
+    ],
+)
+def test_the_doctor_says_how_a_network_is_computed(hatdfed, tmp_path, network, told):
+    findings = json.loads(
+        hatdfed("doctor", "--network", network, "--dataset", "synthetic", "--json", cwd=tmp_path).stdout
+    )
+    (finding,) = [finding for finding in findings if finding["what"] == f"network {network}"]
+    assert re.fullmatch(told, finding["detail"])
+
+
+def test_the_doctor_refuses_a_network_that_does_not_suit_the_data(hatdfed, tmp_path):
+    done = hatdfed("doctor", "--network", "lstm", "--dataset", "synthetic", cwd=tmp_path, check=False)
+    refused(done, "network lstm is for series")
+
+
 def test_a_comparison_prints_a_row_for_each_method_and_draws(hatdfed, tmp_path):
     asked = ("--methods", "rnd,local", "--seeds", "2", "--rounds", "2", "--jobs", "1", "--out", "c")
     done = hatdfed("compare", *SMALL, *asked, cwd=tmp_path)

@@ -5,13 +5,11 @@ import signal
 
 import pytest
 from tests.small_runs import config
-from torch import nn
 
 from hatdfed.errors import ClusterError, ConfigError
 from hatdfed.fleets.sharded.orders import even_bounds
 from hatdfed.fleets.sharded.ray_nodes import Need, Node
 from hatdfed.runs.play import resume, run
-from hatdfed.server.networks import NETWORKS
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.ray_shards import RayShards, need_of_shards
 
@@ -59,13 +57,10 @@ def test_a_shard_gets_a_cpu_or_a_part_of_one():
         need_of_shards([small], 21, "cpu")
 
 
-def test_shards_and_fleet_belong_together(monkeypatch):
+def test_shards_and_fleet_belong_together():
     with pytest.raises(ConfigError, match="needs --shards"):
         Placement("sharded")
     with pytest.raises(ConfigError, match="are for --fleet sharded"):
         Placement("stacked", shards=2)
     with pytest.raises(ConfigError, match="7 servers cannot be cut into 8 shards"):
         even_bounds(7, 8)
-    monkeypatch.setitem(NETWORKS.built_in, "tanh", lambda *sizes: nn.Sequential(NETWORKS["linear"](*sizes), nn.Tanh()))
-    with pytest.raises(ConfigError, match="cannot be stacked"):
-        run(config(network="tanh"), fleet="sharded", shards=2)

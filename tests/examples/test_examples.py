@@ -23,6 +23,7 @@ from hatdfed.setup.methods import METHODS
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PROMISES = {
+    "own_residual_network": [r"^accuracy [\d.]+ %, (lifted|looped) on \w+: .+$"],
     "hat_dfed_in_one_file": [
         r"^round +3 +validation accuracy +[\d.]+% +spent +\d+ J$",
         r"^test accuracy [\d.]+%$",
@@ -76,7 +77,7 @@ def test_every_example_is_run_here_and_listed():
     assert [target for target in linked if not (EXAMPLES / target).exists()] == []
 
 
-@pytest.mark.parametrize("name", ["own_table_regression", "own_transformer"])
+@pytest.mark.parametrize("name", ["own_residual_network", "own_table_regression", "own_transformer"])
 def test_own_data_and_models_take_a_script_of_forty_lines(name):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
 

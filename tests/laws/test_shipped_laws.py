@@ -3,10 +3,12 @@
 import dataclasses
 
 import pytest
+import torch
 from tests.unit.data.datasets.natural_files import copy_fonts
 
 from hatdfed.data.datasets import DATASETS, typefaces
 from hatdfed.data.datasets.base import Examples
+from hatdfed.fleets.stacked.trial import try_lifting
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS
 from hatdfed.server.networks import NETWORKS
@@ -72,10 +74,26 @@ class TestBuiltInNetworks(NetworkLaws):
     @pytest.fixture(autouse=True)
     def _choose(self, name):
         self.name = name
-        self.shapes = ((1, 8, 8), (1, 28, 28))
+        large = name in ("resnet-18-group-norm", "vit-tiny")
+        self.shapes = {"lstm": ((6, 3), (12, 1)), "decoder": ((5,), (12,))}.get(
+            name, ((1, 8, 8), (1, 28, 28))[: 2 - large]
+        )
+        self.task = "next-token" if name == "decoder" else "classification"
 
     def maker(self):
         return NETWORKS[self.name]
+
+    def test_it_can_be_lifted_over_servers(self):
+        for shape, learner in self._learners():
+            assert try_lifting(learner, self._make_batch(shape), torch.device("cpu")).lifts
+
+
+class TestLstmOfTokens(NetworkLaws):
+    shapes = ((5,), (12,))
+    task = "next-token"
+
+    def maker(self):
+        return NETWORKS["lstm"]
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10"])

@@ -1,11 +1,11 @@
-"""Any module in the stacked fleet, lifted or looped over, against the reference: mailboxes with one server at a time."""
+"""Any module in the stacked fleet, lifted or looped over, against mailboxes, which play one server at a time."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 (the usual name)
 from tests.alone import run_alone
 from tests.parity.same_rounds import assert_same_rounds
 from torch import nn

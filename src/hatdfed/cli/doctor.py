@@ -8,15 +8,17 @@ import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.table import Table
 
-from hatdfed.cli.console import out
-from hatdfed.cli.options import Json
-from hatdfed.data.datasets import DATASETS
+from hatdfed.cli.console import out, require_torch
+from hatdfed.cli.options import DataDir, DatasetName, DeviceName, Json
+from hatdfed.data.datasets import DATASETS, load_dataset
 from hatdfed.runs.records.folder import environment
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import resolve
 
 
 class Finding(NamedTuple):
@@ -27,9 +29,23 @@ class Finding(NamedTuple):
     detail: str
 
 
-def doctor_command(as_json: Json = False) -> None:
-    """Check this machine; the exit code is 1 if runs cannot work here."""
+NetworkName = Annotated[str | None, typer.Option("--network", help="Also say how runs of this network are computed.")]
+
+
+def doctor_command(
+    network: NetworkName = None,
+    dataset: DatasetName = None,
+    data_dir: DataDir = None,
+    device: DeviceName = "auto",
+    as_json: Json = False,
+) -> None:
+    """Check this machine; the exit code is 1 if runs cannot work here.
+
+    With --network, a trial step with a few samples of --dataset finds out how its servers are computed, and why.
+    """
     findings = [check() for check in (_python, _torch, _kernels, _gpu, _plots, _digits, _data, _disk)]
+    if network is not None:
+        findings.append(_network(network, dataset or Config.model_fields["dataset"].default, data_dir, device))
     if as_json:
         typer.echo(json.dumps([finding._asdict() for finding in findings]))
     else:
@@ -44,6 +60,16 @@ def doctor_command(as_json: Json = False) -> None:
 def _python() -> Finding:
     here = environment()
     return Finding("machine", True, f"Python {here['python']}, {here['cores']} cores, {here['processor']}")
+
+
+def _network(network: str, dataset: str, data_dir: Path | None, device: str) -> Finding:
+    require_torch()
+    from hatdfed.setup.build.placement import Placement
+    from hatdfed.setup.build.simulation import foresee_computation
+
+    config = resolve({"network": network, "dataset": dataset})
+    data = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
+    return Finding(f"network {network}", True, foresee_computation(config, data, Placement(device=device)))
 
 
 def _installed(what: str, module: str, package: str, describe: Callable[[], str]) -> Finding:

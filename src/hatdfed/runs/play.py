@@ -25,7 +25,7 @@ from hatdfed.runs.records.checkpoint import Checkpoints
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement, chosen_placement
-from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, make_batch
+from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, find_removed_choice, merge_layers, overlay, resolve
 from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
@@ -181,15 +181,13 @@ def _open(
 
 def _notes(config: Config, fleet: Fleet) -> list[str]:
     """How the settings were read, how the run was computed, and what was refused."""
-    return [*collect_notes(config), *_describe_computation(fleet), *describe_received(fleet.refused)]
+    return [*collect_notes(config), *_tell_computation(fleet), *describe_received(fleet.refused)]
 
 
-def _describe_computation(fleet: Fleet) -> list[str]:
+def _tell_computation(fleet: Fleet) -> list[str]:
     """For a network without kernels of its own."""
     how = fleet.computed_by
-    if "because" not in how:
-        return []
-    return [f"Computed by the {how['fleet']} fleet on {how['device']}: {how['kernels']}, because {how['because']}."]
+    return [f"Computed by the {describe_computation(how)}."] if "because" in how else []
 
 
 def _claimed(job: Job) -> AbstractContextManager[None]:

@@ -19,6 +19,7 @@ from hatdfed.server.networks import NETWORKS
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_program
 from hatdfed.setup.build.simulation import make_batch
+from hatdfed.setup.build.world import make_pools
 from hatdfed.setup.layers import resolve
 
 DATASET = load_dataset("synthetic", options={"train": 400, "validation": 100, "test": 30})
@@ -38,16 +39,21 @@ def test_stacked_on_the_cpu_unless_told_otherwise():
     assert batch(fleet="mailbox").placement == Placement("mailbox", "cpu")
 
 
-def test_a_network_that_cannot_be_stacked_gets_mailboxes_or_a_sentence(monkeypatch):
+def test_any_network_is_stacked_and_the_run_says_how(monkeypatch):
     def normed(shape, num_classes):
         size = shape[0] * shape[1] * shape[2]
         return nn.Sequential(nn.Flatten(), nn.LayerNorm(size), nn.Linear(size, num_classes))
 
     monkeypatch.setitem(NETWORKS.built_in, "normed", normed)
     config = resolve({**SMALL, "network": "normed"})
-    assert batch(config, device="cpu").placement.fleet == "mailbox"
-    with pytest.raises(ConfigError, match=r"cannot be stacked: layer 1 is a LayerNorm.*Use --fleet mailbox"):
-        batch(config, fleet="stacked", device="cpu")
+    assert batch(config, device="cpu").placement == Placement("stacked", "cpu")
+    assert batch(config, fleet="mailbox").placement == Placement("mailbox", "cpu")
+    result = hatdfed.run(config, device="cpu", dataset_options={"train": 400, "validation": 100})
+    assert result.summary["computed_by"]["kernels"] == "lifted"
+    (told,) = [note for note in result.summary["notes"] if note.startswith("Computed by")]
+    assert told == (
+        "Computed by the stacked fleet on cpu: lifted, because torch.vmap lifts it: every sample is treated by itself."
+    )
 
 
 @WITHOUT_GPU
@@ -65,7 +71,7 @@ def test_unknown_names_are_refused():
 
 def test_results_say_how_they_were_computed():
     result = hatdfed.run(**SMALL, fleet="mailbox", device="cpu", dataset_options={"train": 400, "validation": 100})
-    assert result.summary["computed_by"] == {"fleet": "mailbox", "device": "cpu", "kernels": "torch"}
+    assert result.summary["computed_by"] == {"fleet": "mailbox", "device": "cpu", "kernels": "one by one"}
 
 
 def test_a_fleet_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
@@ -87,7 +93,7 @@ def test_runs_that_do_not_fit_together_are_played_in_parts(monkeypatch):
 
 def test_less_memory_means_less_at_once():
     program = make_program(resolve({**SMALL, "network": "small-cnn"}), DATASET)
-    model = choose_model(program.learner, (1, 8, 8), torch.device("cpu"))
+    model = choose_model(program.learner, make_pools(DATASET).train, torch.device("cpu"))
     need = footprint(program.learner, model.bytes_per_sample, Sizes(64, 100, 500))
     assert need.a_server == 4 * 4 * -(-program.learner.num_params // 64) * 64
     assert need.total(10, Execution(torch.device("cpu"), 10, 10)) > need.total(10, Execution(torch.device("cpu"), 1, 1))

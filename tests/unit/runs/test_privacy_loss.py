@@ -45,10 +45,11 @@ def test_no_epsilon_is_claimed_where_none_is_known(noise, trained):
 
 def test_a_private_run_tells_its_epsilon(tmp_path, capsys):
     result = hatdfed.run(PRIVATE, out=tmp_path / "run")
-    assert result.summary["computed_by"]["fleet"] == "mailbox"
+    assert result.summary["computed_by"]["fleet"] == "stacked"
+    assert result.summary["computed_by"]["kernels"] == "looped"
     expected = compute_epsilon(2 * 3, 4.0, 1e-5)
     assert result.summary["privacy"]["epsilon_by_server"] == [expected] * 3
-    assert any("mailboxes, because privacy.clip is set" in note for note in result.summary["notes"])
+    assert any("one by one, because privacy.clip is set" in note for note in result.summary["notes"])
     assert json.loads((tmp_path / "run" / "results.json").read_text())["privacy"]["epsilon"] == expected
     show_command(tmp_path / "run", as_json=False)
     assert f"ε ≤ {expected:.3g} at δ = 1e-05" in capsys.readouterr().out
@@ -64,7 +65,6 @@ def test_a_run_without_privacy_tells_nothing():
     ("more", "sentence"),
     [
         ({"network": "small-cnn"}, r"small-cnn has BatchNorm2d.*Use network small-cnn-group-norm"),
-        ({"fleet": "stacked"}, r"cannot be stacked: privacy\.clip needs the gradient of every image.*--fleet mailbox"),
         ({"privacy": {"clip": 0.0}}, r"privacy\.clip is 0\.0, but must be greater than 0"),
         ({"privacy": {"clip": 1.0, "noise": -1}}, r"privacy\.noise is -1"),
         ({"privacy": {"clip": 1.0, "delta": 1}}, r"privacy\.delta is 1"),
@@ -73,6 +73,11 @@ def test_a_run_without_privacy_tells_nothing():
 def test_what_cannot_be_private_is_refused_in_a_sentence(more, sentence):
     with pytest.raises(ConfigError, match=sentence):
         hatdfed.run(PRIVATE, **more)
+
+
+def test_a_private_run_is_the_same_in_both_fleets():
+    stacked, mailbox = (hatdfed.run(PRIVATE, fleet=fleet, device="cpu") for fleet in ("stacked", "mailbox"))
+    assert stacked.summary["accuracy_by_server"] == mailbox.summary["accuracy_by_server"]
 
 
 def test_clipping_without_noise_is_told():

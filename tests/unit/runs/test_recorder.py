@@ -65,7 +65,7 @@ def test_results_are_there_as_soon_as_the_last_round_is_kept_and_not_before(tmp_
     assert Recorded(tmp_path / "some").play(rounds=2).folder.read_results() is None
     done = Recorded(tmp_path / "all").play().folder.read_results()
     assert (done["rounds"], done["notes"], done["accuracy_from"]) == (3, ["a note"], "test")
-    assert done["computed_by"] == {"fleet": "mailbox", "device": "cpu", "kernels": "torch"}
+    assert done["computed_by"] == {"fleet": "mailbox", "device": "cpu", "kernels": "one by one"}
 
 
 def test_figures_of_validation_data_are_called_so(tmp_path, monkeypatch):

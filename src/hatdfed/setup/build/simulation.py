@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,19 +10,23 @@ import torch
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.fleet import Fleet, FleetGroup, SeparateFleets
 from hatdfed.data.datasets.base import Dataset
+from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.sharded.fleet import ShardedFleet
 from hatdfed.fleets.sharded.orders import even_bounds
+from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.server.program import EdgeProgram
 from hatdfed.setup.build.placement import Placement, chosen_placement
-from hatdfed.setup.build.program import initial_seed, make_actors
+from hatdfed.setup.build.program import initial_seed, make_actors, make_learner
 from hatdfed.setup.build.world import World, make_worlds
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import sources_key
+
+_TRIED_SAMPLES = 8
 
 
 class Simulation(NamedTuple):
@@ -79,6 +83,21 @@ def make_batch(
         ]
         fleets = StackedFleet(members, execution_for(members, torch.device(placement.device)))
     return SimulatedRuns([part.coordinator for part in parts], fleets, placement)
+
+
+def describe_computation(computed_by: Mapping[str, str | int]) -> str:
+    """By which fleet, on which device and how the servers of a run are computed, and why."""
+    how = f"{computed_by['fleet']} fleet on {computed_by['device']}: {computed_by['kernels']}"
+    return f"{how}, because {computed_by['because']}" if "because" in computed_by else how
+
+
+def foresee_computation(config: Config, dataset: Dataset, placement: Placement) -> str:
+    """The same of a run that has not begun; a trial step with a few samples finds out."""
+    device = chosen_placement(placement).device
+    few = make_tensors(dataset.train.take(slice(0, _TRIED_SAMPLES)), dataset.format)
+    model = choose_model(make_learner(config, dataset), few, torch.device(device))
+    computed_by: dict[str, str | int] = {"fleet": "stacked", "device": device, "kernels": model.kernels}
+    return describe_computation(computed_by if model.reason is None else {**computed_by, "because": model.reason})
 
 
 def _parts(configs: Sequence[Config], dataset: Dataset) -> list[_Parts]:
