@@ -114,10 +114,23 @@ def _world_cell(rows: list[dict[str, Any]], world: str, method: str) -> str:
 
 _NATURAL_FIGURES = {
     "watch": ("accuracy, %", None),
-    "flights": ("RMSE, minutes", "rmse"),
+    "flights": ("root mean square error, minutes", "rmse"),
     "typefaces": ("accuracy, %", None),
-    "speeches": ("accuracy of characters, %", None),
+    "speeches": ("right characters, %", None),
 }
+
+
+def natural_runs_table() -> str:
+    """What was run on each data set with a natural split, and what is reported of it."""
+    rows = load("natural-cpu.json")["rows"]
+    cells = []
+    for name, (figure, _) in _NATURAL_FIGURES.items():
+        found = [row for row in rows if row["dataset"] == name]
+        if found:
+            seeds = {row["seed"] for row in found}
+            setting = [str(found[0][key]) for key in ("servers", "rounds")]
+            cells.append([f"`{name}`", f"`{found[0]['network']}`", *setting, str(len(seeds)), figure])
+    return table(("data set", "network", "servers", "rounds", "seeds", "figure"), cells)
 
 
 def natural_table() -> str:
@@ -138,14 +151,7 @@ def _natural_cells(rows: list[dict[str, Any]], cell: Callable[[list[dict[str, An
     for method in dict.fromkeys(row["method"] for row in rows):
         found = {name: [row for row in rows if (row["dataset"], row["method"]) == (name, method)] for name in datasets}
         cells.append([f"`{method}`", *(cell(found[name], _NATURAL_FIGURES[name][1]) for name in datasets)])
-    return table(("method", *(_natural_heading(rows, name) for name in datasets)), cells)
-
-
-def _natural_heading(rows: list[dict[str, Any]], name: str) -> str:
-    some = next(row for row in rows if row["dataset"] == name)
-    seeds = len({row["seed"] for row in rows if row["dataset"] == name})
-    figure = _NATURAL_FIGURES[name][0]
-    return f"`{name}`: {figure} ({some['network']}, {some['servers']} servers, {some['rounds']} rounds, {seeds} seeds)"
+    return table(("method", *(f"`{name}`" for name in datasets)), cells)
 
 
 def _natural_cell(found: list[dict[str, Any]], metric: str | None) -> str:
@@ -156,7 +162,8 @@ def _natural_cell(found: list[dict[str, Any]], metric: str | None) -> str:
             [row["metrics"][metric] for row in found],
             _mean([row["worst_metrics"][metric] for row in found]),
         )
-    return f"{_mean(values):.1f} ± {statistics.stdev(values):.1f} ({worst:.1f})"
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{_mean(values):.1f}{spread} ({worst:.1f})"
 
 
 def _mean(values: list[float]) -> float:
