@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,60 @@ def _world_cell(rows: list[dict[str, Any]], world: str, method: str) -> str:
         return "–"
     mean, smallest = (_mean([row[name] for row in found]) for name in ("accuracy", "smallest_group"))
     return f"{mean:.1f}" if mean == smallest else f"{mean:.1f} / {smallest:.1f}"
+
+
+_NATURAL_FIGURES = {
+    "watch": ("accuracy, %", None),
+    "flights": ("root mean square error, minutes", "rmse"),
+    "typefaces": ("accuracy, %", None),
+    "speeches": ("right characters, %", None),
+}
+
+
+def natural_runs_table() -> str:
+    """What was run on each data set with a natural split, and what is reported of it."""
+    rows = load("natural-cpu.json")["rows"]
+    cells = []
+    for name, (figure, _) in _NATURAL_FIGURES.items():
+        found = [row for row in rows if row["dataset"] == name]
+        if found:
+            seeds = {row["seed"] for row in found}
+            setting = [str(found[0][key]) for key in ("servers", "rounds")]
+            cells.append([f"`{name}`", f"`{found[0]['network']}`", *setting, str(len(seeds)), figure])
+    return table(("data set", "network", "servers", "rounds", "seeds", "figure"), cells)
+
+
+def natural_table() -> str:
+    """Test results on the data sets with a natural split, by method."""
+    rows = load("natural-cpu.json")["rows"]
+    return _natural_cells(rows, _natural_cell)
+
+
+def natural_energy_table() -> str:
+    """What the links of these runs cost."""
+    rows = load("natural-cpu.json")["rows"]
+    return _natural_cells(rows, lambda found, _: f"{_mean([row['link_joules'] for row in found]) / 1000:.1f}")
+
+
+def _natural_cells(rows: list[dict[str, Any]], cell: Callable[[list[dict[str, Any]], str | None], str]) -> str:
+    datasets = [name for name in _NATURAL_FIGURES if any(row["dataset"] == name for row in rows)]
+    cells = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        found = {name: [row for row in rows if (row["dataset"], row["method"]) == (name, method)] for name in datasets}
+        cells.append([f"`{method}`", *(cell(found[name], _NATURAL_FIGURES[name][1]) for name in datasets)])
+    return table(("method", *(f"`{name}`" for name in datasets)), cells)
+
+
+def _natural_cell(found: list[dict[str, Any]], metric: str | None) -> str:
+    if metric is None:
+        values, worst = [row["accuracy"] for row in found], _mean([row["worst"] for row in found])
+    else:
+        values, worst = (
+            [row["metrics"][metric] for row in found],
+            _mean([row["worst_metrics"][metric] for row in found]),
+        )
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{_mean(values):.1f}{spread} ({worst:.1f})"
 
 
 def _mean(values: list[float]) -> float:

@@ -44,6 +44,9 @@ from bench_tables import (
     hostile_edges_table,
     machine_line,
     memory_table,
+    natural_energy_table,
+    natural_runs_table,
+    natural_table,
     paper_run_line,
     phases_table,
     privacy_table,
@@ -200,6 +203,11 @@ def generated() -> dict[Path, str]:
         "group-memory": group_memory_table(),
         "group-evidence": group_evidence_table(),
     }
+    natural = {
+        "natural-runs": natural_runs_table(),
+        "natural": natural_table(),
+        "natural-energy": natural_energy_table(),
+    }
     beyond = plus_blocks(paper)
     readme |= {"paper-short": paper.short(), "plus-brief": beyond.pop("plus-brief")}
     return {
@@ -225,6 +233,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/worlds.md": _filled(
             ROOT / "docs/worlds.md", {"worlds-digits": worlds_table("worlds-groups-digits.json")}, {}
         ),
+        ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
     }

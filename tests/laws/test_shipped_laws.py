@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 import torch
+from tests.unit.data.datasets.natural_files import copy_fonts
 
-from hatdfed.data.datasets import DATASETS
+from hatdfed.data.datasets import DATASETS, typefaces
 from hatdfed.data.datasets.base import Examples
 from hatdfed.fleets.stacked.trial import try_lifting
 from hatdfed.server.aggregation import AGGREGATORS
@@ -43,6 +44,17 @@ class TestEmbeddedDatasets(DatasetLaws):
 
     def kind(self):
         return DATASETS[self.name]
+
+
+class TestTypefacesDrawnFromAFolder(DatasetLaws):
+    @pytest.fixture(autouse=True)
+    def _draw_from(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setattr(typefaces, "CHARACTERS", "0AI")
+        self.fonts = copy_fonts(tmp_path / "fonts", ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono"))
+
+    def kind(self):
+        return dataclasses.replace(typefaces.KIND, load=lambda data_dir: typefaces.load(fonts=str(self.fonts)))
 
 
 class TestADatasetWithoutItsHighestLabel(DatasetLaws):

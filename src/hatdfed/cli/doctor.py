@@ -117,8 +117,11 @@ def _digits() -> Finding:
 
 
 def _data() -> Finding:
-    places = {name: kind.locate(None) for name, kind in DATASETS.built_in.items()}
-    return Finding("data sets", True, ", ".join(f"{name}: {place or 'to download'}" for name, place in places.items()))
+    places = {
+        name: kind.locate(None) or ("to install" if kind.install else "to download")
+        for name, kind in DATASETS.built_in.items()
+    }
+    return Finding("data sets", True, ", ".join(f"{name}: {place}" for name, place in places.items()))
 
 
 def _disk() -> Finding:

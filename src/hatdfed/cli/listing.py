@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hatdfed.cli.console import out
 from hatdfed.cli.options import DataDir, Json
-from hatdfed.data.datasets import DATASETS
+from hatdfed.data.datasets import DATASETS, DatasetKind
 from hatdfed.errors import ConfigError
 from hatdfed.registry import Registry
 from hatdfed.setup.methods import METHODS
@@ -43,7 +43,12 @@ def datasets_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         rows = [
             {"name": name, "error": kind}
             if isinstance(kind, str)
-            else {"name": name, "summary": kind.summary, "found": kind.locate(data_dir)}
+            else {
+                "name": name,
+                "summary": kind.summary,
+                "found": kind.locate(data_dir),
+                "install": kind.install or None,
+            }
             for name, kind in found.items()
         ]
         typer.echo(json.dumps(rows))
@@ -53,8 +58,12 @@ def datasets_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         if isinstance(kind, str):
             table.add_row(name, kind, "")
         else:
-            table.add_row(name, kind.summary, kind.locate(data_dir) or "not here: will be downloaded")
+            table.add_row(name, kind.summary, kind.locate(data_dir) or _describe_absence(kind))
     out.print(table)
+
+
+def _describe_absence(kind: DatasetKind) -> str:
+    return f"not here: {kind.install}" if kind.install else "not here: will be downloaded"
 
 
 def _load_all(registry: Registry[T]) -> dict[str, T | str]:

@@ -150,7 +150,7 @@ class Config(Section):
     method: str = "hat-dfed"
     """Method whose settings are used where you set none."""
     dataset: str = "digits"
-    """Data set: digits, synthetic, fashion-mnist or cifar-10, an .npz file with x and y, or a folder of images. Own
+    """Data set: a name in `hatdfed datasets`, an .npz file with x and y, or a folder of images. Own
     data are recorded by name and a digest of their contents."""
     task: str | None = None
     """What is learned: classification, next-token, regression or multi-label; by default what the data are for."""

@@ -1,6 +1,7 @@
 """Data sets by name: `load_dataset("digits")`.
 
-`digits` and `synthetic` need no download; `fashion-mnist` and `cifar-10` are looked for on this machine first.
+`digits` and `synthetic` need no download; `fashion-mnist`, `cifar-10` and `speeches` are looked for on this machine
+first; `flights`, `typefaces` and `watch` come in packages that have to be installed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hatdfed.data.datasets import cifar10, digits, fashion_mnist, synthetic
+from hatdfed.data.datasets import cifar10, digits, fashion_mnist, flights, speeches, synthetic, typefaces, watch
 from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress
 from hatdfed.errors import ConfigError, DataError, did_you_mean
 from hatdfed.registry import Registry
@@ -29,7 +30,16 @@ __all__ = [
 ]
 
 _OWN_NAME = re.compile(r"-[0-9a-f]{12}$")  # that of a user's own data ends in a digest
-_KINDS = (digits.KIND, fashion_mnist.KIND, cifar10.KIND, synthetic.KIND)
+_KINDS = (
+    digits.KIND,
+    fashion_mnist.KIND,
+    cifar10.KIND,
+    synthetic.KIND,
+    flights.KIND,
+    speeches.KIND,
+    typefaces.KIND,
+    watch.KIND,
+)
 
 DATASETS: Registry[DatasetKind] = Registry(
     "hatdfed.datasets",

@@ -110,11 +110,13 @@ class DatasetKind:
     defaults: Mapping[str, Any]
     """Default settings of a run on this data set."""
     locate: Callable[[Path | None], str | None]
-    """Says where the data set would be read from now; None if it must be downloaded. Never downloads, never raises."""
+    """Says where the data set would be read from now; None if it is not here. Never downloads, never raises."""
     task: str = CLASSIFICATION
     """Name of its task."""
     priced_networks: tuple[str, ...] = ()
     """Networks that the energy prices in `defaults` were measured with; empty if they apply to any network."""
+    install: str = ""
+    """What to type to get the data set if it is not here; empty if it is downloaded when it is first used."""
 
 
 def make_dataset(

@@ -14,9 +14,12 @@ from hatdfed.data.datasets import DATASETS, dataset_kind, load_dataset
 from hatdfed.data.datasets.base import Dataset, Examples, compute_channel_statistics, make_dataset
 from hatdfed.errors import ConfigError
 
+PAPER_SETS = ("digits", "fashion-mnist", "cifar-10", "synthetic")
+NATURAL_SETS = ("flights", "speeches", "typefaces", "watch")
 
-def test_the_four_data_sets_are_known_by_name() -> None:
-    assert list(DATASETS) == ["digits", "fashion-mnist", "cifar-10", "synthetic"]
+
+def test_the_data_sets_are_known_by_name() -> None:
+    assert list(DATASETS) == [*PAPER_SETS, *NATURAL_SETS]
     assert all(dataset_kind(name).name == name for name in DATASETS)
     assert all("\n" not in kind.summary for kind in DATASETS.values())
 
@@ -45,7 +48,7 @@ def test_the_embedded_and_the_generated_one_are_always_at_hand(tmp_path: Path) -
 
 
 def test_every_data_set_brings_the_same_settings() -> None:
-    keys = {frozenset(kind.defaults) for kind in DATASETS.values()}
+    keys = {frozenset(DATASETS[name].defaults) for name in PAPER_SETS}
     assert len(keys) == 1
     assert DATASETS["digits"].defaults["energy"]["model_bits"] == "actual"
     assert DATASETS["synthetic"].defaults == DATASETS["digits"].defaults
@@ -55,7 +58,14 @@ def test_every_data_set_brings_the_same_settings() -> None:
         "weak_joules_per_sample": 60.0,
         "strong_joules_per_sample": 30.0,
     }
-    assert {kind.defaults["samples_per_round"] for kind in DATASETS.values()} == {60}
+    assert {DATASETS[name].defaults["samples_per_round"] for name in PAPER_SETS} == {60}
+
+
+@pytest.mark.parametrize("name", NATURAL_SETS)
+def test_a_set_with_a_natural_split_is_split_by_it_unless_told_otherwise(name: str) -> None:
+    defaults = DATASETS[name].defaults
+    assert defaults["split"] == "groups"
+    assert set(defaults) >= {"servers", "network", *DATASETS["digits"].defaults}
 
 
 def test_no_data_set_brings_the_nested_table_of_another() -> None:
