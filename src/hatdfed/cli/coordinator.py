@@ -42,6 +42,7 @@ InsecureAnywhere = Annotated[
 COORDINATOR_PORT = 7444
 PLAIN_TEXT = "INSECURE: everything is sent in plain text, and no name is verified. Use certificates for real work."
 _log = logging.getLogger("hatdfed.cli")
+_THREADS = 3  # for the main loop, its own certificate and those of edges
 
 
 def coordinator_command(
@@ -77,6 +78,7 @@ def coordinator_command(
         from hatdfed.deploy.coordinator.settings import split_layer
         from hatdfed.deploy.coordinator.state_folder import resolve_for_state
         from hatdfed.deploy.identity.identity_store import open_identity_store
+        from hatdfed.deploy.identity.tls_rehearsal import rehearse_tls
         from hatdfed.deploy.logs import set_up_logs
         from hatdfed.deploy.transport.endpoints import Endpoints, raise_file_limit, refuse_open_plain_text
     raise_file_limit()
@@ -110,7 +112,8 @@ def coordinator_command(
             ca, timedelta(hours=settings.certificate_hours), timedelta(days=settings.renewal_grace_days)
         )
         join_address = split_listen(desk, "--desk") if desk else (host, max(port - 1, 0))
-        endpoints = Endpoints(store.refresh())
+        endpoints = Endpoints(identity := store.refresh())
+        rehearse_tls(identity)
         options = CoordinatorOptions(state, listen, endpoints, store, join_address, _pair(metrics))
     with mark_transient_errors():
         process = CoordinatorProcess(resolved, settings, options)
@@ -120,7 +123,10 @@ def coordinator_command(
 
 
 async def _serve(process: Any) -> dict[str, Any] | None:
+    from hatdfed.deploy.threads import make_pool
+
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(make_pool(_THREADS, "work"))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, process.hub.stop_requested.set)
     summary: dict[str, Any] | None = await process.serve()

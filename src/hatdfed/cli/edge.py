@@ -36,6 +36,7 @@ edge_app.command("join")(edge_join)
 edge_app.command("renew")(renew_command)
 _log = logging.getLogger("hatdfed.cli")
 _GOODBYE_SECONDS = 5.0
+_THREADS = 4  # that check, pack and keep models; training has its own
 
 
 @edge_app.callback()
@@ -104,6 +105,7 @@ def edge_command(
         from hatdfed.deploy.edge.edge import Edge, EdgeOptions
         from hatdfed.deploy.edge.setup import make_edge_setup
         from hatdfed.deploy.edge.store import EdgeStore
+        from hatdfed.deploy.identity.tls_rehearsal import rehearse_tls
         from hatdfed.deploy.logs import set_up_logs
         from hatdfed.deploy.transport.endpoints import raise_file_limit
     import torch
@@ -123,6 +125,8 @@ def edge_command(
     options = EdgeOptions(coordinator, listen, advertise, patience, relay, join_address, metrics_address)
     states = EdgeStore(store or Path(f"store-{endpoints.node.name}"), keep_models, keep_mb << 20)
     make_setup = partial(make_edge_setup, data_dir=data_dir, own_data=data, work_share=work_share)
+    if endpoints.identity is not None:
+        rehearse_tls(endpoints.identity)
     collect_often()
     why = asyncio.run(_serve(partial(Edge, options, endpoints, states, make_setup)))
     _log.info("This edge is done: %s.", why)
@@ -194,8 +198,11 @@ def _make_endpoints(
 
 
 async def _serve(make_edge: Any) -> str:
+    from hatdfed.deploy.threads import make_pool
+
     edge = make_edge()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(make_pool(_THREADS, "work"))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, edge.leave_requested.set)
     serving, asked = asyncio.ensure_future(edge.serve()), asyncio.ensure_future(edge.leave_requested.wait())

@@ -17,7 +17,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8  # mallo
 _LARGEST_KEPT = 32 << 20  # bytes; the most that glibc accepts
 _FREE_KEPT = 1 << 30  # bytes
 _SMALL = 1 << 17  # bytes; what is larger is given back at once
-_ARENAS = 4  # heaps that threads share: with more each keeps some of what is freed, with fewer it lies in pieces
+_ARENAS = 1  # that all threads share: with more, what each lost connection leaves behind lies in pieces in all of them
 
 
 def keep_freed_memory() -> bool:

@@ -5,6 +5,7 @@ was promised; the history of the run is checked afterwards.
 """
 
 import contextlib
+import re
 import shutil
 import signal
 import sqlite3
@@ -19,6 +20,7 @@ from tests.alone import play_undisturbed
 from tests.faults.matrix.cluster import DEPLOY, KILLED, Cluster, make_config
 from tests.faults.matrix.machines import NotPossibleError
 
+from hatdfed.deploy.coordinator.conduct import FIRST_ROUNDS
 from hatdfed.deploy.failpoints import COORDINATOR_POINTS
 
 ROUND, AWAY, IDLE = DEPLOY["round_seconds"], DEPLOY["away_seconds"], DEPLOY["idle_seconds"]
@@ -247,7 +249,7 @@ def edge_dies_at(folder, point, when):
         return f"died {when}; the round closed {closed['at'] - died:.1f} s later; it takes part again", cluster
 
 
-@row("E4", "an edge that dies again and again", "an edge dies in three rounds, one after the other")
+@row("E4", "an edge that dies again and again", "an edge dies in four rounds, one after the other")
 def crash_loop(folder):
     with Cluster(folder, make_config("full", rounds=MANY), min_servers=3) as cluster:
         cluster.start_coordinator()
@@ -260,10 +262,19 @@ def crash_loop(folder):
         require(cluster.wait_for_end(victim, 120) == KILLED, "it did not die")
         cluster.start_edge(victim)
         restarted = time.monotonic()
-        cluster.until_event("report", after=restarted, server=cluster.index(victim), accepted=True)
+        index = cluster.index(victim)
+        cluster.until_event("report", after=restarted, server=index, accepted=True)
         longest = max(c["at"] - o["at"] for o, c in pairs_of_rounds(cluster))
         require(longest < ROUND + BUSY, "a round was held up")
-        return f"died 4 times; longest round {longest:.1f} s; takes part again", cluster
+        ends = [int(t) for t in re.findall(rf"{victim} takes no part until round (\d+)", cluster.log())]
+        require(len(ends) == 2, f"it was in quarantine {len(ends)} times, not twice")
+        rests = [range(end - FIRST_ROUNDS * 2**times, end) for times, end in enumerate(ends)]
+        played = [event["round"] for event in cluster.events("plan") if index in event["active"]]
+        require(not any(t in rest for t in played for rest in rests), "it took part while it was in quarantine")
+        return (
+            f"died 4 times; longest round {longest:.1f} s; takes no part for {len(rests[0])} rounds after its third "
+            f"death and for {len(rests[1])} after its fourth, then takes part again"
+        ), cluster
 
 
 def pairs_of_rounds(cluster):

@@ -1,5 +1,6 @@
 """What processes that run for days do not keep; in processes of their own, whose settings are changed."""
 
+import platform
 import subprocess
 import sys
 
@@ -36,6 +37,26 @@ new = [[] for _ in range(20_000)]
 print(known() is None)
 """
 
+_RETURN_MEMORY = "from hatdfed.runs.malloc import return_freed_memory; assert return_freed_memory()"
+_ALLOCATE_IN_THREADS = """
+import ctypes
+from hatdfed.deploy.threads import make_pool
+
+library = ctypes.CDLL(None)  # which lets go of the interpreter's lock
+pool = make_pool(4, "allocating")
+list(pool.map(lambda _: [library.malloc(1000) for _ in range(1000)], range(4)))
+"""
+_COUNT_ARENAS = """
+import tempfile
+
+with tempfile.NamedTemporaryFile() as file:
+    library.fopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(library.fopen(file.name.encode(), b"w"))
+    library.malloc_info(0, stream)
+    library.fclose(stream)
+    print(open(file.name).read().count("<heap nr="))
+"""
+
 
 def run(*parts):
     code = "\n".join(parts)
@@ -63,3 +84,9 @@ def test_the_user_decides_how_many_kernels_are_kept(monkeypatch):
 def test_a_cycle_that_dies_old_does_not_stay_for_long():
     assert run(_LIBRARIES, _OLD_CYCLE) == "False"
     assert run(_LIBRARIES, _COLLECT_OFTEN, _OLD_CYCLE) == "True"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library has no arenas")
+def test_threads_of_an_edge_allocate_from_one_arena():
+    assert int(run(_ALLOCATE_IN_THREADS, _COUNT_ARENAS)) > 1
+    assert int(run(_RETURN_MEMORY, _ALLOCATE_IN_THREADS, _COUNT_ARENAS)) == 1

@@ -23,7 +23,6 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -41,6 +40,7 @@ from hatdfed.deploy.identity.join import (
 )
 from hatdfed.deploy.identity.names import EDGE_ROLE
 from hatdfed.deploy.identity.proofs import make_challenge
+from hatdfed.deploy.threads import make_pool
 from hatdfed.deploy.transport.connection_limit import ConnectionLimit
 from hatdfed.errors import IdentityError
 
@@ -78,7 +78,6 @@ class JoinServer:
         self._connections = ConnectionLimit(
             max_connections, self._serve, lambda caller: self._count_idle("crowded", caller)
         )
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="join")
         self._idle_callers = 0  # since the last log line about them
         self._next_idle_log = 0.0
 
@@ -88,6 +87,7 @@ class JoinServer:
         return int(self._socket.getsockname()[1])
 
     async def __aenter__(self) -> JoinServer:
+        self._threads = make_pool(_THREADS, "join")
         self._tls = _TlsContext(self._store.identity)
         self._socket = _listen(*self._address)
         self._accepting = asyncio.create_task(self._connections.accept(self._socket))
