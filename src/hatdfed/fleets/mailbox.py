@@ -108,7 +108,8 @@ class MailboxFleet:
         exchange = self._exchange(plan, offers)
         mailboxes = exchange.mailboxes
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
-        inboxes = [make_inbox(servers[i], offers[i], mailboxes[i], self._mixing(plan, i), i) for i in everyone]
+        mixing = {i: plan.draw.find_mixing_row(i) for i in everyone}
+        inboxes = [make_inbox(servers[i], offers[i], mailboxes[i], mixing[i], i) for i in everyone]
         labels = [stack_label_shares(offers[i], mailboxes[i]) for i in everyone]
         merged = [self._program.merge(servers[i], inboxes[i], works[i], labels[i]) for i in everyone]
         self.refused.update(verdict.trouble for _, verdict in merged if verdict.trouble)
@@ -210,9 +211,6 @@ class MailboxFleet:
     def _share(self, offer: Offer) -> float:
         """What a message takes of a float32 model."""
         return payload_bits(offer.payload) / (32 * self.num_params)
-
-    def _mixing(self, plan: RoundPlan, i: int) -> NDArray[np.float64] | None:
-        return None if plan.draw.mixing is None else plan.draw.mixing[i]
 
 
 class _Exchange(NamedTuple):

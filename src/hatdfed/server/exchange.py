@@ -9,9 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.refusals import NOT_FINITE, TOO_LARGE
@@ -98,18 +96,19 @@ def make_inbox(
     server: ServerState,
     own: Offer,
     mailbox: Mailbox,
-    mixing: NDArray[np.float64] | None,
+    mixing: Mapping[int, float] | None,
     i: int,
     *,
     models: Tensor | None = None,
 ) -> Inbox:
     """Make the inbox of server i: its own model in slot 0 with the mass it kept, then the received ones by sender.
 
-    `models` holds the same models, for callers that have them in one tensor already.
+    `mixing` has the weights of the round's plan by server, the own one included. `models` holds the same models, for
+    callers that have them in one tensor already.
     """
     senders = sorted(mailbox)
     received = [mailbox[sender] for sender in senders]
-    planned = [np.nan] * (1 + len(senders)) if mixing is None else mixing[[i, *senders]].tolist()
+    planned = [math.nan if mixing is None else mixing[server] for server in (i, *senders)]
     return Inbox(
         models=torch.stack([server.params, *(mail.model for mail in received)]) if models is None else models,
         num_samples=torch.tensor([own.num_samples, *(mail.num_samples for mail in received)]),
