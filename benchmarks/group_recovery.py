@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.policies.trusted_links import TrustedLinks, find_groups
+from hatdfed.core.groups import find_groups
+from hatdfed.core.links import LinkTable
+from hatdfed.core.policies.trusted_links import TrustedLinks
 from hatdfed.randomness import stream
 from hatdfed.runs.records.folder import environment
 
@@ -120,9 +122,14 @@ def compare(found: Labels, world: World) -> Outcome:
 def measure(case: Case, draws: int = DRAWS) -> tuple[float, float, float]:
     """Share of the draws with exact groups; wrong and missed links per server."""
     worlds = (draw_world(case, draw) for draw in range(draws))
-    outcomes = [compare(find_groups(world.verdict, world.is_known), world) for world in worlds]
+    outcomes = [compare(_find_groups(world), world) for world in worlds]
     exact, wrong, missed = np.array(outcomes, dtype=np.float64).mean(axis=0)
     return float(exact), float(wrong), float(missed)
+
+
+def _find_groups(world: World) -> Labels:
+    links = LinkTable.all_of(len(world.group))
+    return find_groups(links, links.from_dense(world.verdict), links.from_dense(world.is_known))
 
 
 def failure_bound(sizes: Sequence[int], mean: float, known: float, terms: int = TERMS) -> float | None:

@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/worlds.py groups [--dataset digits] [--seeds 20 21 22]
     OMP_NUM_THREADS=1 python benchmarks/worlds.py attacks
+    OMP_NUM_THREADS=1 python benchmarks/worlds.py candidates
         print tables, write results/worlds-KIND-DATASET.json
 
 All figures are of validation data after the last round, as each server sees them (docs/worlds.md); the test set is not
@@ -87,7 +88,21 @@ DEFENCES: dict[str, Settings] = {
     "hat-dfed-trust": {"method": "hat-dfed-trust"},
     "oracle-groups": {"method": "oracle-groups"},
 }
-KINDS = {"groups": (GROUP_WORLDS, GROUP_METHODS), "attacks": (ATTACK_WORLDS, DEFENCES)}
+CANDIDATE_WORLDS: dict[str, Settings] = {
+    f"two meanings, 40 servers, λ {skew}": {"servers": 40, **_labels(2, skew)} for skew in (0.3, 0.1)
+}
+_FEW = {"candidates": 8}
+CANDIDATE_METHODS: dict[str, Settings] = {
+    "local with parts": {"method": "local", **PARTS},
+    "hat-dfed-plus-0.1": {"method": "hat-dfed-plus-0.1", **_FEW},
+    "hat-dfed-trust": {"method": "hat-dfed-trust", **_FEW},
+    "oracle-groups": {"method": "oracle-groups", **_FEW},
+}
+KINDS = {
+    "groups": (GROUP_WORLDS, GROUP_METHODS),
+    "attacks": (ATTACK_WORLDS, DEFENCES),
+    "candidates": (CANDIDATE_WORLDS, CANDIDATE_METHODS),
+}
 
 
 def main() -> None:
@@ -109,7 +124,8 @@ def main() -> None:
             {"world": world, "method": method, "seed": seed, **_figures(config, result)}
             for (world, method, seed), config, result in zip(todo, configs, results, strict=True)
         ]
-        content = {"machine": environment(), "servers": SERVERS, "rounds": ROUNDS, "rows": rows}
+        servers = {worlds[world].get("servers", SERVERS) for world in names}
+        content = {"machine": environment(), "servers": max(servers), "rounds": ROUNDS, "rows": rows}
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         for world in part:
             _print_world(world, methods, rows)

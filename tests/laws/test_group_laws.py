@@ -11,9 +11,11 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.group_matrices import find_groups, find_support
 
+from hatdfed.core import groups
 from hatdfed.core.policies import trusted_links
-from hatdfed.core.policies.trusted_links import TrustedLinks, find_groups
+from hatdfed.core.policies.trusted_links import TrustedLinks
 from hatdfed.server.harm import measure_harm
 from hatdfed.server.inbox import Comparison, Probe
 
@@ -89,9 +91,8 @@ def test_some_good_verdicts_across_do_no_harm_if_those_inside_are_better(size, m
 def test_the_weights_are_those_of_the_page():
     both, one = np.array([[0.0, 0.5], [-0.2, 0.0]]), np.array([[0.0, 0.5], [0.0, 0.0]])
     for verdict, support, weight in ((both, 0.3, 2.0), (one, 0.25, 0.5), (0 * both, 0.0, 0.3)):
-        sums, weights = trusted_links._gather(verdict, verdict != 0)
-        assert (sums[0, 1], weights[0, 1]) == (pytest.approx(support), weight)
-    assert trusted_links._DOUBT == 1
+        assert find_support(verdict, verdict != 0, 0, 1) == (pytest.approx(support), weight)
+    assert groups._DOUBT == 1
     assert trusted_links._FEW_SAMPLES == bench.FEW_SAMPLES
 
 
@@ -108,9 +109,10 @@ def test_hearsay_about_a_pair_of_two_groups(number, size):
     group = np.repeat(np.arange(number), size)
     known = off_diagonal(len(group))
     known[0, -1] = known[-1, 0] = False
-    sums, weights = trusted_links._gather(np.where(group[:, None] == group, 0.5, -0.5) * known, known)
+    verdict = np.where(group[:, None] == group, 0.5, -0.5) * known
+    support, weight = find_support(verdict, known, 0, len(group) - 1)
     expected = 0.25 * ((number - 4) * size + 2) / (len(group) - 2)
-    assert sums[0, -1] / weights[0, -1] == pytest.approx(expected)
+    assert support / weight == pytest.approx(expected)
 
 
 # Lemma 1

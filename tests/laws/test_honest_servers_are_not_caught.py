@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.alone import run_alone
+from tests.group_matrices import find_groups
 
 from hatdfed import resume, run
 from hatdfed.cli.show import show_command
-from hatdfed.core.links import LinkTable
-from hatdfed.core.policies.trusted_links import find_groups, find_groups_of
 from hatdfed.data.datasets import load_dataset
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import make_batch
@@ -92,7 +91,7 @@ def test_who_reports_falsely_is_caught_at_once_and_the_honest_stay_together(liar
 def assert_together(config, state, records):
     """All honest servers are one group, and in the finish each hears all the others."""
     honest = np.flatnonzero(~config_members(config).is_liar)
-    groups = find_groups_of(state.policy.inner, LinkTable.all_of(config.servers))
+    groups = state.policy.inner.group
     assert len(set(groups[honest])) == 1
     for i in honest:
         assert set(records[-1].draw.topology.senders(i)) >= set(honest) - {i}
@@ -128,8 +127,8 @@ def play_with_careful_liars(liars, praised, **more):
 
 @pytest.mark.parametrize(("liars", "praised"), [(0.2, n) for n in range(8)] + [(0.4, n) for n in range(6)])
 def test_who_knows_the_bounds_separates_at_most_one_honest_server_from_the_others(liars, praised):
-    config, honest, state, _ = play_with_careful_liars(liars, praised)
-    groups = find_groups_of(state.policy.inner, LinkTable.all_of(config.servers))
+    _, honest, state, _ = play_with_careful_liars(liars, praised)
+    groups = state.policy.inner.group
     assert np.bincount(groups[honest]).max() >= len(honest) - 1
 
 

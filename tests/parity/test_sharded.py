@@ -111,8 +111,9 @@ def test_links_of_a_round_need_every_model_once_for_each_shard():
 
 def test_orders_name_what_each_shard_needs():
     links = [(0, 1), (0, 4), (1, 4), (2, 0), (4, 0), (4, 1), (5, 1)]  # receiver, sender
-    mixing = np.arange(36.0).reshape(6, 6)
-    draw = certain(LinkTable.all_of(6), LinkTable.all_of(6).from_dense(Topology.from_pairs(6, links).links), mixing)
+    table = LinkTable.all_of(6)
+    mixing = np.where(Topology.from_pairs(6, links).links, np.arange(36.0).reshape(6, 6) / 64, 0.0)
+    draw = certain(table, table.from_dense(mixing > 0), table.from_dense(mixing))
     first, second, third = cut(RoundPlan(7, draw), (0, 2, 5, 6))
     assert first.t == 7
     assert first.receiver.tolist() == [0, 0, 1]
@@ -123,8 +124,8 @@ def test_orders_name_what_each_shard_needs():
     assert second.num_receivers.tolist() == [0, 0, 2]
     assert second.receiver.tolist() == [0, 2, 2]
     own, received = second.mixing
-    assert own.tolist() == [14.0, 21.0, 28.0]
-    assert received.tolist() == [12.0, 24.0, 25.0]
+    assert own.tolist() == [1 - 12 / 64, 1.0, 1 - (24 + 25) / 64]
+    assert received.tolist() == [12 / 64, 24 / 64, 25 / 64]
     assert third.post == {}
     assert third.guests.tolist() == [1]
 

@@ -74,7 +74,7 @@ def test_two_groups_of_which_some_change(world):
     records = assert_parity(settings(world))
     links = [record.draw.topology.num_links for record in records]
     assert links[1:3] == [0, EVERYBODY]
-    np.testing.assert_array_equal(records[2].draw.mixing, np.eye(5))
+    np.testing.assert_array_equal(records[2].draw.mixing_matrix, np.eye(5))
 
 
 def test_in_an_introduction_all_are_judged_and_nobody_is_merged():

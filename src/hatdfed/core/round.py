@@ -62,7 +62,7 @@ class LinkDraw(NamedTuple):
     topology: Topology
     links: LinkTable  # that could be drawn from; every other link has probability 0
     propensity: FloatColumn  # [E] read-only, from the moment before rounding
-    mixing: FloatMatrix | None = None  # [N, N] weight of each model by plan, diagonal included; rows sum to 1
+    mixing: FloatColumn | None = None  # [E] weight of each received model by plan; the receiver's own has the rest
 
     @property
     def places(self) -> Indices:
@@ -75,6 +75,34 @@ class LinkDraw(NamedTuple):
         drawn = np.zeros(len(self.links), dtype=bool)
         drawn[self.places] = True
         return drawn
+
+    @property
+    def own_mixing(self) -> Values | None:
+        """[N] weight of each server's own model by plan."""
+        return None if self.mixing is None else 1 - self.links.by_receiver(self.mixing).sum(axis=1)
+
+    @property
+    def pair_mixing(self) -> Values | None:
+        """[L] weight of each model that is sent, by plan, in the order of the topology's pairs."""
+        return None if self.mixing is None else self.mixing[self.places]
+
+    def find_mixing_row(self, receiver: int) -> dict[int, float] | None:
+        """The planned weights of one server's own model and of those that it receives, by server."""
+        if self.mixing is None:
+            return None
+        senders = np.array(self.topology.senders(receiver), dtype=np.int64)
+        weights = self.mixing[self.links.places(np.full_like(senders, receiver), senders)]
+        own = 1 - float(self.links.by_receiver(self.mixing)[receiver].sum())
+        return {receiver: own, **dict(zip(senders.tolist(), weights.tolist(), strict=True))}
+
+    @property
+    def mixing_matrix(self) -> FloatMatrix | None:
+        """[N, N] all planned weights, row receives; every row sums to 1."""
+        if self.mixing is None or self.own_mixing is None:
+            return None
+        matrix = self.links.to_dense(self.mixing)
+        np.fill_diagonal(matrix, self.own_mixing)
+        return matrix
 
 
 class RoundPlan(NamedTuple):

@@ -216,7 +216,7 @@ class MailboxFleet:
     ) -> Inbox:
         received = [mailbox[sender].model for sender in sorted(mailbox)]
         models = torch.stack([self._program.learner.sent.take(server.params), *received])
-        return make_inbox(models, server.mass, own, mailbox, self._mixing(plan, i), i)
+        return make_inbox(models, server.mass, own, mailbox, plan.draw.find_mixing_row(i), i)
 
     def _find_lost(self, plan: RoundPlan) -> set[tuple[int, int]]:
         """Receiver and sender of the messages that the network loses."""
@@ -231,9 +231,6 @@ class MailboxFleet:
     def _share(self, offer: Offer) -> float:
         """What a message takes of a float32 model."""
         return payload_bits(offer.payload) / (32 * self.num_params)
-
-    def _mixing(self, plan: RoundPlan, i: int) -> NDArray[np.float64] | None:
-        return None if plan.draw.mixing is None else plan.draw.mixing[i]
 
 
 class _Exchange(NamedTuple):

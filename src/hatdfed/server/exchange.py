@@ -9,9 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.refusals import NOT_FINITE, TOO_LARGE
@@ -99,16 +97,17 @@ def make_inbox(
     mass: float,
     own: Offer,
     mailbox: Mailbox,
-    mixing: NDArray[np.float64] | None,
+    mixing: Mapping[int, float] | None,
     i: int,
 ) -> Inbox:
     """Make the inbox of server i: its own model in slot 0 with the mass it kept, then the received ones by sender.
 
-    `models` are these models, as they are sent.
+    `models` are these models, as they are sent. `mixing` has the weights of the round's plan by server, the own one
+    included.
     """
     senders = sorted(mailbox)
     received = [mailbox[sender] for sender in senders]
-    planned = [np.nan] * (1 + len(senders)) if mixing is None else mixing[[i, *senders]].tolist()
+    planned = [math.nan if mixing is None else mixing[server] for server in (i, *senders)]
     return Inbox(
         models=models,
         num_samples=torch.tensor([own.num_samples, *(mail.num_samples for mail in received)]),

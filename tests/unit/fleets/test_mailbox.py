@@ -200,10 +200,10 @@ def test_a_component_that_cannot_be_built_gets_one_sentence(settings, message):
 
 
 def test_planned_weights_are_read_by_the_receivers_row():
-    mixing = np.eye(4)
-    mixing[0] = [0.2, 0.8, 0.0, 0.0]  # 0 receives from 1 with 0.8, nobody else listens
+    mixing = np.zeros((4, 4))
+    mixing[0, 1] = 0.8  # 0 receives from 1 with 0.8, nobody else listens
     fleet = simulation("d-psgd", device_online_probability=0.0).fleet
     before = fleet.models
-    fleet.run_round(plan_for([(0, 1)], mixing=mixing))
+    fleet.run_round(plan_for([(0, 1)], mixing=LINKS.from_dense(mixing)))
     torch.testing.assert_close(fleet.models[0], 0.2 * before[0] + 0.8 * before[1])
     assert torch.equal(fleet.models[1:], before[1:])

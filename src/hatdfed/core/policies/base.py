@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.beliefs import Beliefs
-from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, LinkTable, Topology
+from hatdfed.core.links import BoolColumn, FloatColumn, LinkTable, Topology
 from hatdfed.core.round import LinkDraw, RoundReport
 
 S = TypeVar("S")
@@ -156,15 +156,14 @@ class Stateless(Policy):
 
 
 def make_draw(
-    links: LinkTable, drawn: BoolColumn, propensity: FloatColumn, mixing: FloatMatrix | None = None
+    links: LinkTable, drawn: BoolColumn, propensity: FloatColumn, mixing: FloatColumn | None = None
 ) -> LinkDraw:
     """A draw from `links`: which of them, [E], and the probability that each of them had, [E].
 
-    Nobody can overwrite its probabilities: they are copied, unless nobody can as they are. `mixing` [N, N] says how
-    much each model weighs in a merge, for a policy that plans it; plans are made in matrices, by policies for few
-    servers, so it stays one.
+    Nobody can overwrite its probabilities: they are copied, unless nobody can as they are. `mixing` [E] says how much
+    each received model weighs in a merge, for a policy that plans it; the receiver's own model has the rest.
     """
-    for column in (drawn, propensity):
+    for column in (drawn, propensity) if mixing is None else (drawn, propensity, mixing):
         if column.shape != (len(links),):
             raise ValueError(
                 f"a draw has one value for each of {len(links)} links, not {column.shape}; "
@@ -174,15 +173,22 @@ def make_draw(
     return LinkDraw(topology, links, _read_only(propensity), None if mixing is None else _read_only(mixing))
 
 
-def certain(links: LinkTable, drawn: BoolColumn, mixing: FloatMatrix | None = None) -> LinkDraw:
+def certain(links: LinkTable, drawn: BoolColumn, mixing: FloatColumn | None = None) -> LinkDraw:
     """A draw without chance: the given links, each with probability 1."""
     return make_draw(links, drawn, drawn.astype(np.float64), mixing)
 
 
+def share_equally(links: LinkTable, merged: BoolColumn) -> FloatColumn:  # [E] -> [E]
+    """A plan in which the own model and those along these links weigh the same, and all others nothing."""
+    inboxes = links.by_receiver(merged)
+    mixing: FloatColumn = (inboxes / (1 + inboxes.sum(axis=1, keepdims=True))).reshape(-1)
+    return mixing
+
+
 def silence(context: PolicyContext, *, plans_mixing: bool) -> LinkDraw:
     """A draw without links; where a plan is wanted, everybody keeps the own model."""
-    mixing = np.eye(len(context.active)) if plans_mixing and context.links.has_all else None
-    return certain(context.links, np.zeros(len(context.links), dtype=bool), mixing)
+    nothing = np.zeros(len(context.links))
+    return certain(context.links, nothing > 0, nothing if plans_mixing else None)
 
 
 def _read_only(values: FloatColumn) -> FloatColumn:

@@ -48,14 +48,14 @@ class Base2Graph(Stateless):
         """
         members = np.flatnonzero(context.active)
         possible = context.links.to_dense(context.possible)
-        mixing = np.eye(len(possible))
+        mixing = np.zeros(possible.shape)
         schedule = base_2_schedule(len(members))
         for one, other, weight in schedule[context.t % len(schedule)] if schedule else ():
             i, j = members[one], members[other]
             if possible[i, j] and possible[j, i]:
                 mixing[i, j] = mixing[j, i] = weight
-                mixing[i, i] = mixing[j, j] = 1 - weight
-        return certain(context.links, context.links.from_dense((mixing > 0) & possible), mixing)
+        weights = context.links.from_dense(mixing)
+        return certain(context.links, weights > 0, weights)
 
 
 @lru_cache(maxsize=64)

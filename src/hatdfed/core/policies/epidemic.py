@@ -75,11 +75,9 @@ class EpidemicOracle(Stateless):
         links = np.zeros(possible.shape, dtype=bool)
         links[np.ix_(members, members)] = random_regular_graph(len(members), degree, rng)
         links &= possible
-        mixing = links / (degree + 1)
-        np.fill_diagonal(mixing, 1 - mixing.sum(axis=1))
         propensity = np.where(possible, degree / max(len(members) - 1, 1), 0.0)
-        columns = context.links.from_dense(links), context.links.from_dense(propensity)
-        return make_draw(context.links, *columns, mixing)
+        drawn = context.links.from_dense(links)
+        return make_draw(context.links, drawn, context.links.from_dense(propensity), drawn / (degree + 1))
 
     def _refuse_impossible(self, num_servers: int) -> None:
         if self.degree >= num_servers or self.degree * num_servers % 2:

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.links import BoolColumn
+from hatdfed.core.links import BoolColumn, FloatColumn
 from hatdfed.core.policies.base import NoState, PolicyContext, Stateless, certain, silence
-from hatdfed.core.policies.priced_links import draw_inside, find_degree, scale_prices
+from hatdfed.core.policies.priced_links import APART, draw_inside, find_degree, scale_prices
 from hatdfed.core.round import LinkDraw
 
 
@@ -32,19 +32,29 @@ class KnownGroups(Stateless):
     degree: int | None = None
 
     uses_budget: ClassVar[bool] = False
+    takes_candidates: ClassVar[bool] = True
+
+    def preference(self, state: NoState, context: PolicyContext) -> FloatColumn:
+        """Cheap links inside groups."""
+        return self._log_weights(context) - APART * ~self._is_inside(context)
 
     def propose(self, state: NoState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Balanced links inside groups."""
-        log_weights = -self.thrift * scale_prices(context.prices, context.possible)
         degree = find_degree(self.degree, context.links)
-        drawn = draw_inside(self._groups(context), log_weights, context, degree, rng)
+        drawn = draw_inside(self._groups(context), self._log_weights(context), context, degree, rng)
         return certain(context.links, drawn) if drawn.any() else silence(context, plans_mixing=False)
 
     def finish(self, state: NoState, context: PolicyContext) -> BoolColumn:
         """All possible links inside groups."""
+        return context.possible & self._is_inside(context)
+
+    def _is_inside(self, context: PolicyContext) -> BoolColumn:
         group = self._groups(context)
-        together: BoolColumn = context.links.at_receivers(group) == context.links.at_senders(group)
-        return context.possible & together
+        inside: BoolColumn = context.links.at_receivers(group) == context.links.at_senders(group)
+        return inside
+
+    def _log_weights(self, context: PolicyContext) -> FloatColumn:
+        return -self.thrift * scale_prices(context.prices, context.possible)
 
     def _groups(self, context: PolicyContext) -> NDArray[np.int64]:  # -> [N]
         is_before = context.t < int(self.change_at * context.horizon)

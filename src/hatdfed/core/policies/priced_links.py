@@ -25,6 +25,8 @@ from hatdfed.core.policies.link_bandit import BanditState, LinkBandit
 from hatdfed.core.round import LinkDraw
 from hatdfed.errors import ConfigError
 
+APART = 12.0  # e-folds by which links between servers that should not hear each other are behind all others
+
 
 @dataclass(frozen=True)
 class PricedLinks(Policy):

@@ -34,7 +34,8 @@ class Ring(Stateless):
             links[members, np.roll(members, 1)] = True
             links[members, np.roll(members, -1)] = True
         links &= possible & possible.T  # its weights are symmetric: an edge is there both ways or not
-        return certain(context.links, context.links.from_dense(links), metropolis_weights(links))
+        drawn, weights = (context.links.from_dense(matrix) for matrix in (links, metropolis_weights(links)))
+        return certain(context.links, drawn, weights)
 
 
 def metropolis_weights(links: BoolMatrix) -> FloatMatrix:

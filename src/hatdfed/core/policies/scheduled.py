@@ -29,6 +29,7 @@ from hatdfed.core.policies.base import (
     PolicyContext,
     certain,
     find_beliefs,
+    share_equally,
     silence,
     with_candidates,
 )
@@ -190,7 +191,5 @@ class Scheduled:
         """All links that the policy wants; where a plan is wanted, all models of an inbox weigh the same."""
         finish = getattr(self.policy, "finish", None)  # a policy of a user's own need not have it
         possible = context.possible if finish is None else finish(state.inner, context)
-        if not (self.plans_mixing and context.links.has_all):
-            return certain(context.links, possible)
-        merged = context.links.to_dense(possible) | np.eye(len(context.active), dtype=bool)
-        return certain(context.links, possible, merged / merged.sum(axis=1, keepdims=True))
+        mixing = share_equally(context.links, possible) if self.plans_mixing else None
+        return certain(context.links, possible, mixing)

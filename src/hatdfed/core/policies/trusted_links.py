@@ -11,8 +11,8 @@ A server that suddenly knows its own data much less than usual has other data no
 the others; it is introduced again, and so is from time to time a server that fits nobody. Now and then a server judges
 the model of one that it does not trust: it may have changed.
 
-Where every server considers a few candidates only, no groups are sought: a server trusts those whom it has nothing
-against itself, and merges whatever does no harm, in introductions as well.
+Where every server considers a few candidates only, it is introduced to these. Groups are found from all such verdicts,
+so that a server also knows which of its later candidates belong to its group.
 """
 
 from __future__ import annotations
@@ -25,20 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.beliefs import NO_GROUP, Beliefs, Groups
-from hatdfed.core.links import BoolColumn, BoolMatrix, FloatColumn, FloatMatrix, LinkTable
-from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain, silence
-from hatdfed.core.policies.priced_links import draw_inside, find_degree, scale_prices
+from hatdfed.core.groups import find_groups
+from hatdfed.core.links import BoolColumn, FloatColumn, LinkTable
+from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain, share_equally, silence
+from hatdfed.core.policies.priced_links import APART, draw_inside, find_degree, scale_prices
 from hatdfed.core.round import LinkDraw, RoundReport
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 
 LEAST_EVIDENCE = 3.0  # samples behind a verdict; with fewer nothing is said about a model
-_DISTRUST = 12.0  # e-folds by which links without trust are behind all others
-_DOUBT = 1.0  # verdicts: so many that say nothing are added to those on a pair
-_UNCONFIRMED = 0.5  # weight of a verdict of one side, where the other has none
-_HEARSAY = 0.3  # weight of what others say, against one verdict
 _FEW_SAMPLES = 5.0  # at so many a verdict counts half
-_ROUNDING = 1e-9  # what is left of a sum that should be 0
 _READY_LATER = 0.4  # knowledge at which a single server is introduced to those who know each other
 _CONFIDENT = 0.3  # usual knowledge from which a fall means something
 _FALL = 0.5  # of the usual knowledge: with less, the data of a server have changed
@@ -54,6 +50,7 @@ class TrustState(NamedTuple):
     knowledge: NDArray[np.float64]  # [N] of its own data, as last reported
     usual: NDArray[np.float64]  # [N] what it has come to know since the introduction, as a running mean from 0
     waited: NDArray[np.int64]  # [N] rounds that it was there for since its introduction, or since its knowledge fell
+    group: Groups  # [N] that the verdicts show
 
     @property
     def is_introduced(self) -> NDArray[np.bool_]:  # -> [N]
@@ -70,8 +67,8 @@ class TrustedLinks(Policy):
     thrift: float = 8.0  # how many e-folds the dearest link is behind the cheapest
     degree: int | None = None  # models that each server receives and sends; None: as for balanced-links
     bar: float = 0.5  # harm at which a verdict is neither good nor bad
-    ready: float = 0.8  # mean knowledge at which servers are introduced to each other
-    latest: float = 0.1  # share of the run after which they are, whatever they know
+    ready: float = 0.6  # mean knowledge at which servers are introduced to each other
+    latest: float = 0.05  # share of the run after which they are, whatever they know
     again: float = 0.2  # share of the run after which everybody is introduced a second time
     retry: float = (
         0.1  # share of the run after which who knows too little, or fits nobody, is introduced again; doubles
@@ -109,7 +106,7 @@ class TrustedLinks(Policy):
         size = links.num_servers
         nothing = np.zeros(len(links))
         zeros, none = np.zeros(size), np.zeros(size, dtype=np.int64)
-        return TrustState(nothing, nothing > 0, none, zeros, zeros, none)
+        return TrustState(nothing, nothing > 0, none, zeros, zeros, none, np.arange(size))
 
     def grow(self, state: TrustState, num_servers: int) -> TrustState:
         """New servers are strangers, and will be introduced."""
@@ -121,12 +118,12 @@ class TrustedLinks(Policy):
             np.pad(state.knowledge, (0, new)),
             np.pad(state.usual, (0, new)),
             np.pad(state.waited, (0, new)),
+            np.append(state.group, num_servers + np.arange(new)),  # numbers that no group has
         )
 
     def preference(self, state: TrustState, context: PolicyContext) -> FloatColumn:
         """Cheap links to those whom one trusts."""
-        groups = find_groups_of(state, context.links)
-        return self._log_weights(find_trust(state, context.links, groups), context)
+        return self._log_weights(find_trust(context.links, state.group), context)
 
     def swap_candidates(self, state: TrustState, carry: Callable[[FloatColumn], FloatColumn]) -> TrustState:
         """What is known about those that stay."""
@@ -137,45 +134,44 @@ class TrustedLinks(Policy):
 
     def propose(self, state: TrustState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
         """Links by price among those who trust each other; besides, models that are only judged."""
-        groups, settled = find_groups_of(state, context.links), self._settled(state, context)
-        is_trusted = find_trust(state, context.links, groups)
-        drawn = self._draw_inside(groups, is_trusted, settled, rng)
-        judged = self._introductions(state, groups, context, rng) | self._look_around(is_trusted, settled, rng)
+        settled, is_trusted = self._settled(state, context), find_trust(context.links, state.group)
+        drawn = self._draw_inside(state.group, is_trusted, settled, rng)
+        judged = self._introductions(state, context, rng) | self._look_around(is_trusted, settled, rng)
         if not (drawn | judged).any():
             return silence(context, plans_mixing=True)
         return _planned(context.links, drawn, judged)
 
     def finish(self, state: TrustState, context: PolicyContext) -> BoolColumn:
         """All links along which models fit."""
-        links = context.links
-        return self._settled(state, context).possible & find_trust(state, links, find_groups_of(state, links))
+        return self._settled(state, context).possible & find_trust(context.links, state.group)
 
     def beliefs(self, before: TrustState, after: TrustState, context: PolicyContext) -> Beliefs:
         """Verdicts, the groups of those who were introduced, and what happened to servers."""
-        links = context.links
-        groups = find_introduced_groups(after, links)
+        links, groups = context.links, np.where(after.is_introduced, after.group, NO_GROUP)
         verdict = np.where(after.is_known, after.verdict, np.nan)
         return Beliefs(links, verdict, groups, describe_servers(after, groups), explain_changes(before, after))
 
     def update(self, state: TrustState, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> TrustState:
         """Judge anew whom was heard; forget those whose data have changed."""
         report, links = feedback.report, context.links
-        knowledge, groups = read_knowledge(report, state.knowledge), find_groups_of(state, links)
-        met = self._is_due(state, groups, context) & report.reported & _has_link(draw)
+        knowledge = read_knowledge(report, state.knowledge)
+        met = self._is_due(state, context) & report.reported & _has_link(draw)
         failed = self._have_data_changed(state, knowledge, context)
         verdict, is_known = self._hear(state, report, links, self._find_memory(state, links, met, context))
         forgotten = links.at_receivers(failed) | links.at_senders(failed)
-        after = TrustState(
-            np.where(forgotten, 0.0, verdict),
-            is_known & ~forgotten,
+        verdict, is_known = np.where(forgotten, 0.0, verdict), is_known & ~forgotten
+        group = find_groups(links, verdict, is_known)
+        # Models that were trained apart cost a group a part of what it knew, so that a fall means nothing then.
+        begins_anew = met | failed | find_new_groups(state.group, group)
+        return TrustState(
+            verdict,
+            is_known,
             np.where(failed, 0, state.introductions + met),
             knowledge,
-            np.where(met | failed, 0.0, _USUAL * state.usual + (1 - _USUAL) * knowledge),
+            np.where(begins_anew, 0.0, _USUAL * state.usual + (1 - _USUAL) * knowledge),
             np.where(met | failed, 0, state.waited + context.active),
+            group,
         )
-        # Models that were trained apart cost a group a part of what it knew, so that a fall means nothing then.
-        has_new_group = find_new_groups(groups, find_groups_of(after, links))
-        return after._replace(usual=np.where(has_new_group, 0.0, after.usual))
 
     def _have_data_changed(
         self, state: TrustState, knowledge: NDArray[np.float64], context: PolicyContext
@@ -203,11 +199,9 @@ class TrustedLinks(Policy):
         memory = np.where(is_new, 0.0, np.where(is_second, 0.5, self.memory))
         return np.where(state.is_known, memory, 0.0)
 
-    def _introductions(
-        self, state: TrustState, groups: Groups, context: PolicyContext, rng: np.random.Generator
-    ) -> BoolColumn:
+    def _introductions(self, state: TrustState, context: PolicyContext, rng: np.random.Generator) -> BoolColumn:
         """[E] links from and to those whose introduction is due; where a server would judge too many, some of them."""
-        due = self._is_due(state, groups, context)
+        due = self._is_due(state, context)
         known = state.is_introduced | due
         links = context.links
         first = links.at_receivers(due) | links.at_senders(due)
@@ -223,7 +217,7 @@ class TrustedLinks(Policy):
         due: NDArray[np.bool_] = (state.introductions == 1) & (state.waited >= max(1.0, self.again * context.horizon))
         return due & (2 * np.count_nonzero(due & context.active) > np.count_nonzero(context.active))
 
-    def _is_due(self, state: TrustState, groups: Groups, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
+    def _is_due(self, state: TrustState, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
         """Who is introduced now: all together when they know enough on average, later each when it does.
 
         Everybody is introduced a second time. Who knows too little, or fits nobody, tries again after a while.
@@ -235,7 +229,7 @@ class TrustedLinks(Policy):
             return waiting & is_time
         pause = self.retry * context.horizon * 2.0 ** np.maximum(state.introductions - 1, 0)
         tries_again = state.waited >= np.maximum(1.0, pause)
-        alone = context.active & state.is_introduced & is_alone(groups)
+        alone = context.active & state.is_introduced & is_alone(state.group)
         second = context.active & self._is_second(state, context)
         is_ready = state.knowledge >= min(self.ready, _READY_LATER)
         return (waiting & (is_ready | tries_again)) | (alone & tries_again) | second
@@ -262,29 +256,14 @@ class TrustedLinks(Policy):
         return (chosen & open_links).reshape(-1)
 
     def _log_weights(self, is_trusted: BoolColumn, context: PolicyContext) -> FloatColumn:
-        return -self.thrift * scale_prices(context.prices, context.possible) - _DISTRUST * ~is_trusted
-
-
-def find_groups_of(state: TrustState, links: LinkTable) -> NDArray[np.int64]:  # -> [N]
-    """The groups that the verdicts show; one of all, where servers consider a few candidates only."""
-    if not links.has_all:
-        return np.zeros(links.num_servers, dtype=np.int64)
-    return find_groups(links.to_dense(state.verdict), links.to_dense(state.is_known))
-
-
-def find_introduced_groups(state: TrustState, links: LinkTable) -> Groups:
-    """The same of those who were introduced; none with candidates, where no groups are sought."""
-    if not links.has_all or not state.is_introduced.any():
-        return np.full(links.num_servers, NO_GROUP)
-    return np.where(state.is_introduced, find_groups_of(state, links), NO_GROUP)
+        return -self.thrift * scale_prices(context.prices, context.possible) - APART * ~is_trusted
 
 
 def describe_servers(state: TrustState, groups: Groups) -> tuple[str, ...]:  # -> [N]
-    """Whether each server waits for its introduction, is a member of a group, or alone; "introduced" without groups."""
-    has_group = groups != NO_GROUP
-    alone = np.zeros_like(has_group)
-    alone[has_group] = is_alone(groups[has_group])
-    words = np.select([~state.is_introduced, ~has_group, alone], ["waiting", "introduced", "alone"], "member")
+    """Whether each server waits for its introduction, is a member of a group, or alone."""
+    alone = np.zeros_like(state.is_introduced)
+    alone[state.is_introduced] = is_alone(groups[state.is_introduced])
+    words = np.select([~state.is_introduced, alone], ["waiting", "alone"], "member")
     return tuple(words.tolist())
 
 
@@ -301,74 +280,33 @@ def explain_changes(before: TrustState, after: TrustState) -> tuple[str, ...]:  
 
 def find_new_groups(before: Groups, after: Groups) -> NDArray[np.bool_]:  # [N] -> [N]
     """Who is together with others than before."""
-    changed: NDArray[np.bool_] = ((before[:, None] == before) != (after[:, None] == after)).any(axis=1)
+    was, now, both = (_count_alike(each) for each in (before, after, np.stack([before, after], axis=1)))
+    changed: NDArray[np.bool_] = (was != both) | (now != both)
     return changed
+
+
+def _count_alike(rows: NDArray[np.int64]) -> NDArray[np.int64]:  # [N] or [N, 2] -> [N]
+    """How many servers have the same number, or numbers, as each."""
+    _, place, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    alike: NDArray[np.int64] = counts[place.reshape(-1)]
+    return alike
 
 
 def is_alone(groups: NDArray[np.int64]) -> NDArray[np.bool_]:  # [N] -> [N]
     """Who is the only member of its group."""
-    alone: NDArray[np.bool_] = np.bincount(groups, minlength=1)[groups] == 1
+    alone: NDArray[np.bool_] = _count_alike(groups) == 1
     return alone
 
 
-def find_trust(state: TrustState, links: LinkTable, groups: NDArray[np.int64]) -> BoolColumn:  # -> [E]
-    """Whom each receiver trusts: those of its group; with candidates, those whom it has nothing against itself."""
-    if not links.has_all:
-        return ~(state.is_known & (state.verdict < 0))
+def find_trust(links: LinkTable, groups: Groups) -> BoolColumn:  # -> [E]
+    """Whom each receiver trusts: those of its group."""
     trusted: BoolColumn = links.at_receivers(groups) == links.at_senders(groups)
     return trusted
 
 
-def find_groups(verdict: FloatMatrix, is_known: BoolMatrix) -> NDArray[np.int64]:  # [N, N] -> [N]
-    """Servers that fit together, numbered in the order of their first members.
-
-    Groups are joined one pair after the other, those first whose members speak best of each other on average, as long
-    as the average is good (correlation clustering by average linkage). A few verdicts count less than many. What others
-    say joins nobody: who has never been judged by a group, and has not judged it, stays apart.
-    """
-    support, evidence = _gather(verdict, is_known)
-    verdicts = is_known.astype(np.float64) + is_known.T
-    size = len(support)
-    group = np.arange(size)
-    alive = np.ones(size, dtype=bool)
-    while True:
-        score = np.where(alive[:, None] & alive & (verdicts > 0), support / (evidence + _DOUBT), -np.inf)
-        np.fill_diagonal(score, -np.inf)
-        one, other = sorted(divmod(int(score.argmax()), size)) if size else (0, 0)
-        if not size or score[one, other] <= _ROUNDING:
-            return np.unique(group, return_inverse=True)[1].reshape(-1)
-        group[group == other], alive[other] = one, False
-        for table in (support, evidence, verdicts):
-            table[one] += table[other]
-            table[:, one] += table[:, other]
-
-
-def _gather(verdict: FloatMatrix, is_known: BoolMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-    """Sum of the verdicts on each pair, [N, N], and how many there are.
-
-    Where only one of two has a verdict, it counts half: nobody confirms it. Of a pair about which nothing is said,
-    others say a little: who agrees with the same servers is likely to agree, too.
-    """
-    count = np.where(is_known & is_known.T, 1.0, _UNCONFIRMED) * is_known
-    told = count * verdict
-    support, evidence = told + told.T, count + count.T
-    mean = np.divide(support, evidence, out=np.zeros_like(support), where=evidence > 0)
-    witnesses = (evidence > 0).astype(np.float64)
-    hearsay = mean @ mean / np.maximum(witnesses @ witnesses, 1.0)
-    is_open = evidence == 0
-    return np.where(is_open, _HEARSAY * hearsay, support), np.where(is_open, _HEARSAY, evidence)
-
-
 def _planned(links: LinkTable, drawn: BoolColumn, judged: BoolColumn) -> LinkDraw:
     """A draw of links whose models are merged, and of others whose models are judged only."""
-    return certain(links, drawn | judged, plan_mixing(links, drawn) if links.has_all else None)
-
-
-def plan_mixing(links: LinkTable, drawn: BoolColumn) -> FloatMatrix:  # -> [N, N]
-    """Equal weights for the server's own model and those along drawn links; 0 for all that are only judged."""
-    merged = links.to_dense(drawn) | np.eye(links.num_servers, dtype=bool)
-    mixing: FloatMatrix = merged / merged.sum(axis=1, keepdims=True)
-    return mixing
+    return certain(links, drawn | judged, share_equally(links, drawn))
 
 
 def _has_link(draw: LinkDraw) -> NDArray[np.bool_]:  # -> [N]

@@ -44,7 +44,7 @@ function drawVerdicts(target, verdicts) {
 
 // What a stretch of rounds is called in the legend, and its colour.
 function describe(span, groups) {
-  if (span.group === null) return [span.state, span.state === "introduced" ? colour("server") : colour(span.state)];
+  if (span.group === null) return [span.state, colour(span.state)];
   const name = span.group < Math.min(groups.length, MAX_GROUPS) ? groups[span.group] : "other groups";
   return [name, look(span.group % GROUP_COLOURS).colour];
 }

@@ -240,7 +240,7 @@ def _plan_to_json(plan: RoundPlan) -> dict[str, Any]:
     """Write a plan as matrices, the format of journals since version 0.1."""
     draw, presence = plan.draw, plan.presence
     propensity = draw.links.to_dense(draw.propensity)
-    arrays = {"links": draw.topology.links, "propensity": propensity, "mixing": draw.mixing}
+    arrays = {"links": draw.topology.links, "propensity": propensity, "mixing": draw.mixing_matrix}
     if presence is not None:
         arrays |= {"active": presence.active, "reachable": draw.links.to_dense(presence.reachable)}
     return {name: to_jsonable(array) for name, array in arrays.items()}
@@ -250,6 +250,7 @@ def _plan_from_json(t: int, text: dict[str, Any]) -> RoundPlan:
     array: Any = np.zeros(0)
     read: dict[str, Any] = {name: None if data is None else from_jsonable(data, array) for name, data in text.items()}
     links = LinkTable.all_of(len(read["links"]))
-    draw = make_draw(links, links.from_dense(read["links"]), links.from_dense(read["propensity"]), read["mixing"])
+    mixing = None if read["mixing"] is None else links.from_dense(read["mixing"])
+    draw = make_draw(links, links.from_dense(read["links"]), links.from_dense(read["propensity"]), mixing)
     presence = Presence(read["active"], links.from_dense(read["reachable"])) if "active" in read else None
     return RoundPlan(t, draw, presence)

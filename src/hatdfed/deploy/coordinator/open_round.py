@@ -227,7 +227,7 @@ def make_missing_order(epoch: int, t: int, servers: Iterable[int], silent: Itera
 
 def _make_round_order(plan: RoundPlan, membership: Membership, member: EdgeMember, seconds: float) -> pb.RoundOrder:
     topology, i = plan.draw.topology, member.index
-    mixing = None if plan.draw.mixing is None else plan.draw.mixing[i]
+    mixing = plan.draw.find_mixing_row(i)
     receivers = [membership.get(j) for j in topology.receivers(i)]
     senders = [membership.get(j) for j in topology.senders(i)]
     return pb.RoundOrder(

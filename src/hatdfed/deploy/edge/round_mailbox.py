@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hatdfed.deploy import history
 from hatdfed.deploy.edge.incoming import Incoming
@@ -262,21 +261,18 @@ class RoundMailbox:
         for row, sender in enumerate(sorted(self.received), start=1):
             models[row] = self.received[sender].model
             self.received[sender] = self.received[sender]._replace(model=models[row])
-        return make_inbox(models, server.mass, own, self.received, self.make_mixing_row(), self.index)
+        return make_inbox(models, server.mass, own, self.received, self.find_mixing_weights(), self.index)
 
     def clear(self) -> None:
         """Free the models of a round that is merged, before the next one begins."""
         self.received = {}
 
-    def make_mixing_row(self) -> NDArray[np.float64] | None:
-        """Return the plan's mixing weights as a row; None if it has none."""
+    def find_mixing_weights(self) -> dict[int, float] | None:
+        """Return the plan's mixing weights by server, the own one included; None if it has none."""
         order = self.order
-        if order is None or np.isnan(order.own_mixing):
+        if order is None or math.isnan(order.own_mixing):
             return None
-        weights = {self.index: order.own_mixing, **{other.index: other.mixing for other in order.senders}}
-        row = np.zeros(max(weights) + 1)
-        row[list(weights)] = list(weights.values())
-        return row
+        return {self.index: order.own_mixing, **{other.index: other.mixing for other in order.senders}}
 
     @property
     def failed_sends(self) -> int:

@@ -49,7 +49,7 @@ def even_bounds(num_servers: int, shards: int) -> tuple[int, ...]:
 
 def cut(plan: RoundPlan, bounds: Sequence[int]) -> list[ShardOrder]:
     """A round's plan as one order for each shard."""
-    topology, mixing = plan.draw.topology, plan.draw.mixing
+    topology, own, received = plan.draw.topology, plan.draw.own_mixing, plan.draw.pair_mixing
     receiver, sender = topology.pairs.T
     edges = np.asarray(bounds)
     first_link = np.searchsorted(receiver, edges)
@@ -65,10 +65,7 @@ def cut(plan: RoundPlan, bounds: Sequence[int]) -> list[ShardOrder]:
         wanted = {
             other: those[owner == shard] - low for other, (those, owner) in enumerate(zip(guests, owners, strict=True))
         }
-        planned = None
-        if mixing is not None:
-            own = np.arange(low, high)
-            planned = (mixing[own, own], mixing[receiver[links], sender[links]])
+        planned = None if own is None or received is None else (own[low:high], received[links])
         orders.append(
             ShardOrder(
                 t=plan.t,

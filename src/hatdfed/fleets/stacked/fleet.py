@@ -215,9 +215,11 @@ class StackedFleet:
         shares, receivers = rows.mass.copy(), slots.num_receivers
         for run, plan in plans.items():
             servers = rows.of_run(run)
-            if plan.draw.mixing is not None:
-                local = slots.sender[servers] - servers.start
-                mixing[servers] = np.take_along_axis(plan.draw.mixing, local, axis=1)
+            own, received = plan.draw.own_mixing, plan.draw.pair_mixing
+            if own is not None and received is not None:
+                here = (slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop)
+                mixing[servers] = own[:, None]
+                mixing[slots.link_receiver[here], slots.link_slot[here]] = received
             if self._aggregator(run).splits_mass:
                 shares[servers] /= receivers[servers] + 1
         return holdings(rows.tensor, slots, samples, mixing, shares, receivers, usable)

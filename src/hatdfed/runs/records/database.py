@@ -138,7 +138,7 @@ TRUST = _table(
     (
         Column(name="t", sql="INTEGER", since=3, meaning="Round after which the row holds, counted from 0."),
         Column(name="server", sql="INTEGER", since=3, meaning="Number of the server."),
-        Column(name="state", sql="TEXT", since=3, meaning="State of the server: waiting, member, alone or introduced."),
+        Column(name="state", sql="TEXT", since=3, meaning="State of the server: waiting, member or alone."),
         Column(
             name="group_number",
             sql="INTEGER",

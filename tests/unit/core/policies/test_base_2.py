@@ -18,7 +18,7 @@ def draw(n, t, **masks):
 
 
 def period(n):
-    return [draw(n, t).mixing for t in range(len(base_2_schedule(n)))]
+    return [draw(n, t).mixing_matrix for t in range(len(base_2_schedule(n)))]
 
 
 def product(matrices):
@@ -52,7 +52,7 @@ def test_every_round_is_a_symmetric_matching_that_keeps_the_mean(n):
 def test_periods_are_as_long_as_is_known_and_repeat(n, rounds):
     assert len(base_2_schedule(n)) == rounds
     for t in range(rounds):
-        np.testing.assert_array_equal(draw(n, t + 3 * rounds).mixing, draw(n, t).mixing)
+        np.testing.assert_array_equal(draw(n, t + 3 * rounds).mixing_matrix, draw(n, t).mixing_matrix)
     assert rounds <= 2 * np.log2(n) + 2
 
 
@@ -60,8 +60,8 @@ def test_five_servers_meet_as_is_known():
     first, second = {(0, 1): 0.5, (2, 3): 0.5}, {(0, 2): 0.5, (1, 3): 0.5}
     expected = [first, second, {(0, 1): 0.5, (3, 4): 0.8}, first, second]
     assert [pairs_of(matrix) for matrix in period(5)] == expected
-    assert draw(5, 2).mixing[4, 4] == pytest.approx(0.2)
-    assert draw(5, 0).mixing[4, 4] == 1
+    assert draw(5, 2).mixing_matrix[4, 4] == pytest.approx(0.2)
+    assert draw(5, 0).mixing_matrix[4, 4] == 1
 
 
 def test_six_servers_are_two_groups_of_three_and_then_meet_across():
@@ -83,12 +83,12 @@ def test_the_weights_of_a_meeting_are_what_makes_it_exact():
 def test_absent_servers_are_skipped_and_the_others_still_average_exactly():
     active = np.ones(8, dtype=bool)
     active[[1, 4, 5]] = False
-    done = product([draw(8, t, active=active).mixing for t in range(5)])
+    done = product([draw(8, t, active=active).mixing_matrix for t in range(5)])
     np.testing.assert_allclose(done[np.ix_(active, active)], 1 / 5, atol=1e-12)
     np.testing.assert_array_equal(done[~active], np.eye(8)[~active])
     lonely = draw(4, 0, active=np.arange(4) == 2)
     assert lonely.topology.num_links == 0
-    np.testing.assert_array_equal(lonely.mixing, np.eye(4))
+    np.testing.assert_array_equal(lonely.mixing_matrix, np.eye(4))
 
 
 @pytest.mark.parametrize("dead", [(3, 4), (4, 3)])
@@ -96,7 +96,7 @@ def test_a_pair_that_cannot_talk_both_ways_does_not_talk(dead):
     reachable = all_links(5)
     reachable[dead] = False
     cut = draw(5, 2, reachable=reachable)
-    assert pairs_of(cut.mixing) == {(0, 1): 0.5}
+    assert pairs_of(cut.mixing_matrix) == {(0, 1): 0.5}
     assert cut.topology.num_links == 2
-    np.testing.assert_allclose(cut.mixing.sum(axis=0), 1)
-    assert cut.mixing[3, 3] == cut.mixing[4, 4] == 1
+    np.testing.assert_allclose(cut.mixing_matrix.sum(axis=0), 1)
+    assert cut.mixing_matrix[3, 3] == cut.mixing_matrix[4, 4] == 1

@@ -73,7 +73,7 @@ def test_the_oracles_graph_is_regular_and_keeps_the_mean(degree):
         if n * degree % 2:
             continue
         draw = drawn(EpidemicOracle(degree), n, stream(0, "regular", n))
-        links, mixing = draw.topology.links, draw.mixing
+        links, mixing = draw.topology.links, draw.mixing_matrix
         np.testing.assert_array_equal(links, links.T)
         assert (links.sum(axis=1) == degree).all()
         np.testing.assert_allclose(mixing[links], 1 / (degree + 1))
@@ -116,7 +116,7 @@ def test_dense_graphs_are_found_too_and_the_last_resort_is_regular(n, degree):
 def test_absent_servers_lower_the_degree_only_where_they_must(present, degree, left):
     draw = drawn(EpidemicOracle(degree), 6, stream(0), active=np.arange(6) < present)
     np.testing.assert_array_equal(draw.topology.links.sum(axis=1), [left] * present + [0] * (6 - present))
-    np.testing.assert_allclose(draw.mixing.sum(axis=1), 1)
+    np.testing.assert_allclose(draw.mixing_matrix.sum(axis=1), 1)
 
 
 def test_an_edge_that_is_dead_one_way_is_dead_both_ways():
@@ -126,7 +126,7 @@ def test_an_edge_that_is_dead_one_way_is_dead_both_ways():
     assert draw.topology.num_links == 10
     propensity = draw.links.to_dense(draw.propensity)
     assert propensity[1, 0] == propensity[0, 1] == 0
-    np.testing.assert_allclose(draw.mixing[:2], [[0.5, 0, 0.25, 0.25], [0, 0.5, 0.25, 0.25]])
+    np.testing.assert_allclose(draw.mixing_matrix[:2], [[0.5, 0, 0.25, 0.25], [0, 0.5, 0.25, 0.25]])
 
 
 @pytest.mark.parametrize(("n", "degree"), [(2, 2), (5, 3), (4, 4), (7, 1)])

@@ -21,14 +21,14 @@ def test_the_ring_gives_a_third_each_and_two_servers_average():
     draw = POLICIES["ring"]().propose(None, policy_context(5), stream(0, "ring"))
     assert draw.topology.num_links == 10
     assert is_strongly_connected(draw.topology)
-    np.testing.assert_allclose(draw.mixing[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
+    np.testing.assert_allclose(draw.mixing_matrix[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
     pair = POLICIES["ring"]().propose(None, policy_context(2), stream(0, "ring"))
-    np.testing.assert_allclose(pair.mixing, [[0.5, 0.5], [0.5, 0.5]])
+    np.testing.assert_allclose(pair.mixing_matrix, [[0.5, 0.5], [0.5, 0.5]])
 
 
 @pytest.mark.parametrize("n", range(2, 20))
 def test_ring_weights_are_symmetric_doubly_stochastic_and_contract(n):
-    weights = POLICIES["ring"]().propose(None, policy_context(n), stream(0, "ring")).mixing
+    weights = POLICIES["ring"]().propose(None, policy_context(n), stream(0, "ring")).mixing_matrix
     np.testing.assert_allclose(weights, weights.T)
     np.testing.assert_allclose(weights.sum(axis=1), 1)
     if n > 2:
@@ -39,7 +39,7 @@ def test_ring_weights_are_symmetric_doubly_stochastic_and_contract(n):
 
 def test_train_then_average_on_the_ring_gives_the_known_vector():
     x, g = np.arange(5.0), np.arange(5.0)
-    weights = POLICIES["ring"]().propose(None, policy_context(5), stream(0, "ring")).mixing
+    weights = POLICIES["ring"]().propose(None, policy_context(5), stream(0, "ring")).mixing_matrix
     np.testing.assert_allclose(weights @ (x - 0.1 * g), [1.5, 0.9, 1.8, 2.7, 2.1])
 
 

@@ -142,8 +142,8 @@ def test_the_budget_shrinks_before_the_draw_so_probabilities_stay_exact():
 
 def test_a_plan_is_made_where_one_is_wanted():
     draws, _ = play(Scheduled(ring(), every=2, finish_rounds=1))
-    np.testing.assert_array_equal(draws[0].mixing, np.eye(N))
-    np.testing.assert_allclose(draws[-1].mixing, np.full((N, N), 1 / N))
+    np.testing.assert_array_equal(draws[0].mixing_matrix, np.eye(N))
+    np.testing.assert_allclose(draws[-1].mixing_matrix, np.full((N, N), 1 / N))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hatdfed.core.candidates import regular_graph, swap_candidates
 from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies.base import Feedback, find_beliefs, silence
 from hatdfed.core.policies.scheduled import Scheduled, ScheduleState
-from hatdfed.core.policies.trusted_links import TrustedLinks, find_groups, find_groups_of, find_trust
+from hatdfed.core.policies.trusted_links import TrustedLinks, find_new_groups, find_trust
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import from_jsonable, to_jsonable
@@ -84,7 +84,7 @@ def test_in_the_quiet_phase_nobody_is_heard_but_what_servers_know_is_noted():
     for t in range(10):
         draw, state = play(POLICY, state, t, knowledge=0.05 * t)
         assert draw.topology.num_links == 0
-        np.testing.assert_array_equal(draw.mixing, np.eye(N))
+        np.testing.assert_array_equal(draw.mixing_matrix, np.eye(N))
         np.testing.assert_allclose(state.knowledge, 0.05 * t)
     assert not state.is_introduced.any()
 
@@ -107,7 +107,7 @@ def test_at_the_latest_they_are_introduced_whatever_they_know():
 def test_an_introduction_merges_nothing():
     draw, _ = play(AT_ONCE, AT_ONCE.init(N), 0)
     assert draw.topology.num_links == N * (N - 1)
-    np.testing.assert_array_equal(draw.mixing, np.eye(N))
+    np.testing.assert_array_equal(draw.mixing_matrix, np.eye(N))
 
 
 def test_who_is_away_is_not_introduced_and_who_did_not_report_is_not_either():
@@ -128,8 +128,8 @@ def test_a_server_that_comes_later_is_introduced_when_it_knows_enough():
     draw, state = play(AT_ONCE, state, 3, harm=HARM)
     assert draw.topology.links[5, :5].all()
     assert draw.topology.links[:5, 5].all()
-    assert not draw.mixing[5, :5].any()
-    assert not draw.mixing[:5, 5].any()
+    assert not draw.mixing_matrix[5, :5].any()
+    assert not draw.mixing_matrix[:5, 5].any()
     assert state.is_introduced.all()
 
 
@@ -150,7 +150,7 @@ def test_after_verdicts_that_separate_them_links_are_drawn_inside_groups_only():
         draw, state = play(AT_ONCE, state, t, harm=HARM)
         assert draw.topology.num_links == N
         assert not (draw.topology.links & APART).any()
-        np.testing.assert_array_equal(draw.mixing > 0, draw.topology.links | np.eye(N, dtype=bool))
+        np.testing.assert_array_equal(draw.mixing_matrix > 0, draw.topology.links | np.eye(N, dtype=bool))
 
 
 def test_the_finish_has_exactly_the_links_inside_groups():
@@ -195,63 +195,6 @@ def test_a_new_verdict_counts_as_much_as_memory_leaves_it():
     np.testing.assert_allclose(change[all_links(N) & ~draw.topology.links], 1.0)
 
 
-def test_groups_are_those_who_speak_well_of_each_other():
-    verdict = np.where(TOGETHER, 0.5, np.where(APART, -0.5, 0.0))
-    assert find_groups(verdict, all_links(N)).tolist() == GROUP.tolist()
-
-
-def test_a_verdict_of_one_side_is_enough():
-    verdict = np.triu(np.where(TOGETHER, 0.5, -0.5), 1)
-    assert find_groups(verdict, verdict != 0).tolist() == GROUP.tolist()
-
-
-def test_where_nobody_can_say_everybody_is_alone():
-    assert find_groups(np.zeros((4, 4)), np.zeros((4, 4), dtype=bool)).tolist() == [0, 1, 2, 3]
-
-
-def test_a_single_bad_word_does_not_split_a_group():
-    verdict = 0.5 * all_links(N)
-    verdict[0, 1] = -1.0
-    assert find_groups(verdict, all_links(N)).tolist() == [0] * N
-
-
-def test_one_against_whom_all_others_speak_is_alone_whatever_it_says_itself():
-    verdict = 0.5 * all_links(N)
-    verdict[:, 3] = -1.0
-    group = find_groups(verdict * all_links(N), all_links(N))
-    assert (group == group[3]).sum() == 1
-    assert len(set(group.tolist())) == 2
-
-
-def test_what_a_server_says_about_others_does_not_split_these():
-    """Server 3 lies about everybody."""
-    verdict = 0.5 * all_links(N)
-    verdict[3] = np.where(np.arange(N) == 3, 0.0, -1.0)
-    group = find_groups(verdict, all_links(N))
-    assert len({group[i] for i in range(N) if i != 3}) == 1
-
-
-def test_a_friends_friend_is_a_friend_and_a_friends_enemy_is_none():
-    verdict = np.zeros((4, 4))
-    verdict[0, 1] = verdict[1, 2] = 0.8
-    verdict[1, 3] = -0.8
-    group = find_groups(verdict, verdict != 0)
-    assert group[0] == group[1] == group[2] != group[3]
-
-
-def test_groups_are_numbered_in_the_order_of_their_first_members():
-    order = np.array([5, 2, 0, 3, 1, 4])
-    verdict = np.where(TOGETHER, 0.5, np.where(APART, -0.5, 0.0))[np.ix_(order, order)]
-    assert find_groups(verdict, all_links(N)).tolist() == [0, 1, 1, 0, 0, 1]
-
-
-def test_finding_groups_leaves_the_verdicts_alone():
-    verdict, known = 0.5 * all_links(N), all_links(N)
-    find_groups(verdict, known)
-    np.testing.assert_array_equal(verdict, 0.5 * all_links(N))
-    np.testing.assert_array_equal(known, all_links(N))
-
-
 def test_hearsay_decides_pairs_without_evidence_of_their_own():
     """Servers 0 and 2, of one group, and 0 and 1, of two, had no labels in common."""
     evidence = np.full((N, N), 10.0)
@@ -261,7 +204,7 @@ def test_hearsay_decides_pairs_without_evidence_of_their_own():
     known = table.to_dense(state.is_known)
     assert not known[0, 2]
     assert not known[0, 1]
-    np.testing.assert_array_equal(table.to_dense(find_trust(state, table, find_groups_of(state, table))), TOGETHER)
+    np.testing.assert_array_equal(table.to_dense(find_trust(table, state.group)), TOGETHER)
 
 
 def settled(policy=AT_ONCE, **told):
@@ -288,7 +231,7 @@ def test_a_server_that_knows_less_than_half_of_what_it_usually_does_is_forgotten
     assert not draw.topology.links[:, 2].any()
     draw, state = play(AT_ONCE, state, 8, harm=harm)
     assert draw.topology.links[2].sum() == draw.topology.links[:, 2].sum() == N - 1
-    assert draw.mixing[2, 2] == 1
+    assert draw.mixing_matrix[2, 2] == 1
     together = (moved[:, None] == moved) & all_links(N)
     np.testing.assert_array_equal(table.to_dense(AT_ONCE.finish(state, context_at(9))), together)
 
@@ -320,14 +263,14 @@ def test_a_fall_right_after_the_introduction_is_none():
 def test_who_fits_nobody_is_introduced_again_after_a_tenth_of_the_run_and_finds_its_group():
     alone = HARM.copy()
     alone[2] = alone[:, 2] = np.where(np.arange(N) == 2, 0.0, 2.0)
-    state, table = acquainted(harm=alone), LinkTable.all_of(N)
-    assert (find_groups_of(state, table) == find_groups_of(state, table)[2]).sum() == 1
+    state = acquainted(harm=alone)
+    assert (state.group == state.group[2]).sum() == 1
     heard = []
     for t in range(1, 7):
         draw, state = play(AT_ONCE, state, t, harm=HARM if t >= 3 else alone)
         heard.append(int(draw.topology.links[2].sum()))
     assert heard == [0, 0, N - 1, 1, 1, 1]
-    assert find_groups_of(state, table).tolist() == GROUP.tolist()
+    assert state.group.tolist() == GROUP.tolist()
 
 
 TWICE = TrustedLinks(latest=0.0, curiosity=0.0, again=0.25)  # of 20 rounds
@@ -413,8 +356,8 @@ def test_the_curious_hear_one_whom_they_do_not_trust_and_only_judge_it():
     draw = policy.propose(acquainted(policy), context_at(1), stream(0, "curious"))
     strangers = draw.topology.links & APART
     np.testing.assert_array_equal(strangers.sum(axis=1), 1)
-    assert not draw.mixing[strangers].any()
-    np.testing.assert_array_equal(draw.mixing > 0, (draw.topology.links & TOGETHER) | np.eye(N, dtype=bool))
+    assert not draw.mixing_matrix[strangers].any()
+    np.testing.assert_array_equal(draw.mixing_matrix > 0, (draw.topology.links & TOGETHER) | np.eye(N, dtype=bool))
 
 
 def test_curiosity_finds_out_who_has_changed():
@@ -422,7 +365,7 @@ def test_curiosity_finds_out_who_has_changed():
     state = acquainted(policy)
     for t in range(1, 12):
         _, state = play(policy, state, t)  # nobody does harm any more
-    assert find_groups_of(state, LinkTable.all_of(N)).max() == 0
+    assert state.group.max() == 0
 
 
 def test_curiosity_is_as_frequent_as_it_says():
@@ -458,7 +401,7 @@ def test_after_others_joined_what_was_known_is_known_and_they_are_strangers():
     assert draw.topology.links[N:].sum() == 2 * (N + 1)
 
 
-CANDIDATES = regular_graph(8, 3, stream(0, "candidates of trust"))
+CANDIDATES = regular_graph(8, 5, stream(0, "candidates of trust"))
 SIDES = np.arange(8) % 2
 HARM_OF_SIDES = np.where(SIDES[:, None] == SIDES, 0.0, 2.0)
 
@@ -475,10 +418,10 @@ def acquainted_candidates():
     return play(AT_ONCE, state, 0, few_links(0), harm=HARM_OF_SIDES)
 
 
-def test_candidates_are_introduced_to_those_who_consider_them_and_no_matrix_is_planned():
+def test_candidates_are_introduced_to_those_who_consider_them_and_merge_nothing():
     draw, state = acquainted_candidates()
-    assert draw.topology.num_links == 8 * 3
-    assert draw.mixing is None
+    assert draw.topology.num_links == 8 * 5
+    assert not draw.mixing.any()
     assert state.is_known.all()
     assert state.is_introduced.all()
 
@@ -487,7 +430,7 @@ def test_with_candidates_links_are_drawn_to_those_who_are_trusted_only():
     _, state = acquainted_candidates()
     for t in range(1, 8):
         draw, state = play(AT_ONCE, state, t, few_links(t), harm=HARM_OF_SIDES)
-        assert draw.mixing is None
+        np.testing.assert_array_equal(draw.mixing > 0, draw.drawn)
         assert draw.topology.num_links > 0
         assert (SIDES[draw.topology.pairs[:, 0]] == SIDES[draw.topology.pairs[:, 1]]).all()
 
@@ -587,14 +530,27 @@ def test_a_server_that_fits_nobody_is_alone_and_its_further_introductions_are_to
     assert set(reasons) == {"", "introduced again"}
 
 
-def test_with_candidates_servers_are_introduced_but_in_no_group():
-    links = LinkTable.of_candidates(CANDIDATES)
-    before = AT_ONCE.init_for(links)
-    after = before._replace(introductions=np.minimum(np.arange(8), 1))
-    beliefs = believed(before, after, context_at(1, 8)._replace(links=links))
-    assert beliefs.state == ("waiting", *["introduced"] * 7)
-    assert beliefs.group.tolist() == [NO_GROUP] * 8
-    assert len(beliefs.verdict) == 8 * 3
+def test_with_candidates_groups_are_found_as_well():
+    before = AT_ONCE.init_for(LinkTable.of_candidates(CANDIDATES))
+    _, after = acquainted_candidates()
+    beliefs = believed(before, after, few_links(1))
+    assert beliefs.state == ("member",) * 8
+    assert beliefs.group.tolist() == SIDES.tolist()
+    assert len(beliefs.verdict) == 8 * 5
+
+
+def test_a_new_candidate_is_trusted_if_it_belongs_to_the_group():
+    _, state = acquainted_candidates()
+    swap = swap_candidates(CANDIDATES, AT_ONCE.preference(state, few_links(1)), 3, stream(0, "exchange"))
+    state, context = AT_ONCE.swap_candidates(state, swap.carry), few_links(1, swap.candidates)
+    is_new, same = (swap.origin < 0).reshape(-1), SIDES[context.links.receiver] == SIDES[context.links.sender]
+    assert (is_new & same).any()
+    np.testing.assert_array_equal(AT_ONCE.finish(state, context), same)
+
+
+def test_who_has_a_new_group_is_found_whatever_groups_are_called():
+    before, after = np.array([0, 0, 1, 1, 2, 3, 3]), np.array([5, 5, 2, 2, 2, 0, 1])
+    assert find_new_groups(before, after).tolist() == [False, False, True, True, True, True, True]
 
 
 def test_a_schedule_passes_on_what_its_policy_believes():
