@@ -127,10 +127,11 @@ def worlds_table(name: str) -> str:
     """Validation accuracy by world and method: all sound servers, and where there are groups the smallest of them."""
     rows = load(name)["rows"]
     worlds = dict.fromkeys(row["world"] for row in rows)
-    cells = [[world, *(_world_cell(rows, world, method) for method in _WORLD_METHODS)] for world in worlds]
-    joules = [_mean([row["link_joules"] for row in rows if row["method"] == method]) for method in _WORLD_METHODS]
+    methods = [method for method in _WORLD_METHODS if any(row["method"] == method for row in rows)]
+    cells = [[world, *(_world_cell(rows, world, method) for method in methods)] for world in worlds]
+    joules = [_mean([row["link_joules"] for row in rows if row["method"] == method]) for method in methods]
     cells.append(["link energy, kJ", *(f"{each / 1000:.1f}" for each in joules)])
-    return table(("world", *_WORLD_METHODS.values()), cells)
+    return table(("world", *(_WORLD_METHODS[method] for method in methods)), cells)
 
 
 def _world_cell(rows: list[dict[str, Any]], world: str, method: str) -> str:

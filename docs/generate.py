@@ -231,7 +231,12 @@ def generated() -> dict[Path, str]:
             ROOT / "docs/parameters.md", {"adapters": adapters_table()}, adapters_lines()
         ),
         ROOT / "docs/worlds.md": _filled(
-            ROOT / "docs/worlds.md", {"worlds-digits": worlds_table("worlds-groups-digits.json")}, {}
+            ROOT / "docs/worlds.md",
+            {
+                "worlds-digits": worlds_table("worlds-groups-digits.json"),
+                "worlds-candidates": worlds_table("worlds-candidates-digits.json"),
+            },
+            {},
         ),
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
