@@ -168,3 +168,17 @@ def test_a_folder_without_models_and_one_without_settings_are_named(tmp_path):
         read_stored_model(tmp_path)
     with pytest.raises(ConfigError, match=r"no config.yaml"):
         read_run_settings(tmp_path, None)
+
+
+def test_a_model_of_a_regression_says_how_its_answers_become_values(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3)).astype(np.float32)
+    hatdfed.run(dataset=(x, 50 + 9 * x[:, 0]), servers=2, rounds=2, out=tmp_path / "run", network="mlp")
+    exporter = Exporter.from_config(read_run_settings(tmp_path / "run", None))
+    exporter.write(read_stored_model(tmp_path / "run", 0), tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        about = file.metadata()
+    assert about["task"] == "regression"
+    assert json.loads(about["target_mean"]) == pytest.approx([50], abs=5)
+    assert about["inputs"].startswith("Features go in as they are, minus [")
+    assert about["inputs"].endswith("multiplied by target_std and added to target_mean.")
