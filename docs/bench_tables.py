@@ -76,13 +76,13 @@ def adapters_lines() -> dict[str, str]:
     report = load("adapters-cpu.json")
     (watched,) = (row for row in report["rows"] if "apart" in row)
     return {
-        "adapters-size": f"{max(row['numbers_in_all'] for row in report['rows']):,}",
+        "adapters-size": f"{max(row['numbers_sent'] for row in report['rows']):,}",
         "adapters-seeds": str(report["seeds"]),
         "adapters-factors": (
             "Where both factors were trained and averaged, the product of the averages differed from the average of "
-            f"the products by {watched['apart']:.0%} of its norm (mean over all merges and layers). The best "
+            f"the products by {watched['apart']:.1%} of its norm (mean over all merges and layers). The best "
             "approximation of the same rank, by a truncated singular value decomposition, differs by "
-            f"{watched['cut_off']:.0%}; merging in this way is the last row of the table."
+            f"{watched['cut_off']:.1%}; merging in this way is the last row of the table."
         ),
     }
 
