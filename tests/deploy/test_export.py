@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from hatdfed.deploy.edge.export import Exporter, StoredModel, read_run_settings,
 from hatdfed.deploy.edge.store import EdgeStore, SavedState
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.server.networks import find_network
+from hatdfed.server.learner import Learner
+from hatdfed.server.networks import NETWORKS, find_network
+from hatdfed.server.optimisers import Adam
 from hatdfed.setup.build.program import make_program
 from hatdfed.setup.build.world import make_pools
 
@@ -101,6 +104,33 @@ def test_onnx_is_written_or_the_packages_are_named(edge):
         assert not (folder / "m.onnx").exists()
 
 
+@pytest.mark.parametrize("ending", ["safetensors", "pt"])
+@pytest.mark.parametrize("network", NETWORKS.built_in)
+def test_every_built_in_network_can_be_exported(network, ending, tmp_path):
+    shape = {"lstm": (5, 3), "decoder": (5,)}.get(network, (1, 8, 8))
+    learner = Learner(partial(find_network(network), shape, 7), Adam())
+    samples = torch.randint(7, (4, *shape)) if network == "decoder" else torch.randn(4, *shape)
+    exporter = Exporter(learner, samples, {"network": network})
+    assert exporter.write(StoredModel(learner.init(0), {"run": "run-1"}), tmp_path / f"m.{ending}") < 1e-4
+
+
+def test_parameters_that_layers_share_are_exported_once(tmp_path):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.second(torch.tanh(self.first(x)))
+
+    learner = Learner(Tied, Adam())
+    exporter = Exporter(learner, torch.randn(4, 4), {"network": "tied"})
+    assert exporter.write(StoredModel(learner.init(0), {"run": "run-1"}), tmp_path / "m.safetensors") < 1e-6
+    with safe_open(tmp_path / "m.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {"first.weight", "first.bias", "second.bias"}
+
+
 def test_a_simulation_gives_the_model_of_any_server(tmp_path):
     hatdfed.run(dataset="digits", rounds=2, servers=3, seed=5, out=tmp_path / "sim")
     arguments = ["export", str(tmp_path / "sim"), "--server", "2", "--out", str(tmp_path / "m.safetensors"), "--json"]
@@ -143,3 +173,17 @@ def test_a_folder_without_models_and_one_without_settings_are_named(tmp_path):
         read_stored_model(tmp_path)
     with pytest.raises(ConfigError, match=r"no config.yaml"):
         read_run_settings(tmp_path, None)
+
+
+def test_a_model_of_a_regression_says_how_its_answers_become_values(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3)).astype(np.float32)
+    hatdfed.run(dataset=(x, 50 + 9 * x[:, 0]), servers=2, rounds=2, out=tmp_path / "run", network="mlp")
+    exporter = Exporter.from_config(read_run_settings(tmp_path / "run", None))
+    exporter.write(read_stored_model(tmp_path / "run", 0), tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        about = file.metadata()
+    assert about["task"] == "regression"
+    assert json.loads(about["target_mean"]) == pytest.approx([50], abs=5)
+    assert about["inputs"].startswith("Features go in as they are, minus [")
+    assert about["inputs"].endswith("multiplied by target_std and added to target_mean.")

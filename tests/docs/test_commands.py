@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.main import get_command
 
@@ -76,7 +77,7 @@ def check(words):
     for config in wanted(words):
         if placement.shards is not None:
             even_bounds(config.servers, placement.shards)
-        if config.dataset in BUILT_IN:
+        if config.dataset in BUILT_IN or "file" in config.dataset_options:
             dataset = load_dataset(config.dataset, options=config.dataset_options)
             make_world(config, dataset)
             make_actors(config, dataset)
@@ -89,6 +90,15 @@ def test_commands_are_found():
     ]
 
 
+@pytest.fixture
+def _own_table(tmp_path, monkeypatch):
+    """The file that docs/data.md is about, where the command is typed."""
+    x = np.random.default_rng(0).normal(size=(200, 4))
+    np.savez(tmp_path / "table.npz", x=x, y=x[:, 0])
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("_own_table")
 @pytest.mark.parametrize("words", TYPED.values(), ids=TYPED)
 def test_a_command_of_the_documents_works_as_typed(words):
     if any(word.startswith(ELSEWHERE) for word in words):

@@ -62,13 +62,10 @@ def export_command(
         return
     out.print(
         f"{to}: {settings.network} for {settings.dataset}, {exporter.learner.num_params} numbers. "
-        f"Its answers to {len(exporter.images)} images are those of the model (off by {difference:.1g}).",
+        f"Its answers to {len(exporter.images)} samples are those of the model (off by {difference:.1g}).",
         soft_wrap=True,
     )
-    out.print(
-        f"Images go in as pixels / 255, minus {exporter.about['mean']}, divided by {exporter.about['std']}.",
-        soft_wrap=True,
-    )
+    out.print(exporter.about["inputs"], soft_wrap=True)
 
 
 def _refuse_run_without_models(run: RunFolder) -> None:

@@ -11,7 +11,10 @@ import typer
 from hatdfed.setup.layers import merge_layers, parse_assignment, read_yaml
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Settings to start from.")]
-DatasetName = Annotated[str | None, typer.Option("--dataset", help="Data set; `hatdfed datasets` lists them.")]
+DatasetName = Annotated[
+    str | None,
+    typer.Option("--dataset", help="Data set, as `hatdfed datasets` lists them, an .npz file or a folder of images."),
+]
 Servers = Annotated[int | None, typer.Option("--servers", help="Number of edge servers, N.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds, K.")]
 Assignments = Annotated[

@@ -165,7 +165,7 @@ class Config(Section):
     """β: weight of a model's quality against its data volume in a merge."""
 
     label_concentration: Positive = 0.3
-    """λ: the smaller, the more the servers' labels differ."""
+    """λ: the smaller, the more the servers' labels differ (docs/data.md: what that means for each task)."""
     device_online_probability: Share = 0.5
     """ρ: probability that a device connects in a round."""
     churn: Share = 0.0
@@ -173,11 +173,11 @@ class Config(Section):
     devices: Count = 30
     """Number of devices of each server."""
     images_per_server: Count = 800
-    """Number of images that a server owns."""
+    """Number of samples (images, rows, sequences) that a server owns."""
     samples_per_round: Count = 60
-    """Number of images that all devices of a server hold in a round, online or not."""
+    """Number of samples that all devices of a server hold in a round, online or not."""
     split: Literal["labels", "groups"] = "labels"
-    """How images are split over servers: label skew by λ (the paper), or by the person or place they come from."""
+    """How samples are split over servers: label skew by λ (the paper), or by the person or place they come from."""
     label_groups: Count = 1
     """Number of groups of servers that share no label: servers and labels are assigned to the groups in turn."""
     disjoint: bool = False
@@ -197,7 +197,7 @@ class Config(Section):
     local_passes: Count = 2
     """Number of passes over a round's data (D4)."""
     batch_size: Count = 64
-    """Number of images in a training batch."""
+    """Number of samples in a training batch."""
     probe_size: Count = 16
     """B: number of a server's own images on which it evaluates received models (D15)."""
     probe_top_up: bool = False

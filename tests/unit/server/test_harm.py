@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from hatdfed.core.policies.trusted_links import LEAST_EVIDENCE
+from hatdfed.core.report_check import MOST_HARM
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.server.aggregation import HarmlessMean, Inbox, Probe
-from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, measure_harm, share_labels
+from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores, measure_harm, share_labels
 from hatdfed.server.inbox import Comparison
 
 GUESS = math.log(10)
@@ -311,3 +312,22 @@ def test_a_bar_that_cannot_work_is_refused(bar):
 def test_without_a_probe_nothing_can_be_left_out():
     with pytest.raises(ValueError, match="needs a probe"):
         HarmlessMean()(None, inbox(2))
+
+
+def test_without_class_labels_a_model_is_compared_by_its_scores():
+    scores = torch.tensor([[0.9, 0.9, 0.2], [0.5, 0.5, 0.2], [torch.nan, 0.9, 0.2]])
+    guess, valid = torch.tensor([0.4, 0.4, 1.0]), torch.tensor([True, True, False])
+    comparison = compare_scores(scores, guess, valid)
+    losses = torch.tensor([[0.1, 0.1, 9.0], [0.7, 0.7, 9.0], [torch.nan, 0.1, 9.0]])
+    found = measure_harm(Probe(losses, valid, comparison), guess_loss=1.0)
+    torch.testing.assert_close(found.harm[:2], torch.tensor([0.0, 0.8]))  # it knows 0.1 more than a guess, not 0.5
+    assert found.harm[2] == MOST_HARM
+    torch.testing.assert_close(found.evidence, torch.full((3,), 2.0))
+
+
+def test_a_server_that_scores_no_better_than_a_guess_cannot_judge():
+    scores, valid = torch.tensor([[0.4, 0.4], [0.0, 0.0]]), torch.tensor([True, True])
+    comparison = compare_scores(scores, torch.tensor([0.4, 0.4]), valid)
+    found = measure_harm(Probe(torch.ones(2, 2), valid, comparison), guess_loss=1.0)
+    assert (found.evidence == 0).all()
+    assert (found.harm == 0).all()

@@ -39,15 +39,16 @@ DATASETS: Registry[DatasetKind] = Registry(
 )
 
 
-def dataset_kind(name: str, options: Mapping[str, Any] | None = None) -> DatasetKind:
+def dataset_kind(name: str, options: Mapping[str, Any] | None = None, data_dir: Path | None = None) -> DatasetKind:
     """Look up the data set called `name`; a `ConfigError` suggests similar names.
 
-    A user's own data are read from where the options say; their name stands for their contents.
+    A user's own data are read from where the options say, or from a copy in `data_dir`; their name stands for their
+    contents.
     """
     if name in DATASETS:
         return DATASETS[name]
     if options and "file" in options:
-        return _open_again(name, options)
+        return _open_again(name, options, data_dir)
     if is_given_in_python(name, options or {}):
         raise ConfigError(
             f"The data called {name!r} were given as Python objects, which this process does not have. Give the same "
@@ -61,9 +62,12 @@ def is_given_in_python(name: str, options: Mapping[str, Any]) -> bool:
     return _OWN_NAME.search(name) is not None and "file" not in options
 
 
-def _open_again(name: str, options: Mapping[str, Any]) -> DatasetKind:
+def _open_again(name: str, options: Mapping[str, Any], data_dir: Path | None) -> DatasetKind:
     from hatdfed.data.own.dataset import open_file  # it needs this package
 
+    copy = None if data_dir is None else data_dir / Path(str(options["file"])).name
+    if copy is not None and copy.exists():
+        options = {**options, "file": str(copy)}
     kind = open_file(options)
     if kind.name.rpartition("-")[2] != name.rpartition("-")[2]:
         raise DataError(
@@ -82,7 +86,7 @@ def load_dataset(
 ) -> Dataset:
     """Load the data set called `name`: read or generate it, or download it if this machine does not have it."""
     chosen = dict(options or {})
-    kind = dataset_kind(name, chosen)
+    kind = dataset_kind(name, chosen, data_dir)
     _require_known_options(kind, chosen)
     return kind.load(data_dir, progress, **chosen)
 

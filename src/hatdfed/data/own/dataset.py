@@ -59,7 +59,8 @@ def open_file(options: Mapping[str, Any]) -> DatasetKind:
         stamp = _stamp(path)
     except OSError as error:
         raise DataError(
-            f"The data in {path} cannot be read ({error.strerror}). Name the place where they are now by --dataset."
+            f"The data in {path} cannot be read ({error.strerror}). Name the place where they are now by --dataset, "
+            "or put a copy into --data-dir."
         ) from None
     others = {name: value for name, value in options.items() if name != FILE}
     return _read(path, stamp, **_columns(others))

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from hatdfed.data.datasets import load_dataset
+from hatdfed.data.datasets import Dataset, load_dataset
 from hatdfed.deploy.edge.private_rounds import PrivateRounds
 from hatdfed.deploy.edge.store import EdgeStore
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError, require_one_of
@@ -59,17 +59,22 @@ class Exporter:
 
     @classmethod
     def from_config(cls, config: Config, *, data_dir: Path | None = None) -> Exporter:
-        """Make an exporter for the models of a run; its data set says what images look like."""
+        """Make an exporter for the models of a run; its data set says what samples look like."""
         dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
         images = make_pools(dataset).validation.x[:_IMAGES]
         about = {
             "network": config.network,
             "dataset": config.dataset,
-            "classes": str(dataset.task.num_outputs),
-            "image_shape": json.dumps(list(images.shape[1:])),
-            "mean": json.dumps(list(dataset.mean)),  # of pixels / 255: what is to be subtracted
+            "task": dataset.task.name,
+            "classes": str(dataset.task.num_outputs),  # or whatever else the task has as outputs
+            "image_shape": json.dumps(list(images.shape[1:])),  # the shape of a sample, if it is no image
+            "mean": json.dumps(list(dataset.mean)),  # of pixels / 255, or of features: what is to be subtracted
             "std": json.dumps(list(dataset.std)),  # and divided by
+            "inputs": _describe_inputs(dataset),
         }
+        if dataset.task.target_mean:
+            about["target_mean"] = json.dumps(list(dataset.task.target_mean))
+            about["target_std"] = json.dumps(list(dataset.task.target_std))
         return cls(make_learner(config, dataset), images, about)
 
     def write(self, model: StoredModel, path: Path) -> float:
@@ -127,6 +132,17 @@ class Exporter:
     @torch.no_grad()
     def _run(self, module: Callable[[Tensor], Tensor]) -> Tensor:
         return module(self.images)
+
+
+def _describe_inputs(dataset: Dataset) -> str:
+    """How samples go into a model, in a sentence."""
+    if not dataset.mean:
+        return "Token ids go in as integers."
+    what = "Images go in as pixels / 255" if dataset.has_images else "Features go in as they are"
+    sentence = f"{what}, minus {json.dumps(list(dataset.mean))}, divided by {json.dumps(list(dataset.std))}."
+    if not dataset.task.target_mean:
+        return sentence
+    return f"{sentence} What comes out is multiplied by target_std and added to target_mean."
 
 
 def _export_onnx(module: nn.Module, images: Tensor, path: Path) -> Tensor:

@@ -118,6 +118,8 @@ def _refuse_unfit_network(config: Config, dataset: Dataset, module: nn.Module) -
     samples = f"samples of shape {list(dataset.sample_shape)} ({batch.x.dtype})"
     try:
         found = tuple(module(batch.x).shape)
+    except ConfigError:
+        raise
     except Exception as error:  # noqa: BLE001 (it is somebody else's module)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
