@@ -112,6 +112,12 @@ def test_every_built_in_network_can_be_exported(network, ending, tmp_path):
     samples = torch.randint(7, (4, *shape)) if network == "decoder" else torch.randn(4, *shape)
     exporter = Exporter(learner, samples, {"network": network})
     assert exporter.write(StoredModel(learner.init(0), {"run": "run-1"}), tmp_path / f"m.{ending}") < 1e-4
+    if ending == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            loaded = torch.jit.load(str(tmp_path / "m.pt"))
+        some = samples[:3]  # another number than it was traced with
+        torch.testing.assert_close(loaded(some).detach(), learner.logits(learner.init(0), some), atol=1e-4, rtol=1e-4)
 
 
 def test_parameters_that_layers_share_are_exported_once(tmp_path):
