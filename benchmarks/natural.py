@@ -1,6 +1,6 @@
-"""Methods on the four data sets with a natural split: by carrier, president, typeface and person.
+"""Methods on the four data sets with a natural split: by carrier, president, typeface and speaker.
 
-    OMP_NUM_THREADS=1 python benchmarks/natural.py [flights speeches typefaces watch] [--seeds 0 1 2 …]
+    OMP_NUM_THREADS=1 python benchmarks/natural.py [flights speeches typefaces vowels] [--seeds 0 1 2 …]
         prints tables, writes results/natural-cpu.json
 
 Every run has the default settings of its data set, but for what `SMALLER` changes so that a CPU can do it. Figures are
@@ -27,7 +27,7 @@ from hatdfed.setup.layers import resolve
 TARGET = Path(__file__).parent / "results" / "natural-cpu.json"
 METHODS = ("local", "full", "hat-dfed", "hat-dfed-plus", "rnd", "d-psgd", "sgp", "dac")
 SMALLER: Mapping[str, Mapping[str, Any]] = {
-    "watch": {},
+    "vowels": {},
     "flights": {},
     "typefaces": {"dataset_options": {"side": 16}},
     "speeches": {"rounds": 15},

@@ -160,10 +160,10 @@ def _world_cell(rows: list[dict[str, Any]], world: str, method: str) -> str:
 
 
 _NATURAL_FIGURES = {
-    "watch": ("accuracy, %", None),
+    "vowels": ("explained variance (R²), %", "r2"),
     "flights": ("root mean square error, minutes", "rmse"),
-    "typefaces": ("accuracy, %", None),
-    "speeches": ("right characters, %", None),
+    "typefaces": ("accuracy, %", "accuracy"),
+    "speeches": ("right characters, %", "accuracy"),
 }
 
 
@@ -192,7 +192,7 @@ def natural_energy_table() -> str:
     return _natural_cells(rows, lambda found, _: f"{_mean([row['link_joules'] for row in found]) / 1000:.1f}")
 
 
-def _natural_cells(rows: list[dict[str, Any]], cell: Callable[[list[dict[str, Any]], str | None], str]) -> str:
+def _natural_cells(rows: list[dict[str, Any]], cell: Callable[[list[dict[str, Any]], str], str]) -> str:
     datasets = [name for name in _NATURAL_FIGURES if any(row["dataset"] == name for row in rows)]
     cells = []
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -201,16 +201,15 @@ def _natural_cells(rows: list[dict[str, Any]], cell: Callable[[list[dict[str, An
     return table(("method", *(f"`{name}`" for name in datasets)), cells)
 
 
-def _natural_cell(found: list[dict[str, Any]], metric: str | None) -> str:
-    if metric is None:
-        values, worst = [row["accuracy"] for row in found], _mean([row["worst"] for row in found])
+def _natural_cell(found: list[dict[str, Any]], metric: str) -> str:
+    """Mean over runs, their standard deviation, and the mean of the worst servers; R² in percent."""
+    if metric == "accuracy":
+        values, worst = ([row[name] for row in found] for name in ("accuracy", "worst"))
     else:
-        values, worst = (
-            [row["metrics"][metric] for row in found],
-            _mean([row["worst_metrics"][metric] for row in found]),
-        )
+        unit = 100 if metric == "r2" else 1
+        values, worst = ([unit * row[name][metric] for row in found] for name in ("metrics", "worst_metrics"))
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{_mean(values):.1f}{spread} ({worst:.1f})"
+    return f"{_mean(values):.1f}{spread} ({_mean(worst):.1f})"
 
 
 def _mean(values: list[float]) -> float:

@@ -1,7 +1,7 @@
 """Data sets by name: `load_dataset("digits")`.
 
 `digits` and `synthetic` need no download; `fashion-mnist`, `cifar-10` and `speeches` are looked for on this machine
-first; `flights`, `typefaces` and `watch` come in packages that have to be installed.
+first; `flights`, `typefaces` and `vowels` come in packages that have to be installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hatdfed.data.datasets import cifar10, digits, fashion_mnist, flights, speeches, synthetic, typefaces, watch
+from hatdfed.data.datasets import cifar10, digits, fashion_mnist, flights, speeches, synthetic, typefaces, vowels
 from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress
 from hatdfed.errors import ConfigError, DataError, did_you_mean
 from hatdfed.registry import Registry
@@ -38,7 +38,7 @@ _KINDS = (
     flights.KIND,
     speeches.KIND,
     typefaces.KIND,
-    watch.KIND,
+    vowels.KIND,
 )
 
 DATASETS: Registry[DatasetKind] = Registry(

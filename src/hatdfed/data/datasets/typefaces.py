@@ -123,7 +123,7 @@ def draw_once(faces: Mapping[str, Path], side: int, cache: Path) -> NDArray[np.u
     with explain_write_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
         part = cache / f"{key}.part.npy"
-        np.save(part, pixels, allow_pickle=False)
+        np.save(part, pixels)
         move_into_place(part, path)
     return pixels
 
@@ -131,7 +131,7 @@ def draw_once(faces: Mapping[str, Path], side: int, cache: Path) -> NDArray[np.u
 def _read_drawn(path: Path) -> NDArray[np.uint8] | None:
     """What was drawn before; None if there is nothing, or the file was cut short."""
     try:
-        drawn: NDArray[np.uint8] = np.load(path, allow_pickle=False)
+        drawn: NDArray[np.uint8] = np.load(path)
     except (OSError, ValueError, EOFError):
         return None
     return drawn

@@ -14,10 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 import matplotlib
-import numpy as np
 import pytest
 
-from hatdfed.data.datasets import flights, speeches, watch
+from hatdfed.data.datasets import flights, speeches, vowels
 
 FONTS_AT_HAND = Path(matplotlib.get_data_path()) / "fonts" / "ttf"  # matplotlib brings DejaVu
 
@@ -29,17 +28,14 @@ def accept(monkeypatch: pytest.MonkeyPatch, module: ModuleType, folder: Path) ->
     monkeypatch.setattr(module, "FILES", mine)
 
 
-def write_watch(folder: Path, series: Sequence[np.ndarray], exercise: Sequence[int], person: Sequence[int]) -> Path:
-    """A pickle as it was stored: the bytes of every array as a string; an instruction that must not be executed."""
-    arrays = [np.asarray(values, "<f8").T.tobytes() for values in series]
-    arrays += [np.asarray(numbers, "<i8").tobytes() for numbers in (exercise, person)]
-    body = b"\x80\x02cos\nabort\n)R0"
-    for array in arrays:
-        text = array.decode("latin-1").encode()
-        body += b"X" + len(text).to_bytes(4, "little") + text
-    path = folder / watch.FILE_NAME
-    path.write_bytes(b"\x93NUMPY\x01\x00" + (4).to_bytes(2, "little") + b"{ }\n" + body + b".")
-    return path
+def write_vowels(folder: Path, train: Sequence[vowels.Utterance], test: Sequence[vowels.Utterance]) -> Path:
+    for name, utterances in ((vowels.TRAIN_FILE, train), (vowels.TEST_FILE, test)):
+        lines = [
+            ":".join([*(",".join(map(str, series)) for series in frames.T.tolist()), str(speaker)])
+            for frames, speaker in utterances
+        ]
+        (folder / name).write_text("\n".join(["#A comment: with a colon", "@timeStamps false", "@data", *lines]) + "\n")
+    return folder
 
 
 def write_speeches(folder: Path, spoken: Sequence[speeches.Speech]) -> Path:

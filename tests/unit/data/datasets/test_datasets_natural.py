@@ -1,4 +1,4 @@
-"""The data sets that are split by person, carrier, president and typeface, from small files made here."""
+"""The data sets that are split by speaker, carrier, president and typeface, from small files made here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.unit.data.datasets.natural_files import (
     copy_fonts,
     write_flights,
     write_speeches,
-    write_watch,
+    write_vowels,
 )
 
-from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN, REGRESSION
-from hatdfed.data.datasets import flights, load_dataset, speeches, typefaces, watch
+from hatdfed.core.task import NEXT_TOKEN, REGRESSION
+from hatdfed.data.datasets import flights, load_dataset, speeches, typefaces, vowels
 from hatdfed.errors import ConfigError, DataError, MissingDependencyError
 from hatdfed.runs.play import run
 
@@ -24,65 +24,54 @@ pytestmark = pytest.mark.usefixtures("clean_machine")
 TINY = {"servers": 2, "rounds": 1, "images_per_server": 20, "validation_images": 2, "samples_per_round": 8}
 
 
-# Watch
+# Vowels
 
 
-def make_series(length: int, number: int) -> np.ndarray:  # [length, 6]
-    """Values that say which series and which place they come from."""
-    place = np.arange(length, dtype=np.float64)[:, None]
-    return 10_000 * number + place + np.arange(6) / 10
-
-
-def test_recordings_are_read_without_executing_the_file(tmp_path: Path) -> None:
-    series = [make_series(40, 0), make_series(50, 1)]
-    recordings = watch.read_recordings(write_watch(tmp_path, series, [3, 6], [1, 2]), recordings=2)
-    assert [values.shape for values in recordings.series] == [(40, 6), (50, 6)]
-    np.testing.assert_array_equal(recordings.series[1], series[1])
-    assert (recordings.exercise.tolist(), recordings.person.tolist()) == ([3, 6], [1, 2])
-
-
-def test_a_file_with_too_few_recordings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds 3 arrays\. 4 were wanted"):
-        watch.read_recordings(write_watch(tmp_path, [make_series(40, 0)], [3, 3], [1, 1]), recordings=2)
+def say(length: int, number: int, speaker: int) -> vowels.Utterance:
+    """Frames that say which utterance and which place they come from."""
+    place = np.arange(length, dtype=np.float32)[:, None]
+    return vowels.Utterance(1000 * number + place + np.arange(12, dtype=np.float32) / 16, speaker)
 
 
 @pytest.fixture
-def recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    count = watch.RECORDINGS
-    series = [make_series(1400 if number % 2 else 1200, number) for number in range(count)]
-    write_watch(tmp_path, series, [number % 7 for number in range(count)], [1 + number % 10 for number in range(count)])
-    accept(monkeypatch, watch, tmp_path)
+def utterances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    train = [say(10, number, 1 + number // 6) for number in range(12)]
+    write_vowels(tmp_path, train, [say(9, 20, 1), say(6, 21, 2)])
+    accept(monkeypatch, vowels, tmp_path)
     return tmp_path
 
 
-def test_windows_of_a_recording_are_split_by_time(recordings: Path) -> None:
-    dataset = load_dataset("watch", data_dir=recordings)
-    assert dataset.task.name == CLASSIFICATION
-    assert dataset.train.x.shape[1:] == (watch.WINDOW, watch.CHANNELS)
-    for number in (0, 1):
-        latest = [_places(part.x, number).max() for part in (dataset.train, dataset.validation, dataset.test)]
-        earliest = [_places(part.x, number).min() for part in (dataset.train, dataset.validation, dataset.test)]
-        assert latest[0] < earliest[1] < latest[1] < earliest[2]
-    own = (dataset.train.x[:, 0, 0] // 10_000).astype(int)
-    np.testing.assert_array_equal(dataset.train.y, own % 7)
-    np.testing.assert_array_equal(dataset.groups, 1 + own % 10)
+def test_utterances_are_read_as_they_were_written(utterances: Path) -> None:
+    first, second = vowels.read_utterances(utterances / vowels.TEST_FILE)
+    assert (first.frames.shape, second.frames.shape, first.speaker, second.speaker) == ((9, 12), (6, 12), 1, 2)
+    np.testing.assert_array_equal(first.frames, say(9, 20, 1).frames)
 
 
-def _places(windows: np.ndarray, number: int) -> np.ndarray:
-    mine = windows[(windows[:, 0, 0] // 10_000).astype(int) == number]
-    return mine[:, :, 0] - 10_000 * number
+def test_a_window_predicts_the_frame_three_frames_after_its_last() -> None:
+    windows = vowels.cut_windows(say(10, 0, 1).frames)
+    assert windows.x.shape == (4, vowels.WINDOW, 12)
+    assert windows.x[:, -1, 0].tolist() == [3, 4, 5, 6]
+    assert windows.y[:, 0].tolist() == [6, 7, 8, 9]
+    assert vowels.cut_windows(say(6, 0, 1).frames).count == 0
 
 
-def test_neighbouring_values_are_averaged_and_a_short_series_gives_no_window() -> None:
-    values = np.arange(9, dtype=np.float64)[:, None] * np.ones(6)
-    np.testing.assert_array_equal(watch.average_neighbours(values, 4)[:, 0], [1.5, 5.5])
-    assert watch.cut_windows(values).shape == (0, watch.WINDOW, 6)
-    assert len(watch.cut_windows(np.zeros((watch.WINDOW + watch.STEP, 6)))) == 2
+def test_whole_utterances_are_held_back_and_grouped_by_speaker(utterances: Path) -> None:
+    dataset = load_dataset("vowels", data_dir=utterances)
+    assert (dataset.task.name, dataset.task.num_outputs) == (REGRESSION, 12)
+    said = [set((part.x[:, 0, 0] // 1000).astype(int)) for part in (dataset.train, dataset.validation, dataset.test)]
+    assert said == [{1, 2, 3, 4, 7, 8, 9, 10}, {0, 5, 6, 11}, {20}]
+    np.testing.assert_array_equal(dataset.groups, 1 + dataset.train.x[:, 0, 0] // 6000)
 
 
-def test_a_run_on_recordings_trains_its_default_network(recordings: Path) -> None:
-    result = run(dataset="watch", data_dir=recordings, **TINY)
-    assert 0 <= result.summary["avg_accuracy"] <= 100
+def test_a_file_with_another_number_of_coefficients_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short.ts").write_text("@data\n1,2:3,4:1\n")
+    with pytest.raises(DataError, match="2 coefficients instead of 12"):
+        vowels.read_utterances(tmp_path / "short.ts")
+
+
+def test_a_run_on_utterances_trains_its_default_network(utterances: Path) -> None:
+    result = run(dataset="vowels", data_dir=utterances, **TINY)
+    assert result.summary["metrics"]["rmse"] > 0
 
 
 # Speeches

@@ -50,13 +50,12 @@ def installed(name: str) -> Dataset:
     return load_dataset(name)
 
 
-def test_watch_has_ten_people_and_seven_exercises() -> None:
-    dataset = installed("watch")
-    assert dataset.train.x.shape == (5015, 50, 6)
-    assert (dataset.validation.count, dataset.test.count) == (947, 946)
-    assert np.bincount(dataset.train.y).tolist() == [509, 840, 858, 782, 785, 609, 632]
-    assert np.unique(dataset.groups).tolist() == list(range(1, 11))
-    assert dataset.std == pytest.approx((0.88, 0.48, 0.53, 0.86, 2.46, 1.0), abs=0.01)
+def test_vowels_are_those_of_nine_speakers() -> None:
+    dataset = installed("vowels")
+    assert dataset.train.x.shape == (2124, 4, 12)
+    assert (dataset.validation.count, dataset.test.count) == (530, 3467)
+    assert np.bincount(dataset.groups).tolist() == [0, 285, 222, 183, 343, 178, 279, 268, 164, 202]
+    assert dataset.task.target_std[0] == pytest.approx(0.497, abs=0.001)
 
 
 def test_flights_have_fifteen_carriers_and_spend_two_and_a_half_hours_in_the_air() -> None:

@@ -15,7 +15,7 @@ from hatdfed.data.datasets.base import Dataset, Examples, compute_channel_statis
 from hatdfed.errors import ConfigError
 
 PAPER_SETS = ("digits", "fashion-mnist", "cifar-10", "synthetic")
-NATURAL_SETS = ("flights", "speeches", "typefaces", "watch")
+NATURAL_SETS = ("flights", "speeches", "typefaces", "vowels")
 
 
 def test_the_data_sets_are_known_by_name() -> None:
