@@ -28,6 +28,23 @@ def fleets_table(*names: str) -> str:
     return table(_HEADINGS, [_fleet_row(row) for row in rows])
 
 
+def networks_table(name: str) -> str:
+    """The rows of `benchmarks/networks.py`: one line for each network."""
+    by_network: dict[str, list[dict[str, Any]]] = {}
+    for row in load(name)["networks"]:
+        by_network.setdefault(row["workload"], []).append(row)
+    rows = []
+    for network, measured in by_network.items():
+        fleets = {row["fleet"]: row for row in measured}
+        speeds = [f"{fleets[fleet]['speedup_over_loop']:.2f}" for fleet in ("lifted", "looped", "stacked")]
+        seconds = f"{fleets['loop']['seconds_per_round']:.2f}"
+        rows.append(
+            [f"`{network}`", str(measured[0]["servers"]), seconds, *speeds, f"`{fleets['stacked']['kernels']}`"]
+        )
+    headings = ("network", "servers", "loop, s per round", "lifted", "looped", "as chosen", "chosen")
+    return f"{load(name)['machine']['name']}\n\n{table(headings, rows)}"
+
+
 def machine_line(name: str) -> str:
     """What was measured on, and its yardstick."""
     report = load(name)

@@ -1,6 +1,9 @@
 """The benchmark's arithmetic, and that it can be run; how fast things are is not tested."""
 
+import dataclasses
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +17,22 @@ from hatdfed.setup.build.world import make_world
 from hatdfed_bench.machine import SIZE, forget_peak_memory, gemm_gflops, peak_memory_mb
 from hatdfed_bench.measure import measure
 from hatdfed_bench.plain_loop import PlainLoop
-from hatdfed_bench.workload import W_CIFAR, W, Workload, forward_flops
+from hatdfed_bench.workload import W_CIFAR, W, Workload, count_flops, forward_flops
 
 CPU = torch.device("cpu")
 TINY = Workload("tiny", (1, 8, 8))
+FLEETS = ("loop", "stacked", "lifted", "looped")
+
+
+def load_script(name):
+    path = Path(__file__).resolve().parents[2] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+networks = load_script("networks")
 
 
 @pytest.fixture
@@ -49,13 +64,9 @@ def test_the_loop_learns_and_merges():
     """It is held against the fleets, so it must do their work: here on images that differ by label."""
     rng = np.random.default_rng(0)
     dataset = TINY.dataset()
-    images = (dataset.train.labels[:, None, None, None] * 25 + rng.integers(0, 20, (20_000, 1, 8, 8))).astype(np.uint8)
-    known = (dataset.validation.labels[:, None, None, None] * 25 + rng.integers(0, 20, (1000, 1, 8, 8))).astype(
-        np.uint8
-    )
-    dataset = dataset._replace(
-        train=dataset.train._replace(pixels=images), validation=dataset.validation._replace(pixels=known)
-    )
+    images = (dataset.train.y[:, None, None, None] * 25 + rng.integers(0, 20, (20_000, 1, 8, 8))).astype(np.uint8)
+    known = (dataset.validation.y[:, None, None, None] * 25 + rng.integers(0, 20, (1000, 1, 8, 8))).astype(np.uint8)
+    dataset = dataset._replace(train=dataset.train._replace(x=images), validation=dataset.validation._replace(x=known))
     sources = make_world(TINY.config(2, rounds=1), dataset).sources
     torch.manual_seed(0)
     loop = PlainLoop([paper_cnn((1, 8, 8), 10) for _ in range(2)], sources, CPU)
@@ -75,6 +86,42 @@ def test_every_fleet_is_measured():
     (two,) = measure(TINY, 2, CPU, fleets=("stacked",), runs=3, turns=1)
     assert two.speedup_over_loop is None
     assert two.server_rounds_per_second == pytest.approx(6 / two.seconds_per_round)
+
+
+@pytest.mark.usefixtures("short_yardstick")
+@pytest.mark.parametrize(
+    "workload",
+    [Workload("lstm", (4, 3), "lstm", validation=20), Workload("decoder", (5,), "decoder", validation=20)],
+)
+def test_other_networks_are_measured_lifted_and_looped_over(workload):
+    results = {result.fleet: result for result in measure(workload, 2, CPU, fleets=(*FLEETS, "mailbox"), turns=1)}
+    assert [results[fleet].kernels for fleet in ("lifted", "looped", "loop")] == ["lifted", "looped", None]
+    assert results["stacked"].kernels in ("lifted", "looped")
+    for result in results.values():
+        assert result.achieved_gflops == pytest.approx(workload.round_flops(2) / result.seconds_per_round / 1e9)
+
+
+def test_counted_arithmetic_agrees_with_that_by_hand():
+    assert count_flops(paper_cnn((1, 28, 28), 10), (1, 28, 28)) == forward_flops(
+        paper_cnn((1, 28, 28), 10), (1, 28, 28)
+    )
+
+
+@pytest.mark.usefixtures("short_yardstick")
+def test_a_benchmark_of_networks_goes_on_behind_the_last_one(tmp_path, monkeypatch, capsys):
+    tiny = Workload("lstm", (4, 3), "lstm", validation=20)
+    monkeypatch.setattr(networks, "FIELD", (tiny, dataclasses.replace(tiny, name="again")))
+    arguments = ["networks.py", "--device", "cpu", "--servers", "2", "--turns", "1", "--out", str(tmp_path / "n.json")]
+    monkeypatch.setattr("sys.argv", [*arguments, "--networks", "lstm"])
+    networks.main()
+    monkeypatch.setattr("sys.argv", [*arguments, "--networks", "lstm,again"])
+    capsys.readouterr()
+    networks.main()
+    printed = capsys.readouterr().out
+    assert "again" in printed
+    assert "lstm   " not in printed
+    rows = json.loads((tmp_path / "n.json").read_text())["networks"]
+    assert [row["workload"] for row in rows] == ["lstm"] * 4 + ["again"] * 4
 
 
 @pytest.mark.usefixtures("short_yardstick")

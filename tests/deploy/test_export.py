@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from hatdfed.deploy.edge.export import Exporter, StoredModel, read_run_settings,
 from hatdfed.deploy.edge.store import EdgeStore, SavedState
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.server.networks import find_network
+from hatdfed.server.learner import Learner
+from hatdfed.server.networks import NETWORKS, find_network
+from hatdfed.server.optimisers import Adam
 from hatdfed.setup.build.program import make_program
 from hatdfed.setup.build.world import make_pools
 
@@ -100,6 +103,39 @@ def test_onnx_is_written_or_the_packages_are_named(edge):
         with pytest.raises(MissingDependencyError, match="pip install onnx"):
             exporter.write(model, folder / "m.onnx")
         assert not (folder / "m.onnx").exists()
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pt"])
+@pytest.mark.parametrize("network", NETWORKS.built_in)
+def test_every_built_in_network_can_be_exported(network, ending, tmp_path):
+    shape = {"lstm": (5, 3), "decoder": (5,)}.get(network, (1, 8, 8))
+    learner = Learner(partial(find_network(network), shape, 7), Adam())
+    samples = torch.randint(7, (4, *shape)) if network == "decoder" else torch.randn(4, *shape)
+    exporter = Exporter(learner, samples, {"network": network})
+    assert exporter.write(StoredModel(learner.init(0), {"run": "run-1"}), tmp_path / f"m.{ending}") < 1e-4
+    if ending == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            loaded = torch.jit.load(str(tmp_path / "m.pt"))
+        some = samples[:3]  # another number than it was traced with
+        torch.testing.assert_close(loaded(some).detach(), learner.logits(learner.init(0), some), atol=1e-4, rtol=1e-4)
+
+
+def test_parameters_that_layers_share_are_exported_once(tmp_path):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.second(torch.tanh(self.first(x)))
+
+    learner = Learner(Tied, Adam())
+    exporter = Exporter(learner, torch.randn(4, 4), {"network": "tied"})
+    assert exporter.write(StoredModel(learner.init(0), {"run": "run-1"}), tmp_path / "m.safetensors") < 1e-6
+    with safe_open(tmp_path / "m.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {"first.weight", "first.bias", "second.bias"}
 
 
 def test_a_simulation_gives_the_model_of_any_server(tmp_path):

@@ -115,7 +115,8 @@ def lifted(learner, pool):
 
 
 def looped(learner, pool):
-    return LoopedModel(learner, CPU, measure_memory(learner, pool, CPU).sample, "")
+    memory = measure_memory(learner, pool, CPU)
+    return LoopedModel(learner, CPU, memory.sample, "", channels_last=memory.channels_last)
 
 
 def simulation(config, make_model=None):
@@ -172,7 +173,7 @@ def test_other_optimisers(optimiser):
 
 
 def test_a_looped_server_is_trained_to_the_same_bits_as_with_mailboxes():
-    config = settings("batch-norm-residual", "local")
+    config = settings("encoder", "local")
     (coordinator, boxes), (_, fleet) = simulation(config), simulation(config, looped)
     played(coordinator, boxes, config.rounds)
     played(coordinator, fleet, config.rounds)

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from hatdfed_bench.report import Report
 
 _SERVERS = {"cpu": (5, 20, 50), "cuda": (5, 20, 50, 350, 1000)}
-_FLEETS = ("loop", "mailbox", "stacked")
+_FLEETS = ("loop", "mailbox", "stacked", "lifted", "looped")
+_TIMED = _FLEETS[:3]
 
 
 def bench_command(
-    workload: Annotated[str, typer.Option("--workload", help="Network: fashion-mnist or cifar-10.")] = "fashion-mnist",
+    workload: Annotated[
+        str, typer.Option("--workload", help="fashion-mnist, cifar-10 or a network, such as vit-tiny.")
+    ] = "fashion-mnist",
     servers: Annotated[str | None, typer.Option("--servers", help="Fleet sizes, separated by commas.")] = None,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Runs side by side in the stacked fleet.")] = 1,
-    fleets: Annotated[str, typer.Option("--fleets", help="Which are timed, separated by commas.")] = ",".join(_FLEETS),
+    fleets: Annotated[str, typer.Option("--fleets", help="Which are timed, separated by commas.")] = ",".join(_TIMED),
     turns: Annotated[int, typer.Option("--turns", min=1, help="Timed rounds of each.")] = 3,
     device: DeviceName = "auto",
     file: Annotated[Path | None, typer.Option("--out", help="Keep the figures in this JSON file, too.")] = None,

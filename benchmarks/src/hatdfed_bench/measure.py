@@ -1,6 +1,7 @@
 """Rounds of the loop, the mailboxes and the stacked fleet, timed in turn on one machine in one process.
 
-A machine's speed changes while one looks at it: the three take turns, and each turn measures the yardstick anew.
+A machine's speed changes while one looks at it: they take turns, and each turn measures the yardstick anew. The stacked
+fleet computes as it would in a run; `lifted` and `looped` are the same fleet, made to compute in that way.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from hatdfed.core.coordinator import CoordinatorState
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.fleets.stacked.fleet import StackedFleet
+from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.memory import predicted_bytes
-from hatdfed.server.networks import paper_cnn
+from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
+from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.simulation import SimulatedRuns, make_batch
@@ -40,7 +43,7 @@ class Result:
     workload: str
     servers: int
     runs: int
-    fleet: str  # loop, mailbox or stacked
+    fleet: str  # loop, mailbox, stacked, lifted or looped
     device: str
     seconds_per_round: float
     server_rounds_per_second: float
@@ -48,9 +51,8 @@ class Result:
     achieved_gflops: float
     share_of_gemm: float
     peak_memory_mb: float
-    predicted_memory_mb: (
-        float | None
-    )  # of a stacked fleet, known before it is made; without what else the process holds
+    predicted_memory_mb: float | None  # of a stacked fleet, before it is made; without what else the process holds
+    kernels: str | None = None  # of a stacked fleet: how its servers are computed
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -65,6 +67,7 @@ class _Timing:
     seconds: list[float]
     shares: list[float]  # of the yardstick measured next to it
     predicted_mb: float | None
+    kernels: str | None = None
     memory_mb: float = 0.0
 
 
@@ -75,13 +78,14 @@ def measure(
     dataset = workload.dataset()
     timings = []
     for fleet in fleets:
-        count = runs if fleet == "stacked" else 1
+        count = 1 if fleet in ("loop", "mailbox") else runs
         batch = None if fleet == "loop" else _batch(fleet, workload, servers, dataset, device, count)
         turn = _loop_turn(workload, servers, dataset, device) if batch is None else _fleet_turn(batch)
-        predicted = None
+        predicted, kernels = None, None
         if batch is not None and isinstance(batch.fleets, StackedFleet):
             predicted = predicted_bytes(batch.fleets.rows.members, batch.fleets.rows.how) / 1e6
-        timings.append(_Timing(fleet, count, turn, [], [], predicted))
+            kernels = batch.fleets.rows.model.kernels
+        timings.append(_Timing(fleet, count, turn, [], [], predicted, kernels))
     for timing in timings:
         forget_peak_memory(device)
         timed(timing.turn, device)
@@ -113,6 +117,7 @@ def _result(workload: Workload, servers: int, device: torch.device, timing: _Tim
         share_of_gemm=statistics.median(timing.shares),
         peak_memory_mb=timing.memory_mb,
         predicted_memory_mb=timing.predicted_mb,
+        kernels=timing.kernels,
     )
 
 
@@ -125,8 +130,23 @@ def _batch(
     fleet: str, workload: Workload, servers: int, dataset: Dataset, device: torch.device, runs: int
 ) -> SimulatedRuns:
     configs = [workload.config(servers, rounds=10_000, seed=seed) for seed in range(runs)]
-    placement = Placement(fleet, device.type if fleet == "stacked" else "cpu")
-    return make_batch(configs, dataset, placement, names=[str(config.seed) for config in configs])
+    placement = Placement("mailbox", "cpu") if fleet == "mailbox" else Placement("stacked", device.type)
+    batch = make_batch(configs, dataset, placement, names=[str(config.seed) for config in configs])
+    return batch if fleet in ("mailbox", "stacked") else _forced(batch, fleet, device)
+
+
+def _forced(batch: SimulatedRuns, form: str, device: torch.device) -> SimulatedRuns:
+    """The same runs, lifted or looped over, whichever would have been chosen."""
+    stack = batch.fleets
+    assert isinstance(stack, StackedFleet)
+    members, how = stack.rows.members, stack.rows.how
+    learner, pool = members[0].program.learner, members[0].sources[0].pool
+    memory = measure_memory(learner, pool, device)
+    model = LoopedModel(learner, device, memory.sample, "it was asked for", channels_last=memory.channels_last)
+    if form == "lifted":
+        trial = try_lifting(learner, pool, device)
+        model = LiftedModel(learner, device, memory.sample, trial.reason, pads=trial.pads)
+    return batch._replace(fleets=StackedFleet(members, how, model))
 
 
 def _fleet_turn(batch: SimulatedRuns) -> Turn:
@@ -151,8 +171,8 @@ def _loop_turn(workload: Workload, servers: int, dataset: Dataset, device: torch
     coordinator, _ = make_actors(config, dataset)
     state = coordinator.start(np.zeros(servers))
     world = make_world(config, dataset)
-    modules = [nn.Sequential(*paper_cnn(workload.image, dataset.task.num_outputs).children()) for _ in range(servers)]
-    loop, rounds = PlainLoop(modules, world.sources, device), count()
+    modules = [workload.make_module() for _ in range(servers)]
+    loop, rounds = PlainLoop(modules, world.sources, device, make_task(dataset.task)), count()
     topologies = [coordinator.plan(state._replace(t=t)).draw.topology for t in range(TOPOLOGIES)]
 
     def turn() -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from hatdfed.core.links import Topology
+from hatdfed.server.tasks import Classification, Task
 from hatdfed.server.work import Batch, PooledSource
 
 EVALUATION_BATCH = 100
@@ -23,8 +23,15 @@ EVALUATION_BATCH = 100
 class PlainLoop:
     """N servers as N modules."""
 
-    def __init__(self, modules: Sequence[nn.Sequential], sources: Sequence[PooledSource], device: torch.device) -> None:
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        sources: Sequence[PooledSource],
+        device: torch.device,
+        task: Task = Classification(),  # noqa: B008 (a frozen value)
+    ) -> None:
         self._device = device
+        self._task = task
         self._sources = sources
         self._modules = [_placed(module, device) for module in modules]
         self._optimisers = [torch.optim.Adam(module.parameters(), lr=1e-3, fused=True) for module in self._modules]
@@ -39,7 +46,7 @@ class PlainLoop:
             for indices in plan.batches:
                 x, y = self._take(indices)
                 optimiser.zero_grad()
-                F.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+                self._task.losses(module(x), y).mean().backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
         samples = [plan.num_samples for plan in plans]
         merged = [self._merged(i, topology.senders(i), plans[i].probe, samples) for i in range(len(plans))]
@@ -52,7 +59,7 @@ class PlainLoop:
         """Server i's model and those it received, weighted by loss on the probe and by data volume (β = 0.4)."""
         held = [i, *senders]
         x, y = self._take(probe)
-        losses = torch.stack([F.cross_entropy(self._modules[j].eval()(x), y, reduction="none") for j in held])
+        losses = torch.stack([self._task.losses(self._modules[j].eval()(x), y) for j in held])
         quality = torch.softmax(-losses.square().mean(dim=1).sqrt(), dim=0)
         volume = torch.tensor([samples[j] for j in held], device=self._device) / sum(samples[j] for j in held)
         weights = (0.4 * quality + 0.6 * volume).tolist()
@@ -69,11 +76,11 @@ class PlainLoop:
         return merged
 
     @torch.inference_mode()
-    def _accuracy(self, module: nn.Sequential) -> float:
+    def _accuracy(self, module: nn.Module) -> float:
         module = _fused(module)
         x, y = self._validation
         parts = zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True)
-        return float(sum((module(some).argmax(dim=1) == labels).sum() for some, labels in parts)) / len(y)
+        return float(sum(self._task.scores(module(some), labels).sum() for some, labels in parts)) / len(y)
 
     def _take(self, indices: object) -> tuple[Tensor, Tensor]:
         chosen = torch.as_tensor(indices, device=self._device)
@@ -83,17 +90,20 @@ class PlainLoop:
         return Batch(_channels_last(batch.x.to(self._device)), batch.y.to(self._device))
 
 
-def _placed(module: nn.Sequential, device: torch.device) -> nn.Sequential:
-    for layer in module:
+def _placed(module: nn.Module, device: torch.device) -> nn.Module:
+    for layer in module.modules():
         if isinstance(layer, nn.ReLU):
             layer.inplace = True
-    placed: nn.Sequential = module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    placed: nn.Module = module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return placed
 
 
-def _fused(module: nn.Sequential) -> nn.Sequential:
-    """For evaluation: convolutions that have swallowed their batch norms."""
-    layers = list(module.eval())
+def _fused(module: nn.Module) -> nn.Module:
+    """For evaluation: convolutions that have swallowed their batch norms, where the module is a plain sequence."""
+    module.eval()
+    if not isinstance(module, nn.Sequential):
+        return module
+    layers = list(module)
     for place, layer in enumerate(layers):
         before = layers[place - 1]
         if isinstance(layer, nn.BatchNorm2d) and isinstance(before, nn.Conv2d):
@@ -104,6 +114,8 @@ def _fused(module: nn.Sequential) -> nn.Sequential:
 
 def _channels_last(x: Tensor) -> Tensor:
     """With one channel both layouts are the same numbers, and torch must be told which one is meant."""
+    if x.ndim != 4:
+        return x
     x = x.contiguous(memory_format=torch.channels_last)
     _, channels, height, width = x.shape
     return x.as_strided(x.shape, (channels * height * width, 1, channels * width, channels))

@@ -1,15 +1,18 @@
-"""The work that is timed: one round of hat-dfed on one of the paper's two networks, and its nominal arithmetic."""
+"""The work that is timed: one round of hat-dfed on one of the built-in networks, and its nominal arithmetic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN, TaskKind
 from hatdfed.data.datasets.base import Dataset, Examples
 from hatdfed.randomness import stream
-from hatdfed.server.networks import Shape, paper_cnn
+from hatdfed.server.networks import Shape, find_network, paper_cnn
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve
 
@@ -21,21 +24,39 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Workload:
-    """W (`fashion-mnist`) or W-cifar (`cifar-10`): images of that shape, which need not be the real ones."""
+    """W (`fashion-mnist`), W-cifar (`cifar-10`) or another network: samples of that shape, not the real ones."""
 
     name: str
-    image: Shape
+    shape: Shape  # of a sample: an image, a series of steps and features, or token ids
+    network: str = "paper-cnn"
+    validation: int = VALIDATION  # samples
+
+    @property
+    def task(self) -> TaskKind:
+        """Next tokens of sequences, classes of everything else."""
+        return TaskKind(NEXT_TOKEN if len(self.shape) == 1 else CLASSIFICATION, CLASSES)
 
     def dataset(self) -> Dataset:
-        """Random images; how long a round takes does not depend on what is in them."""
+        """Random samples; how long a round takes does not depend on what is in them."""
         rng = stream(0, "bench", self.name)
 
-        def images(count: int) -> Examples:
-            pixels = rng.integers(0, 256, size=(count, *self.image), dtype=np.uint8)
-            return Examples(pixels, rng.integers(0, CLASSES, size=count))
+        def examples(count: int) -> Examples:
+            if len(self.shape) == 1:
+                tokens = rng.integers(0, CLASSES, size=(count, self.shape[0] + 1))
+                return Examples(tokens[:, :-1], tokens[:, 1:])
+            labels = rng.integers(0, CLASSES, size=count)
+            if len(self.shape) == 2:
+                return Examples(rng.normal(size=(count, *self.shape)).astype(np.float32), labels)
+            return Examples(rng.integers(0, 256, size=(count, *self.shape), dtype=np.uint8), labels)
 
-        half = (0.5,) * self.image[0]
-        return Dataset(self.name, images(20_000), images(VALIDATION), images(100), CLASSES, mean=half, std=half)
+        train, validation, test = (examples(count) for count in (20_000, self.validation, 100))
+        channels = {1: 0, 2: self.shape[-1]}.get(len(self.shape), self.shape[0])
+        half = (0.5,) * channels
+        return Dataset(self.name, train, validation, test, self.task, mean=half, std=half)
+
+    def make_module(self) -> nn.Module:
+        """One server's network."""
+        return find_network(self.network)(self.shape, CLASSES)
 
     def config(self, servers: int, *, rounds: int, seed: int = 0, method: str = "hat-dfed") -> Config:
         """Settings of the run: every device online, 1.2 links a server."""
@@ -51,9 +72,9 @@ class Workload:
                 "samples_per_round": SAMPLES,
                 "local_passes": PASSES,
                 "probe_size": PROBE,
-                "validation_images": VALIDATION,
+                "validation_images": self.validation,
                 "images_per_server": IMAGES_PER_SERVER,
-                "network": "paper-cnn",
+                "network": self.network,
             }
         )
 
@@ -62,14 +83,37 @@ class Workload:
 
         A trained sample costs three forward passes. Models are judged on a probe by their owner and by every receiver.
         """
-        forward = forward_flops(paper_cnn(self.image, CLASSES), self.image)
         judged = 1 + round(LINKS_PER_SERVER * servers) / servers
-        return servers * forward * (3 * SAMPLES * PASSES + PROBE * judged + VALIDATION)
+        return servers * self._forward_flops() * (3 * SAMPLES * PASSES + PROBE * judged + self.validation)
+
+    def _forward_flops(self) -> float:
+        if self.network == "paper-cnn":
+            return forward_flops(paper_cnn(self.shape, CLASSES), self.shape)
+        return count_flops(self.make_module(), self.shape)
 
 
 W = Workload("fashion-mnist", (1, 28, 28))
 W_CIFAR = Workload("cifar-10", (3, 32, 32))
-WORKLOADS = {workload.name: workload for workload in (W, W_CIFAR)}
+FIELD = tuple(  # networks that the field uses, each on samples of a size that is usual for it
+    Workload(network, shape, network, validation=200)
+    for network, shape in (
+        ("mlp", (1, 28, 28)),
+        ("lenet-group-norm", (3, 32, 32)),
+        ("resnet-18-group-norm", (3, 32, 32)),
+        ("vit-tiny", (3, 32, 32)),
+        ("lstm", (64, 9)),
+        ("decoder", (64,)),
+    )
+)
+WORKLOADS = {workload.name: workload for workload in (W, W_CIFAR, *FIELD)}
+
+
+def count_flops(module: nn.Module, shape: Shape) -> float:
+    """Multiplications and additions of matrix products, convolutions and attention for one sample."""
+    sample = torch.zeros(1, *shape, dtype=torch.long if len(shape) == 1 else torch.float32)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module.eval()(sample)
+    return float(counter.get_total_flops())
 
 
 def forward_flops(module: nn.Module, image: Shape) -> float:

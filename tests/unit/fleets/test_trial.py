@@ -12,6 +12,7 @@ from torch import nn
 from hatdfed.fleets.stacked import trial
 from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.looped import LoopedModel, put_channels_last
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows
 from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
 from hatdfed.server.learner import Learner
@@ -195,6 +196,30 @@ def test_large_layers_are_looped_over_on_a_cpu_and_small_ones_lifted():
 
     assert (chosen(small).kernels, chosen(images).kernels) == ("lifted", "looped")
     assert chosen(images).reason == "on a CPU convolutions of this size are faster for one server at a time"
+
+
+def test_convolutions_get_images_with_channels_last_unless_the_module_insists_on_the_usual_order():
+    class Viewing(nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x).view(len(x), -1))
+
+    pool = Batch(torch.randn(6, 2, 5, 5), torch.arange(6))
+    flat = partial(nn.Sequential, nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(27, 10))
+    for make, expected in ((flat, True), (partial(Viewing, nn.Conv2d(2, 3, 3), nn.Linear(27, 10)), False)):
+        learner = Learner(make, Adam())
+        memory = measure_memory(learner, pool, CPU)
+        assert memory.channels_last is expected
+        model = LoopedModel(learner, CPU, memory.sample, "", channels_last=expected)
+        params = torch.stack([learner.init(0), learner.init(1)])
+        alone = torch.stack([learner.logits(each, pool.x) for each in params])
+        torch.testing.assert_close(model.ready(params).logits(model.samples(pool).x[None]), alone)
+
+
+def test_images_of_one_channel_are_put_channels_last():
+    images = torch.arange(24.0).view(2, 1, 3, 4)
+    there = put_channels_last(images)
+    assert torch.equal(there, images)
+    assert there.stride() == (12, 1, 4, 1)
 
 
 def test_private_training_is_looped_over():

@@ -111,6 +111,7 @@ class Exporter:
         with torch.no_grad(), warnings.catch_warnings():
             # TorchScript is deprecated, but it is what runs without Python today.
             warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # group norm checks its input in Python
             torch.jit.save(torch.jit.trace(module, self.images), buffer, _extra_files=extra)  # type: ignore[no-untyped-call]
             write_atomically(path, buffer.getvalue())
             return self._run(torch.jit.load(str(path)))  # type: ignore[no-untyped-call]

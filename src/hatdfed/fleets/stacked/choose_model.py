@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from hatdfed.fleets.kernels.blueprint import read_blueprint
 from hatdfed.fleets.kernels.model import KernelModel
 from hatdfed.fleets.stacked.lifted import LiftedModel
 from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.model import NotStackableError, StackedModel
-from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
+from hatdfed.fleets.stacked.trial import convolves, measure_memory, try_lifting
 from hatdfed.server.learner import Learner
 from hatdfed.server.work import Batch
 
 # On a CPU lifting saves calls, not arithmetic: it pays where layers give out few numbers a sample. Convolutions of
 # several servers are one convolution in groups, which torch computes slowly (benchmarks/README.md).
 _SMALL_TENSOR, _SMALL_CONVOLUTION = 2000, 500
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def choose_model(learner: Learner, pool: Batch, device: torch.device) -> StackedModel:
@@ -27,10 +25,10 @@ def choose_model(learner: Learner, pool: Batch, device: torch.device) -> Stacked
     memory = measure_memory(learner, pool, device)
     against = _find_obstacle(learner, memory.numbers_per_tensor, device)
     if against is not None:
-        return LoopedModel(learner, device, memory.sample, against)
+        return LoopedModel(learner, device, memory.sample, against, channels_last=memory.channels_last)
     trial = try_lifting(learner, pool, device)
     if not trial.lifts:
-        return LoopedModel(learner, device, memory.sample, trial.reason)
+        return LoopedModel(learner, device, memory.sample, trial.reason, channels_last=memory.channels_last)
     return LiftedModel(learner, device, memory.sample, trial.reason, pads=trial.pads)
 
 
@@ -55,7 +53,8 @@ def _find_obstacle(learner: Learner, numbers_per_tensor: float, device: torch.de
         return "privacy.clip needs the gradient of every sample"
     if device.type != "cpu":
         return None
-    convolves = any(isinstance(layer, _CONVOLUTIONS) for layer in learner.module.modules())
-    if numbers_per_tensor <= (_SMALL_CONVOLUTION if convolves else _SMALL_TENSOR):
+    has_convolutions = convolves(learner.module)
+    if numbers_per_tensor <= (_SMALL_CONVOLUTION if has_convolutions else _SMALL_TENSOR):
         return None
-    return f"on a CPU {'convolutions' if convolves else 'layers'} of this size are faster for one server at a time"
+    layers = "convolutions" if has_convolutions else "layers"
+    return f"on a CPU {layers} of this size are faster for one server at a time"

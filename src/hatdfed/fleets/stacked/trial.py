@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hatdfed.fleets.stacked.lifted import LiftedModel
-from hatdfed.fleets.stacked.looped import LoopedModel
+from hatdfed.fleets.stacked.looped import LoopedModel, put_channels_last
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows
 from hatdfed.server.learner import Learner
 from hatdfed.server.optimisers import Sgd
@@ -30,6 +30,7 @@ _GRADIENT_ERROR = 1e-2
 _OUTPUT_ERROR = 1e-3
 _FALLBACK = "There is a performance drop"  # how torch begins to say that an operation is looped over inside
 _FLOAT = 4  # bytes
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _SAVED_TWICE = 2  # what is kept on the way forward, and gradients of it on the way back
 
 
@@ -46,6 +47,7 @@ class Memory(NamedTuple):
 
     sample: BytesPerSample
     numbers_per_tensor: float  # of one sample in the tensors that are kept for the gradients, on average
+    channels_last: bool  # whether the module takes images in the order that convolutions are fastest with
 
 
 _trials: dict[Hashable, Trial] = {}
@@ -153,6 +155,7 @@ def _first_sentence(error: Exception) -> str:
 
 
 def _measure_memory(learner: Learner, pool: Batch, device: torch.device) -> Memory:
+    channels_last = convolves(learner.module) and _takes_channels_last(learner, pool, device)
     few, many = (_count_saved(learner, pool, device, size) for size in (2, 4))
     training = _SAVED_TWICE * (many.bytes - few.bytes) // 2
     if device.type == "cuda":
@@ -161,7 +164,26 @@ def _measure_memory(learner: Learner, pool: Batch, device: torch.device) -> Memo
     outputs = learner.logits(learner.init(_SEED).to(device), one)
     kept = one.nbytes + pool.y[:1].nbytes
     sample = BytesPerSample(kept, max(training, 2 * kept), one.nbytes + outputs.nbytes)
-    return Memory(sample, (many.bytes - few.bytes) / 2 / _FLOAT / max(1, many.tensors))
+    return Memory(sample, (many.bytes - few.bytes) / 2 / _FLOAT / max(1, many.tensors), channels_last)
+
+
+def convolves(module: nn.Module) -> bool:
+    """Whether there are convolutions among the layers."""
+    return any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
+
+
+def _takes_channels_last(learner: Learner, pool: Batch, device: torch.device) -> bool:
+    """A module that uses `view` may insist on the usual order."""
+    if pool.x.ndim != 4:
+        return False
+    batch = Batch(put_channels_last(pool.x[:2].to(device)), pool.y[:2].to(device))
+    params = learner.init(_SEED).to(device)
+    try:
+        learner.fit(params, learner.optimiser.init(learner.num_trainable), [batch], seed=0)
+        learner.logits(params, batch.x)
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Saved(NamedTuple):

@@ -38,7 +38,7 @@ class Lstm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, T, features] -> [n, T, units]: what the cells put out at every step."""
-        hidden = cell = x.new_zeros(len(x), self.units)
+        hidden = cell = x.new_zeros(x.shape[0], self.units)  # a traced module takes any number of samples
         outputs = []
         for driven in self.inputs(x).unbind(dim=1):
             enter, forget, leave, candidate = (driven + self.recurrent(hidden)).chunk(4, dim=1)
