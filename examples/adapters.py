@@ -4,9 +4,8 @@ import argparse
 import tempfile
 from functools import partial
 
-import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import nn, optim
 
 import hatdfed
 from hatdfed.data.datasets import load_dataset
@@ -26,10 +25,9 @@ def mlp(_shape, classes, weights=None, rank=0):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
+    (parser := argparse.ArgumentParser()).add_argument("--rounds", type=int, default=20)
     (x, y), network = make_pools(load_dataset("digits")).train, mlp(None, 5)
-    optimiser = torch.optim.Adam(network.parameters())
+    optimiser = optim.Adam(network.parameters())
     for _ in range(30):
         nn.functional.cross_entropy(network(x[y < 5]), y[y < 5]).backward()
         optimiser.step(), optimiser.zero_grad()
