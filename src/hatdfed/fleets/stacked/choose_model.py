@@ -14,7 +14,7 @@ from hatdfed.server.learner import Learner
 from hatdfed.server.work import Batch
 
 # On a CPU lifting saves calls, not arithmetic: it pays where layers give out few numbers a sample. Convolutions of
-# several servers are one convolution in groups, which torch computes slowly (benchmarks/README.md).
+# several servers are one convolution in groups, which torch computes slowly. Tried out on one CPU; no limit is sharp.
 _SMALL_TENSOR, _SMALL_CONVOLUTION = 2000, 500
 
 
