@@ -29,7 +29,9 @@ from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
 from hatdfed.cli.verbs import VerbGroup
 from hatdfed.errors import HatdfedError
+from hatdfed.runs.malloc import keep_no_thread_caches
 
+_RUN_FOR_DAYS = (["coordinator"], ["edge"], ["relay"])
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}
 
 app = typer.Typer(
@@ -73,6 +75,8 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 def main() -> None:
     """The command `hatdfed`."""
+    if sys.argv[1:2] in _RUN_FOR_DAYS:
+        keep_no_thread_caches()
     prepare_streams()
     with _report_errors():
         app()
