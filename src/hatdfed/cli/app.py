@@ -73,10 +73,15 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-def main() -> None:
-    """The command `hatdfed`."""
+def start() -> None:
+    """The command `hatdfed` as a process of its own, which may begin anew."""
     if sys.argv[1:2] in _RUN_FOR_DAYS:
         keep_no_thread_caches()
+    main()
+
+
+def main() -> None:
+    """The command `hatdfed`."""
     prepare_streams()
     with _report_errors():
         app()

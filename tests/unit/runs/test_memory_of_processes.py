@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hatdfed.cli.app import main
+from hatdfed.cli.app import start
 
 torch = pytest.importorskip("torch")
 
@@ -138,5 +138,5 @@ def test_processes_that_run_for_days_begin_without_caches_for_threads(monkeypatc
     monkeypatch.setattr("sys.argv", ["hatdfed", command, "--help"])
     monkeypatch.setattr("hatdfed.cli.app.keep_no_thread_caches", lambda: calls.append(command))
     with pytest.raises(SystemExit):
-        main()
+        start()
     assert len(calls) == times
