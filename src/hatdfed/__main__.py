@@ -1,5 +1,5 @@
 """`python -m hatdfed` is the command `hatdfed`."""
 
-from hatdfed.cli.app import main
+from hatdfed.cli.app import start
 
-main()
+start()

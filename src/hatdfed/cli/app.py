@@ -29,7 +29,9 @@ from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
 from hatdfed.cli.verbs import VerbGroup
 from hatdfed.errors import HatdfedError
+from hatdfed.runs.malloc import keep_no_thread_caches
 
+_RUN_FOR_DAYS = (["coordinator"], ["edge"], ["relay"])
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}
 
 app = typer.Typer(
@@ -69,6 +71,13 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
     if version:
         typer.echo(f"hatdfed {__version__}")
         raise typer.Exit
+
+
+def start() -> None:
+    """The command `hatdfed` as a process of its own, which may begin anew."""
+    if sys.argv[1:2] in _RUN_FOR_DAYS:
+        keep_no_thread_caches()
+    main()
 
 
 def main() -> None:

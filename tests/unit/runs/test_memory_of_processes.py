@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from hatdfed.cli.app import start
+
 torch = pytest.importorskip("torch")
 
 _LENGTHS = 20  # of batches
@@ -56,6 +58,28 @@ with tempfile.NamedTemporaryFile() as file:
     library.fclose(stream)
     print(open(file.name).read().count("<heap nr="))
 """
+_NO_CACHES = "from hatdfed.runs.malloc import keep_no_thread_caches; keep_no_thread_caches()"
+_FREE_IN_THREADS = """
+import ctypes
+from hatdfed.deploy.threads import make_pool
+
+class Figures(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.mallinfo2.restype = Figures
+pool = make_pool(8, "freeing")
+
+def allocate_and_free(_):
+    pieces = [ctypes.c_void_p(library.malloc(size)) for size in range(24, 1000, 16) for _ in range(7)]
+    for piece in pieces:
+        library.free(piece)
+
+before = library.mallinfo2().h  # what is in use
+list(pool.map(allocate_and_free, range(8)))
+print(library.mallinfo2().h - before)
+"""
 
 
 def run(*parts):
@@ -90,3 +114,29 @@ def test_a_cycle_that_dies_old_does_not_stay_for_long():
 def test_threads_of_an_edge_allocate_from_one_arena():
     assert int(run(_ALLOCATE_IN_THREADS, _COUNT_ARENAS)) > 1
     assert int(run(_RETURN_MEMORY, _ALLOCATE_IN_THREADS, _COUNT_ARENAS)) == 1
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library has no caches for threads")
+def test_threads_keep_nothing_of_what_they_free(monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert int(run(_FREE_IN_THREADS)) > 2**17
+    assert int(run(_NO_CACHES, _FREE_IN_THREADS)) < 2**15
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library has no caches for threads")
+def test_what_the_user_asks_of_the_c_library_stays(monkeypatch):
+    shown = "import os; print(os.environ['GLIBC_TUNABLES'])"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=0")
+    assert run(_NO_CACHES, shown) == "glibc.malloc.perturb=0:glibc.malloc.tcache_count=0"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=3")
+    assert run(_NO_CACHES, shown) == "glibc.malloc.tcache_count=3"
+
+
+@pytest.mark.parametrize(("command", "times"), [("coordinator", 1), ("edge", 1), ("relay", 1), ("methods", 0)])
+def test_processes_that_run_for_days_begin_without_caches_for_threads(monkeypatch, command, times):
+    calls = []
+    monkeypatch.setattr("sys.argv", ["hatdfed", command, "--help"])
+    monkeypatch.setattr("hatdfed.cli.app.keep_no_thread_caches", lambda: calls.append(command))
+    with pytest.raises(SystemExit):
+        start()
+    assert len(calls) == times

@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS members (place INTEGER PRIMARY KEY, name TEXT UNIQUE 
 CREATE TABLE IF NOT EXISTS plans (t INTEGER PRIMARY KEY, plan TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS states (t INTEGER PRIMARY KEY, state TEXT NOT NULL);
 """
-_CACHE_KIB = 256  # of pages in memory: old plans are hardly ever read again
+_CACHE_KIB = 64  # of pages in memory: old plans are hardly ever read again
 _KEPT_STATES = 2  # the one to go on from and the one before it
 _KINDS: dict[str, type] = {"run": str, "settings": str, "version": str, "epoch": int, "manifest": dict, "drained": list}
 

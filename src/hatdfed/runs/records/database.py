@@ -29,7 +29,7 @@ MATRIX_LIMIT = 256
 
 COMMIT_SECONDS = 1.0
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the latter where a message quotes a damaged file
-_CACHE_KIB = 512  # of pages in memory
+_CACHE_KIB = 128  # of pages in memory, full after a few dozen rounds: from then on it does not grow
 
 
 @dataclass(frozen=True)
