@@ -138,7 +138,7 @@ def test_as_many_candidates_as_others_is_the_run_without_them():
     [
         (
             {"method": "d-psgd"},
-            "policy 'ring' always looks at all links. Use one of balanced-links, link-bandit, priced-links",
+            "policy 'ring' always looks at all links. Use one of balanced-links, known-groups, link-bandit",
         ),
         ({"method": "ucb"}, "policy 'upper-confidence' always looks at all links"),
         ({"policy": {"name": "balanced-links", "degree": 6}}, "degree is 6, but every server considers 5 others"),

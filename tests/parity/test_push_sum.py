@@ -35,6 +35,7 @@ class Quadratic:
 
     num_params = num_trainable = 1
     sent = SentPart.whole(1)
+    frozen_digest = ""
     largest_norm = math.inf
     optimiser = Sgd(learning_rate=0.1)
 

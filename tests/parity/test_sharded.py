@@ -68,7 +68,7 @@ def assert_parity(config, bounds, tolerance=1e-5):
     mine, theirs = played(coordinator, fleet, rounds)[0], played(reference, one, rounds)[0]
     assert_same_rounds(mine, theirs, tolerance=tolerance, distance_error=DISTANCE_ERROR)
     assert_same_models(fleet, one, tolerance)
-    np.testing.assert_array_equal(fleet.correct()[0], one.correct()[0])
+    np.testing.assert_array_equal(fleet.answers().scores, one.answers().scores)
     np.testing.assert_array_equal(fleet.final_accuracy()[:2], one.final_accuracy()[:2])
     return fleet
 

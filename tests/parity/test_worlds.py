@@ -179,7 +179,7 @@ def test_a_fleet_in_shards(bounds):
     reference, whole = simulation_of(config, "stacked")
     mine, theirs = played(coordinator, sharded), played(reference, whole)
     assert_same_rounds(mine, theirs, distance_error=3 / SKETCH_SIZE**0.5)
-    for one, other in zip(sharded.correct(), whole.correct(), strict=True):
+    for one, other in zip(sharded.answers(), whole.answers(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert_same_accuracy(sharded, whole)
 

@@ -23,6 +23,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -78,6 +79,7 @@ class JoinServer:
         self._connections = ConnectionLimit(
             max_connections, self._serve, lambda caller: self._count_idle("crowded", caller)
         )
+        self._threads: Executor | None = None  # until it serves
         self._idle_callers = 0  # since the last log line about them
         self._next_idle_log = 0.0
 
@@ -100,7 +102,8 @@ class JoinServer:
         await asyncio.gather(self._accepting, return_exceptions=True)
         await self._connections.close()
         self._socket.close()
-        self._threads.shutdown(wait=False)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
 
     async def _serve(self, connection: socket.socket, caller: str) -> None:
         try:
