@@ -27,6 +27,11 @@ def start(folder, config):
     return process
 
 
+def backup_path(folder, number):
+    """Where a backup goes: even numbers into folders, odd numbers into archives."""
+    return folder / f"backup-{number}{'.tar' * (number % 2)}"
+
+
 async def backed_up_run(folder, config):
     """A run of which backups are made as fast as that goes; they are numbered in the order in which they were made."""
     stop = threading.Event()
@@ -34,7 +39,7 @@ async def backed_up_run(folder, config):
     def make_backups():
         while not stop.is_set():
             number = len(made)
-            made.append(make_backup(folder / "run", folder / f"backup-{number}{'.tar' * (number % 2)}"))
+            made.append(make_backup(folder / "run", backup_path(folder, number)))
 
     made, thread = [], threading.Thread(target=make_backups)
     async with Deployment(folder, config, secure=False) as deployment:
@@ -65,7 +70,7 @@ def test_every_backup_of_a_running_coordinator_is_one_moment_of_it(played, tmp_p
     chosen = {backup.round: number for number, backup in enumerate(made)}.items()
     for t, number in chosen:
         state = tmp_path / str(t)
-        restored = restore_backup(next(folder.glob(f"backup-{number}*")), state)
+        restored = restore_backup(backup_path(folder, number), state)
         assert (restored, restored.round) == (made[number], t)
         begun = start(state, config)
         with closing(Journal(state / "journal.sqlite")) as journal:
