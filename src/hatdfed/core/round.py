@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.beliefs import Beliefs
+from hatdfed.core.effort import Effort
 from hatdfed.core.energy.energy_model import EnergyPrices, EnergyRow
 from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, Indices, LinkTable, Scalar, Topology
 from hatdfed.core.regret import Regret
@@ -111,6 +112,7 @@ class RoundPlan(NamedTuple):
     t: int
     draw: LinkDraw
     presence: Presence | None = None  # on real machines: who was there when it was drawn
+    effort: Effort | None = None  # None: everybody trains on new data, as in the paper
 
 
 class ServerReport(NamedTuple):

@@ -1,0 +1,24 @@
+"""How much every server trains in a round, decided before the round begins like its links."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Effort(NamedTuple):
+    """One decision for each server; a server that takes no part rests and asks nobody."""
+
+    passes: NDArray[np.int64]  # [N] over the round's data; 0: the server rests
+    asks: NDArray[np.bool_]  # [N] whether devices are asked for data; otherwise it trains on what it holds
+
+    def rest(self, who: NDArray[np.bool_]) -> Effort:  # [N]
+        """The same, but some servers rest and ask nobody."""
+        return Effort(np.where(who, 0, self.passes), self.asks & ~who)
+
+
+def full_effort(num_servers: int, passes: int) -> Effort:
+    """Everybody trains on new data in every round, as in the paper."""
+    return Effort(np.full(num_servers, passes, dtype=np.int64), np.ones(num_servers, dtype=bool))
