@@ -90,6 +90,16 @@ class EnergyConfig(Section):
     """Range of EE^{ij}, the energy efficiency of a link, drawn once for each directed link."""
 
 
+class UploadsConfig(Section):
+    """What servers keep of the data that devices send them, as described in docs/training.md."""
+
+    keep: Literal["none", "samples"] = "none"
+    """none: every round uploads anew (the paper); samples: a server keeps what it was sent, and devices send only what
+    it does not hold."""
+    memory_samples: Count | None = None
+    """Number of samples that a server keeps at most, the oldest dropped first; null: all."""
+
+
 class PrivacyConfig(Section):
     """Differentially private training (DP-SGD), as described in docs/privacy.md."""
 
@@ -231,6 +241,7 @@ class Config(Section):
     schedule: ScheduleConfig = ScheduleConfig()
     learner: LearnerConfig = LearnerConfig()
     parameters: ParametersConfig = ParametersConfig()
+    uploads: UploadsConfig = UploadsConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     world: WorldConfig = WorldConfig()
     energy: EnergyConfig = EnergyConfig()

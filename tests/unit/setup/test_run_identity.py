@@ -50,7 +50,7 @@ OTHER_VALUES = {
     "world.group_shares": (1.0, 2.0), "world.differ": "labels", "world.attack": "noise", "world.link_loss": (0.1, 0.2),
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
-    "task": "regression",
+    "task": "regression", "uploads.keep": "samples", "uploads.memory_samples": 7,
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 
@@ -118,7 +118,7 @@ def test_a_world_is_made_from_settings_that_are_declared_to_make_it():
     read = read_by(lambda settings: make_world(settings, dataset))
     assert read == declared(Role.SOURCES)
     read = read_by(lambda settings: make_prices(settings, bits_per_sample=8, num_params=10))
-    assert read - {"seed", "candidates"} <= declared(Role.WORLD)
+    assert read - {"seed", "candidates", "uploads"} <= declared(Role.WORLD)  # a sample costs the same, kept or not
     read = read_by(lambda settings: make_learner(settings, dataset).init(initial_seed(settings, 0)))
     assert read - {"seed", "privacy"} <= declared(Role.WORLD)  # private training begins with the same models
 
@@ -203,7 +203,7 @@ def test_a_setting_that_is_added_and_not_declared_is_noticed():
 
 
 def as_0_1_0_journals_have_it(settings):
-    new = {"privacy", "world", "probe_from", "probe_release", "task", "parameters"}
+    new = {"privacy", "world", "probe_from", "probe_release", "task", "parameters", "uploads"}
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
     left = settings.model_dump(mode="json", exclude={**never, "energy": {"training_per"}})
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
