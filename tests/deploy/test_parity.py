@@ -111,3 +111,15 @@ def test_edges_hold_and_send_what_a_simulation_does(play, tmp_path, one_thread, 
     _, deployed_models, summary = play(deployed(tmp_path, config))
     torch.testing.assert_close(deployed_models, models, atol=TOLERANCE, rtol=0)
     assert summary["energy_by_cause_mj"] == pytest.approx(run(config, fleet="mailbox").summary["energy_by_cause_mj"])
+
+
+def test_a_deployment_trains_by_its_policy_within_its_budget(play, tmp_path, one_thread):
+    more = {"training": {"name": "marginal-gain", "warm_up": 0.0}, "uploads": {"keep": "samples"}, "rounds": 5}
+    usual = run(settings("hat-dfed-plus", **more), fleet="mailbox").summary["total_energy_mj"]
+    config = settings("hat-dfed-plus", **more, budget_joules=0.8e6 * usual)
+    _, models = simulated(settings("hat-dfed-plus", **more))
+    _, _, summary = play(deployed(tmp_path / "budget", config))
+    assert 0 < summary["total_energy_mj"] <= 0.8 * usual
+    _, deployed_models, summary = play(deployed(tmp_path / "free", settings("hat-dfed-plus", **more)))
+    torch.testing.assert_close(deployed_models, models, atol=1e-3, rtol=0)
+    assert summary["total_energy_mj"] == pytest.approx(usual)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hatdfed.testing.datasets import DatasetLaws
     from hatdfed.testing.networks import NetworkLaws
     from hatdfed.testing.policies import TopologyPolicyLaws, feedback_for, policy_context
+    from hatdfed.testing.training import TrainingPolicyLaws, outcome_for, training_context
 
 __all__ = [
     "AggregatorLaws",
@@ -27,8 +28,11 @@ __all__ = [
     "DatasetLaws",
     "NetworkLaws",
     "TopologyPolicyLaws",
+    "TrainingPolicyLaws",
     "feedback_for",
+    "outcome_for",
     "policy_context",
+    "training_context",
 ]
 
 # Imported on first use, so that policies can be tested without torch.
@@ -38,8 +42,11 @@ _MODULES = {
     "DatasetLaws": "datasets",
     "NetworkLaws": "networks",
     "TopologyPolicyLaws": "policies",
+    "TrainingPolicyLaws": "training",
     "feedback_for": "policies",
+    "outcome_for": "training",
     "policy_context": "policies",
+    "training_context": "training",
 }
 
 
