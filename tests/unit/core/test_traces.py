@@ -1,5 +1,7 @@
 """Traces: how they are read, and what they say between their rows and after their end."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -88,9 +90,8 @@ def test_a_written_trace_is_read_as_the_same_numbers():
     ],
 )
 def test_what_is_no_trace_is_refused_in_a_sentence(text, said):
-    with pytest.raises(ConfigError, match="is|has|begins|does") as error:
+    with pytest.raises(ConfigError, match=re.escape(said)):
         parse_trace(text)
-    assert said in str(error.value)
 
 
 def test_a_price_may_be_negative():

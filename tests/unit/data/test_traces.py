@@ -117,7 +117,7 @@ def test_a_year_that_is_not_here_is_asked_for(tmp_path, monkeypatch):
 def test_what_is_no_year_is_refused(tmp_path, content):
     path = tmp_path / "year.csv"
     path.write_text(content)
-    with pytest.raises(DataError, match="year of weather|8760 hours"):
+    with pytest.raises(DataError, match=r"year of weather|8760 hours"):
         read_irradiance(path)
 
 

@@ -1,4 +1,4 @@
-"""Power of solar panels: from a measured year of weather, or from a formula for the sun and a random one for the clouds.
+"""Power of solar panels: from a measured year of weather, or from a formula for the sun with random clouds.
 
 The measured years are typical meteorological years (TMY3, US National Renewable Energy Laboratory) that the package
 pvlib (BSD-3-Clause) ships for its examples. Only its data files are read; it is neither imported nor needed otherwise.
