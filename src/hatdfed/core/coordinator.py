@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.cross_check import find_contradictions
+from hatdfed.core.effort import full_effort
 from hatdfed.core.energy.energy_model import Cause, EnergyPrices
+from hatdfed.core.energy.supply import Supply
 from hatdfed.core.links import FloatColumn, Indices, LinkTable
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_beliefs, silence, with_candidates
 from hatdfed.core.regret import RegretSums
 from hatdfed.core.report_check import ReportLimits, find_breaches, recompute_energy
-from hatdfed.core.round import Caught, Presence, RoundPlan, RoundRecord, RoundReport, present
+from hatdfed.core.round import Away, Caught, Presence, RoundPlan, RoundRecord, RoundReport, present
 from hatdfed.core.utility import LinkUtility, RoundFacts
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable
@@ -39,6 +41,7 @@ class CoordinatorState(NamedTuple):
     regret: RegretSums  # of the rounds so far
     candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
     caught: tuple[Caught, ...] = ()  # who has no links any more
+    charge: Vector | None = None  # [N] of the batteries, in joules; None: everybody is on mains
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +58,21 @@ class Coordinator:
     candidates: CandidateRule | None = None  # None: everybody considers everybody
     message_share: float = 1.0  # what a message takes of a float32 model
     limits: ReportLimits | None = None  # of what a report may say; None: reports are not checked
+    supply: Supply | None = None  # None: everybody has all the energy that is wanted, at all times
+    local_passes: int = 1  # of a server that trains
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
         num_servers, accuracy = self.prices.num_servers, np.asarray(accuracy, float)
+        charge = None if self.supply is None else self.supply.first_charge
         if self.candidates is None:
             sums = RegretSums(np.zeros(len(LinkTable.all_of(num_servers))))
-            return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums)
+            return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums, charge=charge)
         first = self.candidates.first(self.seed, num_servers)
         links = LinkTable.of_candidates(first)
         policy = with_candidates(self.policy).init_for(links)
-        return CoordinatorState(0, policy, accuracy, RegretSums(np.zeros(len(links))), first)
+        return CoordinatorState(0, policy, accuracy, RegretSums(np.zeros(len(links))), first, charge=charge)
 
     def grow(self, state: CoordinatorState, accuracy: Vector) -> CoordinatorState:
         """The state after servers joined at the end of the numbering; `accuracy` is that of their models."""
@@ -79,14 +85,18 @@ class Coordinator:
 
     def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
         """Phase I: draw the links of round `state.t`; `presence` is what real machines show of themselves."""
+        effort = None
+        if presence is None and not (simulated := self._simulate_presence(state)).active.all():
+            presence = simulated
+            effort = full_effort(len(presence.active), self.local_passes).rest(~presence.active)
         rng, context = stream(self.seed, "topology", state.t), self.context(state, presence)
         if not context.budget:
-            return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence)
+            return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence, effort)
         draw = self.policy.propose(state.policy, context, rng)
         drawn, size = draw.topology.num_servers, len(context.active)
         if drawn != size:  # a mistake in a policy of one's own, which would show far from here
             raise ValueError(f"the policy made a draw for {drawn} servers, but there are {size}")
-        return RoundPlan(state.t, draw, presence)
+        return RoundPlan(state.t, draw, presence, effort)
 
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
@@ -97,6 +107,8 @@ class Coordinator:
         """
         report, caught = self._check(state, plan, report)
         context, draw = self.context(state, plan.presence), plan.draw
+        if self.supply is not None:
+            report = self.supply.add_upkeep(plan.t, report, context.active)
         utility = self.utility(self.facts(state, plan, report))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
         utility[draw.places[lost]] = 0.0  # sent, never arrived
@@ -106,17 +118,29 @@ class Coordinator:
             accuracy=np.where(report.reported, report.accuracy, state.accuracy),
             regret=state.regret.add(draw.propensity, utility, int(np.count_nonzero(context.possible))),
             caught=state.caught + caught,
+            charge=None if self.supply is None else self.supply.charge_after(plan.t, state.charge, report.energy),
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
-        record = RoundRecord(plan.t, draw, report, utility, new_state.regret.regret(), beliefs, caught)
+        bill = None if self.supply is None else self.supply.find_bill(plan.t, report.energy, len(report.servers))
+        record = RoundRecord(
+            plan.t,
+            draw,
+            report,
+            utility,
+            new_state.regret.regret(),
+            beliefs,
+            caught,
+            away={} if plan.presence is None else plan.presence.away,
+            charge=new_state.charge,
+            bill=bill,
+        )
         return self._swap_candidates(new_state, context), record
 
     def context(self, state: CoordinatorState, presence: Presence | None = None) -> PolicyContext:
         """What the policy may know before round `state.t`; its budget is never more than the possible links."""
         considered = self._considered(state.candidates)
         if presence is None:
-            active = present(self.seed, state.t, self.prices.num_servers, self.churn)
-            presence = Presence(active, np.ones(len(considered.links), dtype=bool))
+            presence = self._simulate_presence(state)
         if state.caught:
             presence = presence._replace(active=presence.active & ~_is_caught(state.caught, len(presence.active)))
         context = PolicyContext(
@@ -148,6 +172,34 @@ class Coordinator:
             possible=self.context(state, plan.presence).possible,
         )
 
+    def _simulate_presence(self, state: CoordinatorState) -> Presence:
+        """Who takes part in the next round of a simulation: who is there, and has enough energy."""
+        size, links = self.prices.num_servers, self._considered(state.candidates).links
+        is_away = {Away.CHURN: ~present(self.seed, state.t, size, self.churn)}
+        if self.supply is not None:
+            is_away[Away.TRACE] = ~self.supply.is_available(state.t, size)
+            there = ~is_away[Away.CHURN] & ~is_away[Away.TRACE]
+            most = self._find_most(state, there)
+            is_away[Away.BATTERY] = self.supply.is_exhausted(state.t, state.charge, most.joules, most.received)
+        active = ~np.logical_or.reduce(list(is_away.values()))
+        found = reversed(is_away.items())  # so that the first reason of a server stays
+        reasons = {i: reason for reason, which in found for i in np.flatnonzero(which).tolist()}
+        return Presence(active, np.ones(len(links), dtype=bool), reasons)
+
+    def _find_most(self, state: CoordinatorState, there: NDArray[np.bool_]) -> _Most:  # [N]
+        """The most that the next round can bring, if all links between those who are there are used.
+
+        It does not depend on who of them has enough energy: it may be too much, and never too little.
+        """
+        considered, limits = self._considered(state.candidates), self.limits or ReportLimits()
+        links, size = considered.links, self.prices.num_servers
+        is_possible = links.at_receivers(there) & links.at_senders(there)
+        message_joules = self.prices.drifted(considered.message_joules, links, state.t)
+        sending = np.bincount(links.sender, np.where(is_possible, message_joules, 0.0), size)
+        training = [self.prices.training(state.t, i, limits.most_samples(i)).joules for i in range(size)]
+        received = np.bincount(links.receiver, is_possible.astype(np.float64), size)
+        return _Most(sending.astype(np.float64) + np.array(training), received.astype(np.float64))
+
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[RoundReport, tuple[Caught, ...]]:
@@ -173,9 +225,9 @@ class Coordinator:
 
     def _limits_in(self, plan: RoundPlan) -> ReportLimits | None:
         """In a simulation, a server that is away has no devices."""
-        if self.limits is None or plan.presence is not None:
+        if self.limits is None or plan.presence is None or not plan.presence.reasons:
             return self.limits
-        return self.limits.without(~present(self.seed, plan.t, self.prices.num_servers, self.churn))
+        return self.limits.without(~plan.presence.active)
 
     def _swap_candidates(self, state: CoordinatorState, context: PolicyContext) -> CoordinatorState:
         """With some candidates swapped, if it is time; `context` is that of the round before."""
@@ -210,6 +262,13 @@ class _Considered(NamedTuple):
     links: LinkTable
     model_joules: FloatColumn  # [E] for a whole float32 model
     message_joules: FloatColumn  # [E] for a message as the codec makes it
+
+
+class _Most(NamedTuple):
+    """What a round can bring at most."""
+
+    joules: Vector  # [N] that a server spends on training and on its links
+    received: Vector  # [N] models that it gets
 
 
 class _LastConsidered:

@@ -124,5 +124,5 @@ def _draw_clearness(seed: int, servers: int, days: int) -> Values:  # -> [24 · 
 def _make_trace(seed: int, irradiance: Values, panel: Panel) -> Trace:  # [hours, servers]
     """Hours of constant power; after the last day the first comes again."""
     kept = 1 - panel.shade * stream(seed, "trace-shade").random(irradiance.shape[1])
-    watts = panel.peak_watts * panel.performance * kept * irradiance / FULL_SUN
-    return Trace(HOUR * np.arange(len(watts)), watts, period=DAY * (len(watts) // 24))
+    watts: Values = panel.peak_watts * panel.performance * kept * irradiance / FULL_SUN
+    return Trace(HOUR * np.arange(float(len(watts))), watts, period=DAY * (len(watts) // 24))
