@@ -51,6 +51,8 @@ OTHER_VALUES = {
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
     "task": "regression",
+    "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
+    "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 
@@ -203,8 +205,10 @@ def test_a_setting_that_is_added_and_not_declared_is_noticed():
 
 
 def as_0_1_0_journals_have_it(settings):
-    new = {"privacy", "world", "probe_from", "probe_release", "task", "parameters"}
+    new = {"privacy", "world", "probe_from", "probe_release", "task", "parameters", "supply"}
     left = settings.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"} | new)
+    for name in ("overhead_bits", "probe_joules", "merge_joules", "idle_watts"):
+        del left["energy"][name]
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -219,3 +223,12 @@ def test_settings_that_are_none_are_no_trouble():
     strange = {"learner": 3, "energy": None, "seed": {}, "more": object()}
     assert same_world(strange, {})
     assert isinstance(result_key(strange), str)
+
+
+def test_a_trace_is_known_by_its_contents_wherever_it_lies():
+    here, there, other = (
+        config(supply={"carbon_trace": f"/{place}/grid.csv#{digest}"})
+        for place, digest in (("a", "0123456789abcdef"), ("b", "0123456789abcdef"), ("a", "fedcba9876543210"))
+    )
+    assert same_run(here, there)
+    assert not same_run(here, other)

@@ -34,6 +34,9 @@ class Cause(StrEnum):
     IDLE = "idle"  # it is switched on
 
 
+PAPER_CAUSES = (Cause.UPLOAD, Cause.TRAINING, Cause.LINK)
+
+
 class Source(StrEnum):
     """Where a figure comes from."""
 

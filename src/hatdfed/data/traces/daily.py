@@ -70,5 +70,4 @@ def _is_within(
 ) -> NDArray[np.bool_]:
     """[n] whether each time lies in one of these spans."""
     within = (begins[:, None] <= seconds) & (seconds < ends[:, None])
-    found: NDArray[np.bool_] = within.any(axis=0)
-    return found
+    return np.asarray(np.logical_or.reduce(within), dtype=bool)

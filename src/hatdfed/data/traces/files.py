@@ -45,9 +45,9 @@ def write_trace(path: Path, trace: Trace, names: list[str], comments: list[str])
 
 
 def with_digest(setting: str, named: str) -> str:
-    """The path with the digest of what the file holds now; one that has a digest keeps it."""
+    """The whole path with the digest of what the file holds now; one that has a digest keeps it."""
     path, digest = split_digest(named)
-    return named if digest else f"{path}#{_make_digest(_read_bytes(setting, path))}"
+    return named if digest else f"{Path(path).resolve()}#{_make_digest(_read_bytes(setting, path))}"
 
 
 def split_digest(named: str) -> tuple[str, str]:

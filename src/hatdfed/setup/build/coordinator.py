@@ -20,6 +20,7 @@ from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
+from hatdfed.setup.build.supply import make_supply
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
@@ -31,7 +32,8 @@ def make_coordinator(
 
     A message takes `message_share` of a float32 model, and may be sent `attempts` times along a link in a round.
     """
-    policy = _policy(config, message_share, attempts)
+    sent_share = prices.with_overhead(message_share)
+    policy = _policy(config, sent_share, attempts)
     return Coordinator(
         policy=policy,
         utility=LinkUtility(gain_share=config.gain_share, **config.utility.model_dump()),
@@ -41,8 +43,10 @@ def make_coordinator(
         budget=config_budget(config),
         churn=config.churn,
         candidates=_candidates(config, policy),
-        message_share=message_share,
+        message_share=sent_share,
         limits=make_limits(config, attempts * message_share),
+        supply=make_supply(config),
+        local_passes=config.local_passes,
     )
 
 
@@ -107,6 +111,7 @@ def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> Ene
         link_kbit_per_joule=energy.link_kbit_per_joule,
         charge_samples=config.split == "groups" or config.world.amount_ratio > 1,
         drift=_make_drift(config),
+        overhead_bits=energy.overhead_bits,
         with_table=considered_links(config) is None,
     )
 
