@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from tests.dashboard.site_on_disk import change, id_of, look_again, unfinish
+from tests.dashboard.site_on_disk import change, elsewhere, id_of, look_again, unfinish
 
 from hatdfed.dashboard.comparison import _make_accuracy_title
 from hatdfed.dashboard.run_views import MAX_POINTS, select_rounds
@@ -125,6 +125,18 @@ def test_runs_at_other_prices_are_neither_paired_nor_ranked_with_the_rest():
     )
     assert (first.is_on_front, second.is_on_front) == (True, False)
     assert (second.same_world, second.points, second.energy_percent) == (False, None, None)
+
+
+def test_the_best_of_a_comparison_is_sought_among_runs_of_one_world(client, runs):
+    elsewhere(runs / "both" / "rnd-seed0")
+    with closing(sqlite3.connect(runs / "both/rnd-seed0/run.sqlite")) as database:
+        database.execute("UPDATE rounds SET avg_accuracy = 99")
+        database.commit()
+    ids = [id_of(client, f"both/{name}") for name in ("hat-dfed-seed0", "rnd-seed0")]
+    content = client.get("/api/compare", params={"run": ids}).json()
+    assert [row["is_on_front"] for row in content["rows"]] == [True, False]
+    assert content["titles"]["accuracy"].startswith("hat-dfed ends at")
+    assert "rnd" not in content["titles"]["front"]
 
 
 def test_runs_of_one_world_without_a_seed_in_common_say_so():

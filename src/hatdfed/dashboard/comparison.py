@@ -63,20 +63,21 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
 def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:
     """Collect the data for the charts of a comparison."""
     rows = [_make_row(row, chosen.folders) for row in chosen.rows]
-    return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(rows)}}
+    ranked = [shown for row, shown in zip(chosen.rows, rows, strict=True) if row.same_world]
+    return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(ranked)}}
 
 
 def make_front_title(rows: Sequence[ComparisonRow]) -> str:
     """Say which rows are on the front of accuracy and energy."""
     labels = [text(row.label, _LONGEST_IN_TITLE) for row in rows if row.is_on_front]
     if len(labels) > _MAX_NAMED:
-        return f"{len(labels)} of {len(rows)} methods are on {FRONT}"
+        return f"{len(labels)} of {sum(row.same_world for row in rows)} methods are on {FRONT}"
     named = [", ".join(labels[:-1]), *labels[-1:]]
     return f"On {FRONT}: {' and '.join(filter(None, named)) or 'none'}"
 
 
 def _make_accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
-    """Say whose mean is highest at the end; what saw the test set is not ranked (D3)."""
+    """Say whose mean is highest at the end, of rows of one world; what saw the test set is not ranked (D3)."""
     ends = [(text(row["label"], _LONGEST_IN_TITLE), row["curve"]["mean"][-1:]) for row in rows if not row["leaks_test"]]
     known = [(end[0], label) for label, end in ends if end and end[0] is not None]
     accuracy, best = max(known, key=lambda one: one[0], default=(float("nan"), ""))
