@@ -102,3 +102,12 @@ def test_edges_train_as_much_as_their_orders_say(play, tmp_path, one_thread, mon
     torch.testing.assert_close(deployed_models, models, atol=TOLERANCE, rtol=0)
     spent = run(config, fleet="mailbox").summary["energy_by_cause_mj"]
     assert summary["energy_by_cause_mj"] == pytest.approx(spent)
+
+
+def test_edges_hold_and_send_what_a_simulation_does(play, tmp_path, one_thread, monkeypatch):
+    plan_unevenly(monkeypatch)
+    config = settings("d-psgd", uploads={"keep": "samples", "memory_samples": 40})
+    _, models = simulated(config)
+    _, deployed_models, summary = play(deployed(tmp_path, config))
+    torch.testing.assert_close(deployed_models, models, atol=TOLERANCE, rtol=0)
+    assert summary["energy_by_cause_mj"] == pytest.approx(run(config, fleet="mailbox").summary["energy_by_cause_mj"])

@@ -66,7 +66,7 @@ def play_round(boss, plan, rng, is_worst):
         if does is not None and not does.passes:
             samples = 0
         senders = np.array([i, *plan.draw.topology.senders(i)])
-        work = WorkDone(samples, 30 if samples else 0)
+        work = WorkDone(samples, 30 if samples else 0, samples)
         scores = {name: rng.uniform(0.1, 1, len(senders)) for name in ("loss", "similarity")}
         weights = np.full(len(senders), 1 / len(senders))
         return make_server_report(

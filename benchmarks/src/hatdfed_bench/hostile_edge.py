@@ -28,7 +28,7 @@ from hatdfed.deploy.logs import set_up_logs
 from hatdfed.deploy.transport.endpoints import Endpoints
 from hatdfed.server.attacks import ATTACKS, Liars, make_liars
 from hatdfed.server.program import EdgeProgram, Offer, ServerState
-from hatdfed.server.work import Batch, DataSource, Work
+from hatdfed.server.work import NOTHING, Batch, DataSource, Indices, Work
 from hatdfed.setup.config import Config
 
 AVAILABLE = tuple(name for name, attack in ATTACKS.items() if not attack.needs_others and not attack.falsifies)
@@ -49,10 +49,10 @@ class HostileSource:
         """Images with true labels: accuracy is reported honestly."""
         return self._source.validation
 
-    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> Work:
         """Return the work of round t, and remember the round."""
         self.t = t
-        work = self._source.work(t, effort)
+        work = self._source.work(t, effort, held)
         return self._flip(work) if self._flips_labels else work
 
     def _flip(self, work: Work) -> Work:

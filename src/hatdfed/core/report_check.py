@@ -36,6 +36,7 @@ class ReportLimits(NamedTuple):
     devices: int = 10**9  # that were online
     probe: int = 10**9  # own images that models are evaluated on
     sent_share: float = 16.0  # of a float32 model, sent to one receiver, retries included
+    keeps_uploads: bool = False  # whether it may train on samples that devices sent in earlier rounds
 
     def most_samples(self, server: int) -> int:
         """How many samples a server can have trained on."""
@@ -196,13 +197,22 @@ def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
     if effort is not None and not effort.asks:
         return None if row.bits == 0 else "It reported uploads, but was to ask no device for data."
     if (per_sample := prices.sample_upload_bits) is not None:
-        is_possible = _is_near(row.bits, claims.reports[server].num_samples * per_sample)
+        is_possible = _are_samples_possible(claims, server, row.bits / per_sample)
         return None if is_possible else f"It reported {row.bits:g} bits of uploads, which do not fit its samples."
     devices = row.bits / prices.device_upload_bits if prices.device_upload_bits else 0.0
     is_possible = math.isfinite(devices) and 0 <= devices <= limits.devices * (1 + _PRICE_ROUNDING)
     if is_possible and _is_near(devices, round(devices)):
         return None
     return f"It reported {row.bits:g} bits of uploads, those of {devices:g} devices; it has {limits.devices:,}."
+
+
+def _are_samples_possible(claims: _Claims, server: int, sent: float) -> bool:
+    """Whether devices can have sent so many samples: those trained on, unless uploads are kept or the server rests."""
+    effort = claims.plan.effort_of(server)
+    if claims.limits.keeps_uploads or (effort is not None and not effort.passes):
+        most = claims.limits.most_samples(server)
+        return math.isfinite(sent) and 0 <= sent <= most * (1 + _PRICE_ROUNDING) and _is_near(sent, round(sent))
+    return _is_near(sent, claims.reports[server].num_samples)
 
 
 def _check_joules(claims: _Claims) -> Iterator[tuple[int, str]]:
@@ -225,7 +235,10 @@ def _price_rows(claims: _Claims, servers: list[int], rows: list[EnergyRow]) -> V
     trains, links = (
         np.array([row.cause is cause for row in rows], dtype=bool) for cause in (Cause.TRAINING, Cause.LINK)
     )
-    joules[trains] = [samples[servers[n]] * prices.compute_joules[servers[n]] for n in np.flatnonzero(trains)]
+    joules[trains] = [
+        prices.count_charged(samples[servers[n]], claims.plan.effort_of(servers[n])) * prices.compute_joules[servers[n]]
+        for n in np.flatnonzero(trains)
+    ]
     sent = [rows[n] for n in np.flatnonzero(links)]
     receiver = np.array([row.receiver for row in sent], dtype=np.int64)
     sender = np.array([-1 if row.sender is None else row.sender for row in sent], dtype=np.int64)

@@ -157,7 +157,11 @@ class Worked(Protocol):
 
     @property
     def devices_online(self) -> int:
-        """That sent them."""
+        """That sent data."""
+
+    @property
+    def num_sent(self) -> int:
+        """Samples that devices sent."""
 
 
 class LinkUse(NamedTuple):
@@ -169,10 +173,11 @@ class LinkUse(NamedTuple):
 
 
 class WorkDone(NamedTuple):
-    """The same as two numbers, for whoever knows no more of it."""
+    """The same as three numbers, for whoever knows no more of it."""
 
     num_samples: int
     devices_online: int
+    num_sent: int
 
 
 def make_server_report(
@@ -203,8 +208,8 @@ def _energy_spent(
     receivers = plan.draw.topology.receivers(server)
     use = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, LinkUse(compression))
     return (
-        prices.upload(plan.t, server, work.devices_online, work.num_samples),
-        prices.training(plan.t, server, work.num_samples),
+        prices.upload(plan.t, server, work.devices_online, work.num_sent),
+        prices.training(plan.t, server, work.num_samples, plan.effort_of(server)),
         *(
             prices.link(plan.t, i, server, compression=use[i].share, again=use[i].again, hops=use[i].hops)
             for i in receivers

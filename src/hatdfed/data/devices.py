@@ -13,9 +13,8 @@ from torch import Tensor
 from hatdfed.core.effort import ServerEffort
 from hatdfed.core.round import is_present
 from hatdfed.randomness import stream, torch_seed
-from hatdfed.server.work import Batch, Indices, LazyBatches, Work, WorkPlan
+from hatdfed.server.work import NOTHING, Batch, Indices, LazyBatches, Work, WorkPlan
 
-_NO_IMAGES: Indices = np.zeros(0, dtype=np.int64)
 _NO_LABELS = torch.zeros(0, dtype=torch.int64)
 
 
@@ -33,6 +32,8 @@ class LocalWork:
     holds_out_probe: bool = False  # choose the probe from images that are not trained on
     release_at: int | None = None  # round from which on these are trained on, too; None: never
     churn: float = 0.0  # probability that the server is absent; then no device can connect to it
+    keeps_uploads: bool = False  # keep what devices sent, so that it need not be sent again
+    memory_samples: int | None = None  # that are kept at most; None: all
 
 
 class DataChange(NamedTuple):
@@ -41,7 +42,7 @@ class DataChange(NamedTuple):
     t: int
     shard: Indices
     validation: Batch
-    held_out: Indices = _NO_IMAGES
+    held_out: Indices = NOTHING
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class SimulatedDevices:
     seed: int
     server: int
     change: DataChange | None = None
-    held_out: Indices = field(default_factory=_NO_IMAGES.copy)  # that it owns, too, for its probe or validation
+    held_out: Indices = field(default_factory=NOTHING.copy)  # that it owns, too, for its probe or validation
 
     def validation_at(self, t: int) -> Batch:
         """Images that accuracy is measured on in round t; the same tensors while they are."""
@@ -94,9 +95,9 @@ class SimulatedDevices:
         most = len(self.shard) + len(self.held_out)
         return min(self.settings.batch_size, self.settings.samples_per_round, most)
 
-    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> Work:
         """Collect the data of round t, in batches."""
-        plan = self.plan(t, effort)
+        plan = self.plan(t, effort, held)
         return Work(
             batches=LazyBatches(self._take, plan.batches),
             num_samples=plan.num_samples,
@@ -106,32 +107,47 @@ class SimulatedDevices:
             seed=plan.seed,
             label_counts=self.label_counts_at(t) if self.num_classes else None,
             spared=plan.spared,
+            sent=plan.sent,
+            held=plan.held,
         )
 
-    def plan(self, t: int, effort: ServerEffort | None = None) -> WorkPlan:
-        """Choose the round's images, as indices into the pool; a function of (seed, server, t) and `effort` alone."""
+    def plan(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> WorkPlan:
+        """Choose the round's images, as indices into the pool; a function of (seed, server, t) and the arguments."""
         passes, asks = effort or ServerEffort(self.settings.local_passes, asks=True)
         offered, devices_online = self._collect(t)
-        sent = offered if asks else _NO_IMAGES
-        trained = sent if passes else _NO_IMAGES
-        images, is_held_out = self._training_images[self._find_phase(t)], self.settings.holds_out_probe
+        at_hand = offered if asks else self._draw_held(t, held, len(offered))
+        trained = at_hand if passes else NOTHING
+        new = offered[~np.isin(offered, held)] if asks else NOTHING
         return WorkPlan(
-            batches=tuple(images[chosen] for chosen in self._batches(t, trained, passes)),
+            batches=tuple(self._batches(t, trained, passes)),
             num_samples=len(trained),
             devices_online=devices_online if asks else 0,
-            probe=self._choose_held_out(t) if is_held_out else images[self._probe(t, sent)],
+            probe=self._choose_held_out(t) if self.settings.holds_out_probe else self._probe(t, at_hand),
             seed=torch_seed(self.seed, "dropout", t, self.server),
             spared=len(offered) - len(trained),
+            sent=len(new) if self.settings.keeps_uploads or not passes else None,
+            held=self._keep(held, new),
         )
 
     def _collect(self, t: int) -> tuple[Indices, int]:
-        """Split the round's samples over the devices; those that connect, A^d ~ Bern(ρ), send theirs."""
+        """Split the round's samples over the devices; those that connect, A^d ~ Bern(ρ), have theirs to send."""
         rng = stream(self.seed, "devices", t, self.server)
-        owned = len(self._training_images[self._find_phase(t)])
-        samples = rng.permutation(owned)[: self.settings.samples_per_round]
+        images = self._training_images[self._find_phase(t)]
+        samples = images[rng.permutation(len(images))[: self.settings.samples_per_round]]
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
         online &= is_present(self.seed, t, self.server, self.settings.churn)
         return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(online.sum())
+
+    def _draw_held(self, t: int, held: Indices, count: int) -> Indices:
+        """Choose as many of the samples held as devices would have brought, if there are so many."""
+        return stream(self.seed, "held", t, self.server).permutation(held)[:count]
+
+    def _keep(self, held: Indices, new: Indices) -> Indices:
+        """What is held after new samples came; the oldest are dropped first."""
+        if not self.settings.keeps_uploads or not len(new):
+            return held
+        together, most = np.concatenate([held, new]), self.settings.memory_samples
+        return together if most is None else together[-most:]
 
     def _batches(self, t: int, collected: Indices, passes: int) -> list[Indices]:
         rng = stream(self.seed, "batches", t, self.server)
@@ -149,7 +165,8 @@ class SimulatedDevices:
         missing = self.settings.probe_size - len(probe)
         if len(collected) and not (self.settings.probe_top_up and missing):
             return probe
-        unsent = np.setdiff1d(np.arange(len(self.shard)), collected)
+        owned = self._training_images[self._find_phase(t)][: len(self.shard)]
+        unsent = owned[~np.isin(owned, collected)]
         return np.concatenate([probe, rng.permutation(unsent)[:missing]])
 
     def _choose_held_out(self, t: int) -> Indices:

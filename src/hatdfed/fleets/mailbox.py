@@ -112,7 +112,7 @@ class MailboxFleet:
         """Train, exchange, merge, measure."""
         before = self._before[1] if self._before and self._before[0] == plan.t else self._servers
         everyone = range(self.num_servers)
-        works = [source.work(plan.t, plan.effort_of(i)) for i, source in enumerate(self._sources)]
+        works = [source.work(plan.t, plan.effort_of(i), before[i].held) for i, source in enumerate(self._sources)]
         trained = [self._train(before[i], works[i], plan.t) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
         offers = tuple(self._with_lies(plan.t, trained, offers))
@@ -145,7 +145,7 @@ class MailboxFleet:
         return report if self._liars is None else self._liars.report(report)
 
     def snapshot(self) -> Snapshot:
-        """Models, optimisers, codec memories and masses of all servers."""
+        """Models, optimisers, codec memories, masses and samples held of all servers."""
         arrays: dict[str, NDArray[Any]] = {}
         for i, server in enumerate(self._servers):
             held = server_arrays(server) | frozen_arrays(self._program.learner)

@@ -33,7 +33,7 @@ from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
 from hatdfed.server.optimisers import OptimiserState
 from hatdfed.server.tasks import Task
-from hatdfed.server.work import Batch, Work
+from hatdfed.server.work import NOTHING, Batch, Indices, Work
 
 
 class ServerState(NamedTuple):
@@ -43,6 +43,7 @@ class ServerState(NamedTuple):
     optimiser: OptimiserState
     codec_memory: Memory
     mass: float = 1.0  # push-sum
+    held: Indices = NOTHING  # samples that devices sent and that it keeps, the oldest first (`Work.held`)
 
 
 class Offer(NamedTuple):
@@ -112,10 +113,11 @@ class EdgeProgram:
         return ServerState(params, optimiser, self.codec.init(self.learner.num_params))
 
     def train(self, server: ServerState, work: Work, t: int, *, spend: bool = False) -> ServerState:
-        """Local training in round t on what the devices brought, Eq. (2); nothing if none came.
+        """Local training in round t on what the devices brought, Eq. (2); nothing if none came or it is to rest.
 
         With `spend` the optimiser's part of `server` is overwritten, for whoever needs it no more.
         """
+        server = server._replace(held=work.held)
         if not work.batches:
             return server
         params, optimiser = self.learner.fit(
@@ -260,14 +262,15 @@ def check_frozen(digest: NDArray[Any] | None, learner: Learner) -> None:
 
 
 def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:
-    """Model, optimiser, codec memory and mass."""
-    return {
+    """Model, optimiser, codec memory, mass and, if there are any, the samples that it holds."""
+    arrays = {
         "params": server.params.numpy(),
         "first": server.optimiser.first.numpy(),
         "second": server.optimiser.second.numpy(),
         "codec_memory": server.codec_memory.numpy(),
         "scalars": np.array([server.optimiser.step, server.mass]),
     }
+    return arrays | {"held": server.held} if len(server.held) else arrays
 
 
 def server_from(arrays: Snapshot) -> ServerState:
@@ -279,4 +282,5 @@ def server_from(arrays: Snapshot) -> ServerState:
         optimiser=OptimiserState(int(step), first, second),
         codec_memory=torch.tensor(arrays["codec_memory"]),
         mass=float(mass),
+        held=np.array(arrays.get("held", NOTHING), dtype=np.int64),
     )

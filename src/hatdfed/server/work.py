@@ -14,6 +14,7 @@ from hatdfed.core.fleet import FinalAccuracy, measured_accuracy
 from hatdfed.server.tasks import Classification, Task
 
 Indices = NDArray[np.int64]
+NOTHING: Indices = np.zeros(0, dtype=np.int64)
 
 
 class Batch(NamedTuple):
@@ -94,11 +95,18 @@ class Work(NamedTuple):
     seed: int  # for dropout
     label_counts: Tensor | None = None  # [C] number of the server's samples of each class; None: unknown, or no classes
     spared: int = 0  # samples that it would have trained on as well, had it not been told to rest or to ask nobody
+    sent: int | None = None  # samples that devices sent; None: those that it trains on
+    held: Indices = NOTHING  # samples that it keeps for later rounds, the oldest first, where uploads are kept
 
     @property
     def volume(self) -> int:
         """Samples that count for the server's model in a merge: a model is worth no less after a round of rest."""
         return self.num_samples + self.spared
+
+    @property
+    def num_sent(self) -> int:
+        """Samples that devices sent."""
+        return self.num_samples if self.sent is None else self.sent
 
 
 class LazyBatches(Sequence[Batch]):
@@ -130,11 +138,18 @@ class WorkPlan(NamedTuple):
     probe: Indices
     seed: int
     spared: int = 0
+    sent: int | None = None
+    held: Indices = NOTHING
 
     @property
     def volume(self) -> int:
         """As of `Work`."""
         return self.num_samples + self.spared
+
+    @property
+    def num_sent(self) -> int:
+        """As of `Work`."""
+        return self.num_samples if self.sent is None else self.sent
 
 
 class DataSource(Protocol):
@@ -144,8 +159,11 @@ class DataSource(Protocol):
     def validation(self) -> Batch:
         """Samples that accuracy is measured on before the first round."""
 
-    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
-        """Return the server's work of round t: as much as `effort` says, or as the settings say."""
+    def work(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> Work:
+        """Return the server's work of round t: as much as `effort` says, or as the settings say.
+
+        `held` is what the work of the round before says that the server holds.
+        """
 
 
 class PooledSource(DataSource, Protocol):
@@ -168,5 +186,5 @@ class PooledSource(DataSource, Protocol):
     def largest_batch(self) -> int:
         """Upper bound on the number of samples in a batch."""
 
-    def plan(self, t: int, effort: ServerEffort | None = None) -> WorkPlan:
+    def plan(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> WorkPlan:
         """Return the server's work of round t, as indices into the pool."""

@@ -81,9 +81,11 @@ class EnergyConfig(Section):
     model_bits: Bits | Literal["actual"] = "actual"
     """Bits of a model on a link: the paper's figure (with its networks), or `actual`, 32 bits for each number sent."""
     weak_joules_per_sample: Joules = 0.5
-    """τ: training energy per sample on machines of type A (D6)."""
+    """τ: training energy on machines of type A, for a sample or for a sample and pass (D6)."""
     strong_joules_per_sample: Joules = 0.25
-    """τ: training energy per sample on machines of type B (D6)."""
+    """τ: training energy on machines of type B, likewise (D6)."""
+    training_per: Literal["sample", "pass"] = "sample"
+    """What τ is charged for: a sample, however many passes are made over it (the paper), or a sample and pass (D6)."""
     device_kbit_per_joule: Efficiency = 1.0
     """EE^d: energy efficiency of a device's upload."""
     link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)
@@ -121,6 +123,16 @@ class SupplyConfig(Section):
     """File with the emissions of the grid over time, in grams of CO2 equivalents for a kWh."""
     tariff_trace: str | None = None
     """File with the price of a kWh of the grid over time, in any currency."""
+
+
+class UploadsConfig(Section):
+    """What servers keep of the data that devices send them, as described in docs/training.md."""
+
+    keep: Literal["none", "samples"] = "none"
+    """none: every round uploads anew (the paper); samples: a server keeps what it was sent, and devices send only what
+    it does not hold."""
+    memory_samples: Count | None = None
+    """Number of samples that a server keeps at most, the oldest dropped first; null: all."""
 
 
 class PrivacyConfig(Section):
@@ -264,6 +276,7 @@ class Config(Section):
     schedule: ScheduleConfig = ScheduleConfig()
     learner: LearnerConfig = LearnerConfig()
     parameters: ParametersConfig = ParametersConfig()
+    uploads: UploadsConfig = UploadsConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     world: WorldConfig = WorldConfig()
     energy: EnergyConfig = EnergyConfig()

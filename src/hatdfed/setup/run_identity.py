@@ -99,6 +99,8 @@ SETTINGS: dict[str, Setting] = {
     "probe_top_up": Setting(_WORK),
     "probe_from": Setting(_WORK, "round", Since.V0_2),
     "probe_release": Setting(_WORK, 1.0, Since.V0_2, only_with="probe_from"),
+    "uploads.keep": Setting(_WORK, "none", Since.V0_2),
+    "uploads.memory_samples": Setting(_WORK, None, Since.V0_2, only_with="uploads.keep"),
     "feedback": Setting(_WORK),  # says which images a server is measured on
     # Rounds may be added to a run, `horizon` keeps it what it was; runs of different lengths are not paired.
     # A world in which groups change or sleepers wake does so at a share of the run.
@@ -148,6 +150,7 @@ SETTINGS: dict[str, Setting] = {
     "energy.model_bits": Setting(_WORLD),
     "energy.weak_joules_per_sample": Setting(_WORLD),
     "energy.strong_joules_per_sample": Setting(_WORLD),
+    "energy.training_per": Setting(_WORLD, "sample", Since.V0_2),
     "energy.device_kbit_per_joule": Setting(_WORLD),
     "energy.link_kbit_per_joule": Setting(_WORLD),
     "energy.overhead_bits": Setting(_WORLD, 0.0, Since.V0_2),

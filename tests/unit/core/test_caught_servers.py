@@ -35,7 +35,7 @@ def make_report(plan, lie=False):
     def one(i):
         senders = np.array([i, *plan.draw.topology.senders(i)])
         weights = np.full(len(senders), 1 / len(senders))
-        work = WorkDone(30, 15)
+        work = WorkDone(30, 15, 30)
         return make_server_report(
             plan, PRICES, i, work, accuracy=0.1 * i, senders=senders, importance=weights, scores={}, compression=1.0
         )

@@ -23,7 +23,7 @@ PRICES = draw_prices(
 LINKS = LinkTable.all_of(N)
 PLAN = RoundPlan(T, certain(LINKS, LINKS.sender != 3))  # nobody hears server 3
 GOOD = make_server_report(
-    PLAN, PRICES, SERVER, WorkDone(40, 20), accuracy=0.5, senders=np.array([1, 0, 2]), importance=np.full(3, 1 / 3),
+    PLAN, PRICES, SERVER, WorkDone(40, 20, 40), accuracy=0.5, senders=np.array([1, 0, 2]), importance=np.full(3, 1 / 3),
     scores={
         "loss": np.array([0.1, 5.0, np.inf]), "harm": np.array([0.0, -10.0, 10.0]),
         "evidence": np.array([16.0, 0.0, 3.0]), "knowledge": np.full(3, -np.inf), "custom": np.array([1e9, 0.0, 0.0]),
@@ -59,6 +59,34 @@ def test_a_server_that_was_to_rest_or_to_ask_nobody_did_neither():
     kept = {row.cause for row in recompute_energy(SERVER, GOOD, resting, PRICES, LIMITS)}
     assert kept == {Cause.LINK}
     assert find_breaches({SERVER: GOOD}, PLAN._replace(effort=full_effort(N, 2)), PRICES, LIMITS) == {}
+
+
+def test_training_is_checked_against_the_passes_of_the_plan():
+    prices = replace(PRICES, local_passes=2)
+    for plan, passes in ((PLAN, 2), (PLAN._replace(effort=full_effort(N, 5)), 5)):
+        row = prices.training(T, SERVER, 40, plan.effort_of(SERVER))
+        assert row.joules == pytest.approx(40 * passes * PRICES.compute_joules[SERVER])
+        told = GOOD._replace(energy=(GOOD.energy[0], row, *GOOD.energy[2:]))
+        assert find_breaches({SERVER: told}, plan, prices, LIMITS) == {}
+        assert "for training" in find_breaches({SERVER: GOOD}, plan, prices, LIMITS)[SERVER]
+        assert recompute_energy(SERVER, GOOD, plan, prices, LIMITS)[1].joules == row.joules
+
+
+def test_samples_that_devices_sent_are_checked_where_each_is_charged_for():
+    prices = replace(PRICES, sample_upload_bits=512.0)
+    keeping = LIMITS._replace(keeps_uploads=True)
+
+    def find(sent, limits, plan=PLAN, samples=40):
+        row, training = prices.upload(T, SERVER, 20, sent), prices.training(T, SERVER, samples)
+        report = GOOD._replace(num_samples=samples, energy=(row, training, *GOOD.energy[2:]))
+        return find_breaches({SERVER: report}, plan, prices, limits).get(SERVER)
+
+    assert find(40, LIMITS) is None
+    assert "do not fit its samples" in find(39, LIMITS)
+    assert all(find(sent, keeping) is None for sent in (0, 7, 60))
+    assert all("do not fit its samples" in find(sent, keeping) for sent in (61, 7.5, -1, np.nan))
+    resting = PLAN._replace(effort=Effort(np.zeros(N, dtype=np.int64), np.ones(N, dtype=bool)))
+    assert find(33, LIMITS, resting, samples=0) is None, "it may collect data for later"
 
 
 def test_scores_that_are_no_numbers_say_nothing():
@@ -129,7 +157,7 @@ def test_uploads_that_are_charged_by_the_image_fit_the_samples():
 def test_models_through_a_relay_and_sent_in_part_are_possible():
     use = {0: LinkUse(1.0, 0.0, 2), 2: LinkUse(0.3, 0.1), 3: LinkUse(0.0)}
     more = {"accuracy": 0.5, "senders": GOOD.senders, "importance": GOOD.importance, "scores": {}}
-    report = make_server_report(PLAN, PRICES, SERVER, WorkDone(40, 20), compression=use, **more)
+    report = make_server_report(PLAN, PRICES, SERVER, WorkDone(40, 20, 40), compression=use, **more)
     assert find_reason(report) is None
 
 
@@ -144,7 +172,7 @@ def test_each_server_has_its_own_number_of_samples():
 
 def test_of_several_reports_only_the_false_ones_are_named():
     other = make_server_report(
-        PLAN, PRICES, 0, WorkDone(10, 5), accuracy=0.1, senders=np.array([0]), importance=np.ones(1), scores={},
+        PLAN, PRICES, 0, WorkDone(10, 5, 10), accuracy=0.1, senders=np.array([0]), importance=np.ones(1), scores={},
         compression=0.5,
     )  # fmt: skip
     assert find_breaches({0: other, SERVER: GOOD}, PLAN, PRICES, LIMITS) == {}

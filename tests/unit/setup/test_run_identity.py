@@ -46,11 +46,11 @@ OTHER_VALUES = {
     "policy": {"name": "ring"}, "aggregator": {"name": "uniform"}, "loss": {"name": "label-prior"},
     "utility.normalisation": "softmax", "utility.gain": "released", "utility.thrift": "released",
     "schedule.budget_joules": 3.0, "learner.optimiser": "sgd", "learner.initialisation": "module",
-    "energy.model_bits": 1e6, "energy.link_kbit_per_joule": (1.0, 2.0),
+    "energy.model_bits": 1e6, "energy.link_kbit_per_joule": (1.0, 2.0), "energy.training_per": "pass",
     "world.group_shares": (1.0, 2.0), "world.differ": "labels", "world.attack": "noise", "world.link_loss": (0.1, 0.2),
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
-    "task": "regression",
+    "task": "regression", "uploads.keep": "samples", "uploads.memory_samples": 7,
     "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
     "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
 }  # fmt: skip
@@ -120,7 +120,7 @@ def test_a_world_is_made_from_settings_that_are_declared_to_make_it():
     read = read_by(lambda settings: make_world(settings, dataset))
     assert read == declared(Role.SOURCES)
     read = read_by(lambda settings: make_prices(settings, bits_per_sample=8, num_params=10))
-    assert read - {"seed", "candidates"} <= declared(Role.WORLD)
+    assert read - {"seed", "candidates", "uploads"} <= declared(Role.WORLD)  # a sample costs the same, kept or not
     read = read_by(lambda settings: make_learner(settings, dataset).init(initial_seed(settings, 0)))
     assert read - {"seed", "privacy"} <= declared(Role.WORLD)  # private training begins with the same models
 
@@ -205,10 +205,10 @@ def test_a_setting_that_is_added_and_not_declared_is_noticed():
 
 
 def as_0_1_0_journals_have_it(settings):
-    new = {"privacy", "world", "probe_from", "probe_release", "task", "parameters", "supply"}
-    left = settings.model_dump(mode="json", exclude={"rounds", "horizon", "checkpoint_every"} | new)
-    for name in ("overhead_bits", "probe_joules", "merge_joules", "idle_watts"):
-        del left["energy"][name]
+    new = {"privacy", "world", "probe_from", "probe_release", "task", "parameters", "uploads", "supply"}
+    never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
+    prices = {"training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
+    left = settings.model_dump(mode="json", exclude={**never, "energy": prices})
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 
 

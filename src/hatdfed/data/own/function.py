@@ -29,7 +29,7 @@ from hatdfed.data.datasets.base import SampleFormat
 from hatdfed.data.own.arrays import as_array
 from hatdfed.data.own.images import AT_START, OnceWarner, OwnSample, format_shape, make_own_samples
 from hatdfed.errors import ConfigError, DataError
-from hatdfed.server.work import Batch, DataSource, Work
+from hatdfed.server.work import NOTHING, Batch, DataSource, Indices, Work
 
 _FUNCTION_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -131,7 +131,7 @@ class UserSource:
         """The validation images of the user's source."""
         return self.source.validation
 
-    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> Work:
         """Return the work of the user's source for round t; a server that rests trains on none of it.
 
         How many passes its batches make is up to the source.
@@ -144,8 +144,8 @@ class UserSource:
         for batch in (*work.batches, work.probe):
             self._check(f"round {t}", batch)
         if effort is not None and not effort.passes:
-            work = work._replace(batches=(), num_samples=0, spared=work.volume)
-        return work if effort is None or effort.asks else work._replace(devices_online=0)
+            work = work._replace(batches=(), num_samples=0, spared=work.volume, sent=0)
+        return work if effort is None or effort.asks else work._replace(devices_online=0, sent=0)
 
     def _check(self, what: str, batch: Any) -> None:
         if not isinstance(batch, Batch) or tuple(batch.x.shape) != (len(batch.y), *self.shape):

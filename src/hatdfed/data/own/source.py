@@ -35,7 +35,7 @@ from hatdfed.data.own.images import (
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError, DataError
 from hatdfed.randomness import stream, torch_seed
-from hatdfed.server.work import Batch, DataSource, Work
+from hatdfed.server.work import NOTHING, Batch, DataSource, Indices, Work
 
 LEAST_IMAGES = 10
 
@@ -193,9 +193,9 @@ class SlowMachine:
         """The validation images of the source."""
         return self.source.validation
 
-    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> Work:
         """Return the first part of the source's work; `num_samples` counts the images that are left in it."""
-        work = self.source.work(t, effort)
+        work = self.source.work(t, effort, held)
         batches = work.batches[: count_batches(len(work.batches), self.work_share)]
         # A pass sees every image once, so images cut from the first pass are not seen at all.
         seen = min(work.num_samples, sum(len(batch.y) for batch in batches))
@@ -218,14 +218,14 @@ class CountedWork:
         """The validation images of the source."""
         return self.source.validation
 
-    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> Work:
         """Return the source's work; only the counts are limited."""
-        work = self.source.work(t, effort)
+        work = self.source.work(t, effort, held)
         if work.volume <= self.most_samples and work.devices_online <= self.most_devices:
             return work
         samples, devices = min(work.num_samples, self.most_samples), min(work.devices_online, self.most_devices)
-        spared = min(work.spared, self.most_samples - samples)
-        return work._replace(num_samples=samples, devices_online=devices, spared=spared)
+        spared, sent = min(work.spared, self.most_samples - samples), min(work.num_sent, self.most_samples)
+        return work._replace(num_samples=samples, devices_online=devices, spared=spared, sent=sent)
 
 
 def count_batches(num_batches: int, work_share: float) -> int:
@@ -243,7 +243,8 @@ class OwnData:
 
     The same round can be requested again until the next one is; older rounds cannot be replayed. Which images were
     used is remembered while the process lives; after a restart all images count as new again. A server that asks nobody
-    does not look for new images, and trains on those that it has.
+    does not look for new images, and trains on those that it has. Where uploads are kept, an image counts as sent in
+    the round that first trains on it.
     """
 
     def __init__(
@@ -280,8 +281,8 @@ class OwnData:
         labels = torch.tensor([int(sample.y) for sample in self._store.training], dtype=torch.int64)
         return torch.bincount(labels, minlength=self._form.task.num_classes)
 
-    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
-        """Look for new images and return the work of round t."""
+    def work(self, t: int, effort: ServerEffort | None = None, held: Indices = NOTHING) -> Work:
+        """Look for new images and return the work of round t; what is held is in the store."""
         effort = effort or ServerEffort(self._settings.local_passes, asks=True)
         if self._last is None or self._last[:2] != (t, effort):
             if effort.asks:
@@ -300,6 +301,7 @@ class OwnData:
     def _make_work(self, t: int, effort: ServerEffort) -> Work:
         chosen = self._choose(t)
         trained = chosen if effort.passes else []
+        num_fresh = min(len(self._store.fresh), len(trained))
         self._store.use(trained)
         has_new = effort.asks and self._has_new
         self._has_new &= not effort.asks
@@ -314,6 +316,7 @@ class OwnData:
             seed=torch_seed(self._seed, "dropout", t, self._server),
             label_counts=self.label_counts if self._form.task.has_classes else None,
             spared=len(chosen) - len(trained),
+            sent=num_fresh if self._settings.keeps_uploads else None,
         )
 
     def _choose(self, t: int) -> list[OwnSample]:

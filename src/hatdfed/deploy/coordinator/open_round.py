@@ -267,7 +267,11 @@ def _read_report(
         plan,
         prices,
         server,
-        WorkDone(outcome.num_samples, outcome.devices_online),
+        WorkDone(
+            outcome.num_samples,
+            outcome.devices_online,
+            outcome.num_sent if outcome.HasField("num_sent") else outcome.num_samples,
+        ),
         accuracy=outcome.accuracy,
         senders=np.array([slot.server for slot in outcome.slots]),
         importance=np.array([slot.importance for slot in outcome.slots]),

@@ -74,7 +74,7 @@ class RoundRunner:
         mailbox, program = self._mailbox, self._program
         kept = await self._begin(order)
         self._begin_phase("training", f"training for round {t}")
-        work: Work = await self.run_off_loop(self._source.work, t, read_effort(order))
+        work: Work = await self.run_off_loop(self._source.work, t, read_effort(order), self.server.held)
         try:
             server = mailbox.allocate_models(kept.trained or await self._train_off_loop(work, t))
             self._worker.submit(tidy_freed_memory)
@@ -254,6 +254,7 @@ class RoundRunner:
             accuracy=verdict.accuracy,
             num_samples=work.num_samples,
             devices_online=work.devices_online,
+            num_sent=work.num_sent,
             slots=[
                 pb.Slot(
                     server=server,

@@ -110,9 +110,9 @@ class ShardedFleet:
             self.refused.update(report.refused)
         self.posted_bytes = sum(report.posted_bytes for report in reports)
         works = [
-            WorkDone(int(samples), int(devices))
+            WorkDone(int(samples), int(devices), int(sent))
             for report in reports
-            for samples, devices in zip(report.num_samples, report.devices_online, strict=True)
+            for samples, devices, sent in zip(report.num_samples, report.devices_online, report.num_sent, strict=True)
         ]
         senders = _joined([report.senders for report in reports])
         measured = _all_measured([report.measured for report in reports])

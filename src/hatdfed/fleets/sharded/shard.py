@@ -50,6 +50,7 @@ class ShardReport(NamedTuple):
     measured: Measured
     num_samples: Indices  # [n]
     devices_online: Indices  # [n]
+    num_sent: Indices  # [n] samples that devices sent
     refused: Mapping[str, int]  # models that could not be used, by why
     posted_bytes: int  # of letters to other shards
     sketches: NDArray[np.float32]  # [n, SKETCH_SIZE] of the merged models
@@ -152,6 +153,7 @@ class Shard:
             ),
             num_samples=np.array([here.works[row].num_samples for row in range(rows.count)]),
             devices_online=np.array([here.works[row].devices_online for row in range(rows.count)]),
+            num_sent=np.array([here.works[row].num_sent for row in range(rows.count)]),
             refused=self._refused(count_refused(slots, own, present, norms), merged.setbacks),
             posted_bytes=here.posted_bytes,
             sketches=sketch(rows.shared).cpu().numpy(),

@@ -47,14 +47,14 @@ from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_s
 from hatdfed.server.learner import Learner
 from hatdfed.server.program import check_frozen, frozen_arrays
 from hatdfed.server.tasks import Task
-from hatdfed.server.work import Answers, Batch, Measured, WorkPlan
+from hatdfed.server.work import NOTHING, Answers, Batch, Indices, Measured, WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
 Times = Mapping[int, int]  # the round that each run is in
 Efforts = Mapping[int, Effort]  # of the runs whose plans have one
 Runs = Collection[int]
 Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
-WorkKey = tuple[int, int, ServerEffort | None]  # source, round and effort: by these, runs share their work
+WorkKey = tuple[int, int, ServerEffort | None, int]  # source, round, effort, samples held: by these, runs share work
 Judge = Callable[[Tensor, Tensor], Tensor]  # what models give out [n, …] and targets [n, …] -> [n, …]
 
 _COMPARED_AT_ONCE = 1 << 24  # logits
@@ -126,9 +126,9 @@ class StackedFleet:
         """Every server's work; runs that share a world share it, as far as they train alike."""
         made = self._sources_at(times, efforts)
         return {
-            self.rows.first[run] + place: made[id(source), t, _effort_of(efforts, run, place)]
+            self.rows.first[run] + place: made[self._work_key(run, place, t, efforts)]
             for run, t in times.items()
-            for place, source in enumerate(self.rows.members[run].sources)
+            for place in range(len(self.rows.members[run].sources))
         }
 
     def _sources_at(self, times: Times, efforts: Efforts) -> dict[WorkKey, WorkPlan]:
@@ -136,14 +136,21 @@ class StackedFleet:
         made: dict[WorkKey, WorkPlan] = {}
         for run, t in times.items():
             for place, source in enumerate(self.rows.members[run].sources):
-                effort = _effort_of(efforts, run, place)
-                key = (id(source), t, effort)
+                key = self._work_key(run, place, t, efforts)
                 if key not in made:
-                    made[key] = self._ahead[key] if key in self._ahead else source.plan(t, effort)
+                    held = self.rows.held[self.rows.first[run] + place]
+                    made[key] = self._ahead[key] if key in self._ahead else source.plan(t, key[2], held)
         return made
+
+    def _work_key(self, run: int, place: int, t: int, efforts: Efforts) -> WorkKey:
+        """Runs whose work was the same so far hold the very same array of samples."""
+        effort = efforts[run].of(place) if run in efforts else None
+        return id(self.rows.members[run].sources[place]), t, effort, id(self.rows.held[self.rows.first[run] + place])
 
     def train(self, times: Times, works: Works) -> None:
         """Local training on what the devices brought, Eq. (2)."""
+        for server, work in works.items():
+            self.rows.held[server] = work.held
         scale, offsets = np.ones(self.rows.count), self.rows.offsets(times)
         for run, t in times.items():
             program, servers = self.rows.members[run].program, self.rows.of_run(run)
@@ -512,7 +519,7 @@ class RunView:
         return self._last[1]
 
     def snapshot(self) -> Snapshot:
-        """Models, optimisers, codec memories and masses of the run's servers."""
+        """Models, optimisers, codec memories, masses and samples held of the run's servers."""
         rows, here = self.fleet.rows, self._rows
         models = rows.models(here)
         tensors = {"params": models.params, "first": models.first, "second": models.second}
@@ -522,6 +529,8 @@ class RunView:
             arrays |= {f"{i}.{name}": np.array(tensor[i]) for name, tensor in on_host.items()}  # copies: rows change
             arrays[f"{i}.codec_memory"] = np.array(memory.cpu().numpy())
             arrays[f"{i}.scalars"] = np.array([models.steps[i], mass])
+            if len(rows.held[here.start + i]):
+                arrays[f"{i}.held"] = rows.held[here.start + i]
             arrays |= {f"{i}.{name}": array for name, array in frozen_arrays(self._learner).items()}
         return arrays
 
@@ -537,6 +546,7 @@ class RunView:
             shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
             rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
             rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
+            rows.held[first + i] = _remembered_samples(snapshot, f"{i}.held", len(rows.pool.y))
         rows.norms[self._rows] = compute_norms(rows.shared[self._rows]).double()
 
     def close(self) -> None:
@@ -559,10 +569,6 @@ class _Questions(NamedTuple):
     sent: Tensor  # [rows, P]
     judged: NDArray[np.bool_]  # [S] whose inboxes
     probes: Tensor  # [S, Q] indices
-
-
-def _effort_of(efforts: Efforts, run: int, place: int) -> ServerEffort | None:
-    return efforts[run].of(place) if run in efforts else None
 
 
 def _keep_logits(logits: Tensor, labels: Tensor) -> Tensor:
@@ -601,6 +607,16 @@ def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.in
 
 def _pieces(samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
     yield from zip(torch.split(samples.x, SAMPLES_AT_ONCE), torch.split(samples.y, SAMPLES_AT_ONCE), strict=True)
+
+
+def _remembered_samples(snapshot: Snapshot, name: str, num_samples: int) -> Indices:
+    """The samples that a server holds; none in a snapshot of a server that keeps nothing."""
+    held = snapshot.get(name, NOTHING)
+    if held.dtype != np.int64 or held.ndim != 1 or not ((held >= 0) & (held < num_samples)).all():
+        raise RunFolderError(
+            f"The checkpoint does not fit this run ({name} names samples that it does not have). Start it again."
+        )
+    return np.array(held)
 
 
 def _remembered(

@@ -23,7 +23,7 @@ from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
 from hatdfed.server.harm import share_labels
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import Batch, HeldOut, Measured, PooledSource
+from hatdfed.server.work import NOTHING, Batch, HeldOut, Indices, Measured, PooledSource
 
 ROW_ALIGNMENT = 64  # numbers; rows that start on a boundary are read faster
 
@@ -86,6 +86,7 @@ class Rows:
         self.memories: list[Memory] = [
             m.program.codec.init(learner.num_params).to(execution.device) for m in members for _ in m.sources
         ]
+        self.held: list[Indices] = [NOTHING] * self.count  # [S] samples that each server keeps
         self.refused: list[Counter[str]] = [Counter() for _ in members]
         self.largest_norm = torch.tensor(
             [member.program.learner.largest_norm for member in members for _ in member.sources],

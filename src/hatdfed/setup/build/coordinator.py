@@ -62,6 +62,7 @@ def make_limits(config: Config, sent_share: float) -> ReportLimits:
         devices=config.devices,
         probe=config.probe_size,
         sent_share=1.001 * sent_share,  # shares are sums of many parts
+        keeps_uploads=config.uploads.keep != "none",
     )
 
 
@@ -109,9 +110,10 @@ def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> Ene
         strong_joules_per_sample=energy.strong_joules_per_sample,
         device_kbit_per_joule=energy.device_kbit_per_joule,
         link_kbit_per_joule=energy.link_kbit_per_joule,
-        charge_samples=config.split == "groups" or config.world.amount_ratio > 1,
+        charge_samples=config.split == "groups" or config.world.amount_ratio > 1 or config.uploads.keep != "none",
         drift=_make_drift(config),
         overhead_bits=energy.overhead_bits,
+        local_passes=config.local_passes if energy.training_per == "pass" else None,
         with_table=considered_links(config) is None,
     )
 

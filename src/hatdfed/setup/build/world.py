@@ -262,6 +262,8 @@ def local_work(config: Config) -> LocalWork:
         holds_out_probe=config.probe_from == "held-out",
         release_at=_find_release(config),
         churn=config.churn,
+        keeps_uploads=config.uploads.keep != "none",
+        memory_samples=config.uploads.memory_samples,
     )
 
 
