@@ -46,14 +46,17 @@ def supplies(draw):
     )
 
 
-def make_coordinator(supply, policy, churn=0.0):
+def make_coordinator(supply, policy, churn=0.0, passes=None):
+    """Training is charged by the sample, or by the sample and pass where there are `passes`."""
     prices = draw_prices(
         0, N, num_devices=30, samples_per_device=2, bits_per_sample=512, model_bits=1e6, weak_joules_per_sample=0.5,
         strong_joules_per_sample=0.25, device_kbit_per_joule=1.0, link_kbit_per_joule=(20.0, 50.0), overhead_bits=1e4,
+        local_passes=passes,
     )  # fmt: skip
     return Coordinator(
         POLICIES[policy](), LinkUtility(), prices, seed=1, horizon=ROUNDS, budget=6, churn=churn, supply=supply,
         limits=ReportLimits(samples=MOST_SAMPLES, devices=30), message_share=prices.with_overhead(1.0),
+        local_passes=passes or 1,
     )  # fmt: skip
 
 
@@ -88,17 +91,18 @@ def play(boss, is_worst, seed=0):
     return played
 
 
-cases = given(
-    supply=supplies(), policy=st.sampled_from(NAMES), churn=st.sampled_from([0.0, 0.4]), is_worst=st.booleans()
+bosses = st.builds(
+    make_coordinator, supplies(), st.sampled_from(NAMES), st.sampled_from([0.0, 0.4]), st.sampled_from([None, 3])
 )
+cases = given(boss=bosses, is_worst=st.booleans())
 
 
 @settings(max_examples=150, deadline=None)
 @cases
-def test_no_charge_is_below_zero_or_above_its_capacity(supply, policy, churn, is_worst):
-    for before, _, record, after in play(make_coordinator(supply, policy, churn), is_worst):
+def test_no_charge_is_below_zero_or_above_its_capacity(boss, is_worst):
+    for before, _, record, after in play(boss, is_worst):
         assert (after.charge >= 0).all()
-        assert (after.charge <= supply.batteries.capacity).all()
+        assert (after.charge <= boss.supply.batteries.capacity).all()
         # Before the harvest, too, and by the ledger itself: the bound at zero has only rounding errors to take away.
         spent = own_joules(record.report.energy, N)
         assert (before.charge - spent >= -1e-9).all()
@@ -106,17 +110,17 @@ def test_no_charge_is_below_zero_or_above_its_capacity(supply, policy, churn, is
 
 @settings(max_examples=150, deadline=None)
 @cases
-def test_a_round_leaves_the_reserve_to_those_that_take_part(supply, policy, churn, is_worst):
-    for before, plan, record, _ in play(make_coordinator(supply, policy, churn), is_worst):
+def test_a_round_leaves_the_reserve_to_those_that_take_part(boss, is_worst):
+    for before, plan, record, _ in play(boss, is_worst):
         active = np.ones(N, dtype=bool) if plan.presence is None else plan.presence.active
         left = before.charge - own_joules(record.report.energy, N)
-        assert (left >= supply.batteries.reserve - 1e-9)[active].all()
+        assert (left >= boss.supply.batteries.reserve - 1e-9)[active].all()
 
 
 @settings(max_examples=150, deadline=None)
 @cases
-def test_who_is_away_spends_nothing_and_has_no_links(supply, policy, churn, is_worst):
-    for _, plan, record, _ in play(make_coordinator(supply, policy, churn), is_worst):
+def test_who_is_away_spends_nothing_and_has_no_links(boss, is_worst):
+    for _, plan, record, _ in play(boss, is_worst):
         away = set(record.away)
         assert not away & {int(server) for server in plan.draw.topology.pairs.ravel()}
         for server in away:
@@ -127,10 +131,11 @@ def test_who_is_away_spends_nothing_and_has_no_links(supply, policy, churn, is_w
 
 @settings(max_examples=150, deadline=None)
 @cases
-def test_a_charge_changes_by_what_the_ledger_and_the_harvest_say(supply, policy, churn, is_worst):
-    for before, plan, record, after in play(make_coordinator(supply, policy, churn), is_worst):
-        harvested = supply.batteries.harvest.integrate(*supply.span(plan.t))
-        full = np.minimum(supply.batteries.capacity, before.charge - own_joules(record.report.energy, N) + harvested)
+def test_a_charge_changes_by_what_the_ledger_and_the_harvest_say(boss, is_worst):
+    for before, plan, record, after in play(boss, is_worst):
+        batteries = boss.supply.batteries
+        harvested = batteries.harvest.integrate(*boss.supply.span(plan.t))
+        full = np.minimum(batteries.capacity, before.charge - own_joules(record.report.energy, N) + harvested)
         known = np.isfinite(full)
         np.testing.assert_allclose(after.charge[known], full[known], atol=1e-6)
         assert not any(row.cause is Cause.UPLOAD and row.sender is not None for row in record.report.energy)
