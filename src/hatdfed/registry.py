@@ -5,9 +5,9 @@ A package adds to one by an entry point, and nothing in hatdfed has to change:
     [project.entry-points."hatdfed.policies"]
     my-policy = "my_package.policy:MyPolicy"
 
-The groups are hatdfed.policies, hatdfed.aggregators, hatdfed.losses, hatdfed.networks, hatdfed.codecs, hatdfed.tasks,
-hatdfed.datasets and hatdfed.methods. Names are listed without importing anything; a plug-in is loaded when it is first
-asked for. In a script, `POLICIES.add(…)` does.
+The groups are hatdfed.policies, hatdfed.training, hatdfed.aggregators, hatdfed.losses, hatdfed.networks,
+hatdfed.codecs, hatdfed.tasks, hatdfed.datasets and hatdfed.methods. Names are listed without importing anything; a
+plug-in is loaded when it is first asked for. In a script, `POLICIES.add(…)` does.
 """
 
 from __future__ import annotations

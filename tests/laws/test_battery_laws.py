@@ -14,6 +14,7 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.round import Away, RoundReport, WorkDone, make_server_report
 from hatdfed.core.traces import Trace
+from hatdfed.core.training import TRAINING
 from hatdfed.core.utility import LinkUtility
 from hatdfed.jsonable import to_jsonable
 from hatdfed.randomness import stream
@@ -46,7 +47,7 @@ def supplies(draw):
     )
 
 
-def make_coordinator(supply, policy, churn=0.0, passes=None):
+def make_coordinator(supply, policy, churn=0.0, passes=None, training=None):
     """Training is charged by the sample, or by the sample and pass where there are `passes`."""
     prices = draw_prices(
         0, N, num_devices=30, samples_per_device=2, bits_per_sample=512, model_bits=1e6, weak_joules_per_sample=0.5,
@@ -56,7 +57,7 @@ def make_coordinator(supply, policy, churn=0.0, passes=None):
     return Coordinator(
         POLICIES[policy](), LinkUtility(), prices, seed=1, horizon=ROUNDS, budget=6, churn=churn, supply=supply,
         limits=ReportLimits(samples=MOST_SAMPLES, devices=30), message_share=prices.with_overhead(1.0),
-        local_passes=passes or 1,
+        passes=passes or 1, training=None if training is None else TRAINING[training](),
     )  # fmt: skip
 
 
@@ -92,7 +93,12 @@ def play(boss, is_worst, seed=0):
 
 
 bosses = st.builds(
-    make_coordinator, supplies(), st.sampled_from(NAMES), st.sampled_from([0.0, 0.4]), st.sampled_from([None, 3])
+    make_coordinator,
+    supplies(),
+    st.sampled_from(NAMES),
+    st.sampled_from([0.0, 0.4]),
+    st.sampled_from([None, 3]),
+    st.sampled_from([None, *TRAINING.built_in]),
 )
 cases = given(boss=bosses, is_worst=st.booleans())
 

@@ -16,20 +16,33 @@ from numpy.typing import NDArray
 
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.cross_check import find_contradictions
-from hatdfed.core.effort import full_effort
-from hatdfed.core.energy.energy_model import Cause, EnergyPrices
+from hatdfed.core.effort import Effort, ServerEffort, full_effort
+from hatdfed.core.energy.energy_model import Cause, EnergyPrices, total_joules
 from hatdfed.core.energy.supply import Supply
 from hatdfed.core.links import FloatColumn, Indices, LinkTable
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_beliefs, silence, with_candidates
 from hatdfed.core.regret import RegretSums
 from hatdfed.core.report_check import ReportLimits, find_breaches, recompute_energy
-from hatdfed.core.round import Away, Caught, Presence, RoundPlan, RoundRecord, RoundReport, present
+from hatdfed.core.round import (
+    Away,
+    Caught,
+    LinkDraw,
+    Presence,
+    RoundPlan,
+    RoundRecord,
+    RoundReport,
+    WorkDone,
+    present,
+)
+from hatdfed.core.run_budget import RunBudget
+from hatdfed.core.training.base import AnyTraining, TrainingContext, TrainingOutcome
 from hatdfed.core.utility import LinkUtility, RoundFacts
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable
 from hatdfed.randomness import stream
 
 Vector = NDArray[np.float64]
+_NO_WORK = WorkDone(0, 0, 0)
 
 
 class CoordinatorState(NamedTuple):
@@ -41,6 +54,8 @@ class CoordinatorState(NamedTuple):
     regret: RegretSums  # of the rounds so far
     candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
     caught: tuple[Caught, ...] = ()  # who has no links any more
+    training: Any = None  # what the training policy has learned
+    spent: float = 0.0  # J, of a budget for the whole run
     charge: Vector | None = None  # [N] of the batteries, in joules; None: everybody is on mains
 
 
@@ -58,21 +73,32 @@ class Coordinator:
     candidates: CandidateRule | None = None  # None: everybody considers everybody
     message_share: float = 1.0  # what a message takes of a float32 model
     limits: ReportLimits | None = None  # of what a report may say; None: reports are not checked
+    training: AnyTraining | None = None  # None: everybody trains in every round, as in the paper
+    passes: int = 1  # over a round's data, by the settings
+    usual_work: WorkDone = _NO_WORK  # of a server in a round, on average
+    run_budget: RunBudget | None = None  # of the whole run; None: no limit
     supply: Supply | None = None  # None: everybody has all the energy that is wanted, at all times
-    local_passes: int = 1  # of a server that trains
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
         num_servers, accuracy = self.prices.num_servers, np.asarray(accuracy, float)
-        charge = None if self.supply is None else self.supply.first_charge
         if self.candidates is None:
-            sums = RegretSums(np.zeros(len(LinkTable.all_of(num_servers))))
-            return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums, charge=charge)
-        first = self.candidates.first(self.seed, num_servers)
-        links = LinkTable.of_candidates(first)
-        policy = with_candidates(self.policy).init_for(links)
-        return CoordinatorState(0, policy, accuracy, RegretSums(np.zeros(len(links))), first, charge=charge)
+            first, links = None, LinkTable.all_of(num_servers)
+            policy = self.policy.init(num_servers)
+        else:
+            first = self.candidates.first(self.seed, num_servers)
+            links = LinkTable.of_candidates(first)
+            policy = with_candidates(self.policy).init_for(links)
+        return CoordinatorState(
+            0,
+            policy,
+            accuracy,
+            RegretSums(np.zeros(len(links))),
+            first,
+            training=None if self.training is None else self.training.init(num_servers),
+            charge=None if self.supply is None else self.supply.first_charge,
+        )
 
     def grow(self, state: CoordinatorState, accuracy: Vector) -> CoordinatorState:
         """The state after servers joined at the end of the numbering; `accuracy` is that of their models."""
@@ -81,22 +107,69 @@ class Coordinator:
             policy=self.policy.grow(state.policy, links.num_servers),
             accuracy=np.concatenate([state.accuracy, np.asarray(accuracy, float)]),
             regret=state.regret._replace(utility=links.grow(state.regret.utility)),
+            training=None if self.training is None else self.training.grow(state.training, links.num_servers),
         )
 
     def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
-        """Phase I: draw the links of round `state.t`; `presence` is what real machines show of themselves."""
-        effort = None
+        """Phase I: draw the links of round `state.t` and say who trains; `presence` is what real machines show."""
         if presence is None and not (simulated := self._simulate_presence(state)).active.all():
             presence = simulated
-            effort = full_effort(len(presence.active), self.local_passes).rest(~presence.active)
-        rng, context = stream(self.seed, "topology", state.t), self.context(state, presence)
+        context = self.context(state, presence)
+        draw = self._draw(state, context)
+        return RoundPlan(state.t, draw, presence, self._plan_effort(state, context, draw, presence))
+
+    def _draw(self, state: CoordinatorState, context: PolicyContext) -> LinkDraw:
         if not context.budget:
-            return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence, effort)
-        draw = self.policy.propose(state.policy, context, rng)
+            return silence(context, plans_mixing=self.policy.plans_mixing)
+        draw = self.policy.propose(state.policy, context, stream(self.seed, "topology", state.t))
         drawn, size = draw.topology.num_servers, len(context.active)
         if drawn != size:  # a mistake in a policy of one's own, which would show far from here
             raise ValueError(f"the policy made a draw for {drawn} servers, but there are {size}")
-        return RoundPlan(state.t, draw, presence, effort)
+        return draw
+
+    def _plan_effort(
+        self, state: CoordinatorState, context: PolicyContext, draw: LinkDraw, presence: Presence | None
+    ) -> Effort | None:
+        """What the training policy wants and the budget allows; None: as in the paper."""
+        if self.training is None:
+            if presence is None or not presence.reasons:
+                return None
+            return full_effort(len(presence.active), self.passes).rest(~presence.active)
+        rng = stream(self.seed, "training", state.t)
+        effort = self.training.propose(state.training, self.training_context(state, context), rng)
+        decided, size = len(effort.passes), len(context.active)
+        if not decided == len(effort.asks) == size:
+            raise ValueError(f"the training policy decided for {decided} servers, but there are {size}")
+        effort = effort.rest(~context.active)
+        if self.run_budget is None:
+            return effort
+        allowed = context.allowance - self.run_budget.find_link_cost(draw.places, context)
+        return self.run_budget.fit(effort, self._find_worst_cost(effort, state.t), allowed, rng)
+
+    def training_context(self, state: CoordinatorState, context: PolicyContext) -> TrainingContext:
+        """What the training policy may know before a round."""
+        prices, usual, servers = self.prices, self.usual_work, range(len(context.active))
+        uploads = [prices.upload(context.t, i, usual.devices_online, usual.num_sent).joules for i in servers]
+        return TrainingContext(
+            t=context.t,
+            horizon=context.horizon,
+            passes=self.passes,
+            active=context.active,
+            training_joules=np.array([prices.training(context.t, i, usual.num_samples).joules for i in servers]),
+            upload_joules=np.array(uploads),
+            charge=state.charge,
+            capacity=None if self.supply is None else self.supply.capacity,
+        )
+
+    def _find_worst_cost(self, effort: Effort, t: int) -> Vector:  # -> [N]
+        """Joules of each server's training and uploads if all of its devices connect."""
+        limits, prices = self.limits or ReportLimits(), self.prices
+        cost = np.zeros(len(effort.passes))
+        for server in range(len(cost)):
+            decision, most = effort.of(server), limits.most_samples(server)
+            trained = prices.training(t, server, most * (decision.passes > 0), decision).joules
+            cost[server] = trained + decision.asks * prices.upload(t, server, limits.devices, most).joules
+        return cost
 
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
@@ -107,8 +180,7 @@ class Coordinator:
         """
         report, caught = self._check(state, plan, report)
         context, draw = self.context(state, plan.presence), plan.draw
-        if self.supply is not None:
-            report = self.supply.add_upkeep(plan.t, report, context.active)
+        ledger = report if self.supply is None else self.supply.add_upkeep(plan.t, report, context.active)
         utility = self.utility(self.facts(state, plan, report))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
         utility[draw.places[lost]] = 0.0  # sent, never arrived
@@ -118,14 +190,16 @@ class Coordinator:
             accuracy=np.where(report.reported, report.accuracy, state.accuracy),
             regret=state.regret.add(draw.propensity, utility, int(np.count_nonzero(context.possible))),
             caught=state.caught + caught,
-            charge=None if self.supply is None else self.supply.charge_after(plan.t, state.charge, report.energy),
+            training=self._learn_training(state, plan, report, context),
+            spent=state.spent + self._count_spent(plan, report, context),
+            charge=None if self.supply is None else self.supply.charge_after(plan.t, state.charge, ledger.energy),
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
-        bill = None if self.supply is None else self.supply.find_bill(plan.t, report.energy, len(report.servers))
+        bill = None if self.supply is None else self.supply.find_bill(plan.t, ledger.energy, len(report.servers))
         record = RoundRecord(
             plan.t,
             draw,
-            report,
+            ledger,
             utility,
             new_state.regret.regret(),
             beliefs,
@@ -135,6 +209,29 @@ class Coordinator:
             bill=bill,
         )
         return self._swap_candidates(new_state, context), record
+
+    def _learn_training(
+        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, context: PolicyContext
+    ) -> Any:
+        if self.training is None:
+            return None
+        joules = np.zeros(self.prices.num_servers)
+        for row in report.energy:
+            if row.cause is not Cause.LINK:
+                joules[row.receiver] += row.joules
+        effort = plan.effort or full_effort(len(joules), self.passes)
+        outcome = TrainingOutcome(effort, report.accuracy, state.accuracy, joules)
+        return self.training.update(state.training, outcome, self.training_context(state, context))
+
+    def _count_spent(self, plan: RoundPlan, report: RoundReport, context: PolicyContext) -> float:
+        """Joules of a round, for the budget of the run; servers that did not report count at worst."""
+        if self.run_budget is None:
+            return 0.0
+        senders = plan.draw.topology.pairs[:, 1]
+        links = self.run_budget.find_link_cost(plan.draw.places[~report.reported[senders]], context)
+        effort = plan.effort or full_effort(self.prices.num_servers, self.passes)
+        training = self._find_worst_cost(effort.rest(report.reported | ~context.active), plan.t).sum()
+        return total_joules(report.energy) + links + float(training)
 
     def context(self, state: CoordinatorState, presence: Presence | None = None) -> PolicyContext:
         """What the policy may know before round `state.t`; its budget is never more than the possible links."""
@@ -152,6 +249,8 @@ class Coordinator:
             active=presence.active,
             reachable=presence.reachable,
         )
+        if self.run_budget is not None:
+            context = context._replace(allowance=self.run_budget.allow(state.spent, context))
         return context._replace(budget=min(self.budget, int(np.count_nonzero(context.possible))))
 
     def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
@@ -196,7 +295,9 @@ class Coordinator:
         is_possible = links.at_receivers(there) & links.at_senders(there)
         message_joules = self.prices.drifted(considered.message_joules, links, state.t)
         sending = np.bincount(links.sender, np.where(is_possible, message_joules, 0.0), size)
-        training = [self.prices.training(state.t, i, limits.most_samples(i)).joules for i in range(size)]
+        passes = self.passes if self.training is None else self.training.find_most_passes(self.passes)
+        effort = ServerEffort(passes, asks=True)
+        training = [self.prices.training(state.t, i, limits.most_samples(i), effort).joules for i in range(size)]
         received = np.bincount(links.receiver, is_possible.astype(np.float64), size)
         return _Most(sending.astype(np.float64) + np.array(training), received.astype(np.float64))
 

@@ -269,6 +269,10 @@ class Config(Section):
     codec: str = "float32"
     """Encoding of models on a link: float32, float16, int8 or int4 (the last two with error feedback)."""
 
+    budget_joules: Positive | None = None
+    """Hard limit on the total energy of a run, at known prices: uploads, training and links. Servers rest, and links
+    are left out, in rounds that could exceed it."""
+
     policy: Component = Component(name="link-bandit")
     utility: UtilityConfig = UtilityConfig()
     aggregator: Component = Component(name="importance")
@@ -276,6 +280,7 @@ class Config(Section):
     schedule: ScheduleConfig = ScheduleConfig()
     learner: LearnerConfig = LearnerConfig()
     parameters: ParametersConfig = ParametersConfig()
+    training: Component = Component(name="always")
     uploads: UploadsConfig = UploadsConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     world: WorldConfig = WorldConfig()

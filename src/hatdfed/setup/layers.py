@@ -25,7 +25,7 @@ Layer = Mapping[str, Any]
 
 # Other names of the same settings, as used in code and literature.
 _SYNONYMS = {"num_servers": "servers", "num_devices": "devices"}
-_COMPONENTS = ("policy", "aggregator", "loss")
+_COMPONENTS = ("policy", "aggregator", "loss", "training")
 
 # What PyYAML raises besides its own errors: for impossible dates, very long numbers, values that do not fit their tag.
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)

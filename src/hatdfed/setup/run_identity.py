@@ -69,6 +69,8 @@ SETTINGS: dict[str, Setting] = {
     "policy": Setting(_PLAIN),
     "aggregator": Setting(_PLAIN),
     "loss": Setting(_PLAIN, {"name": "cross-entropy"}, Since.V0_1),
+    "training": Setting(_PLAIN, {"name": "always"}, Since.V0_2),
+    "budget_joules": Setting(_PLAIN, None, Since.V0_2),
     "utility.normalisation": Setting(_PLAIN),
     "utility.gain": Setting(_PLAIN),
     "utility.thrift": Setting(_PLAIN),

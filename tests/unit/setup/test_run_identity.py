@@ -50,7 +50,8 @@ OTHER_VALUES = {
     "world.group_shares": (1.0, 2.0), "world.differ": "labels", "world.attack": "noise", "world.link_loss": (0.1, 0.2),
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
-    "task": "regression", "uploads.keep": "samples", "uploads.memory_samples": 7,
+    "task": "regression", "training": {"name": "every"}, "budget_joules": 3.0,
+    "uploads.keep": "samples", "uploads.memory_samples": 7,
     "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
     "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
 }  # fmt: skip
@@ -205,7 +206,18 @@ def test_a_setting_that_is_added_and_not_declared_is_noticed():
 
 
 def as_0_1_0_journals_have_it(settings):
-    new = {"privacy", "world", "probe_from", "probe_release", "task", "parameters", "uploads", "supply"}
+    new = {
+        "privacy",
+        "world",
+        "probe_from",
+        "probe_release",
+        "task",
+        "parameters",
+        "uploads",
+        "training",
+        "budget_joules",
+        "supply",
+    }
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
     prices = {"training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
     left = settings.model_dump(mode="json", exclude={**never, "energy": prices})

@@ -58,6 +58,11 @@ class Supply:
         """[N] before round 0; None: everybody is on mains."""
         return None if self.batteries is None else self.batteries.first_charge.copy()
 
+    @property
+    def capacity(self) -> Values | None:
+        """[N] of the batteries; None: everybody is on mains."""
+        return None if self.batteries is None else self.batteries.capacity
+
     def span(self, t: int) -> tuple[float, float]:
         """When round t begins and ends, in seconds since the run began: the only place that says how long it lasts."""
         return t * self.round_seconds, (t + 1) * self.round_seconds

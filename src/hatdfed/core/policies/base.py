@@ -15,6 +15,7 @@ goes back with another:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
@@ -38,6 +39,7 @@ class PolicyContext(NamedTuple):
     prices: FloatColumn  # [E] joules of sending a whole float32 model along each link
     active: NDArray[np.bool_]  # [N] servers that take part
     reachable: BoolColumn  # [E] links that the network can carry
+    allowance: float = math.inf  # joules that the round's links may cost, where a run has a budget for everything
 
     @property
     def possible(self) -> BoolColumn:

@@ -8,7 +8,8 @@ equal share each, less what was spent; what the finish takes is put aside, and i
 budget can pay. A policy that draws as many links as it is told is told the largest number whose dearest choice is
 affordable: the number shrinks before the draw, so its probabilities stay exact. One that knows its own number is silent
 until the dearest choice that it might make is affordable, whatever it has drawn: were only dear draws dropped, its
-probabilities would not be what they say. Links of a sender that did not report count at the worst they can cost.
+probabilities would not be what they say. Links of a sender that did not report count at the worst they can cost. Where
+a run has a budget for everything (`hatdfed.core.run_budget`), a round's allowance of it is a limit in the same way.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class Scheduled:
 
     def _can_finish(self, state: ScheduleState, context: PolicyContext) -> bool:
         """Whether all links are affordable; servers may have come since the finish was planned."""
-        return self.budget_joules is None or self._cost_of_all(context) <= self.budget_joules - state.spent
+        left = math.inf if self.budget_joules is None else self.budget_joules - state.spent
+        return self._cost_of_all(context) <= min(left, context.allowance)
 
     def _is_spoken(self, t: int) -> bool:
         return t % self.every == self.every - 1
@@ -161,7 +163,7 @@ class Scheduled:
 
     def _worst_cost(self, draw: LinkDraw, context: PolicyContext) -> float:
         """Joules of the dearest links that might have been drawn, as many as were: the same for every such draw."""
-        if self.budget_joules is None:
+        if self.budget_joules is None and context.allowance == math.inf:
             return 0.0
         might = np.flatnonzero(draw.propensity > 0)
         dearest = might[np.argsort(-context.prices[might])]
@@ -170,11 +172,11 @@ class Scheduled:
     def _allowance(self, state: ScheduleState, context: PolicyContext) -> float:
         """What this round may spend."""
         if self.budget_joules is None:
-            return math.inf
+            return context.allowance
         finish = self._finish_rounds(context)
         regular = self.budget_joules - finish * self._cost_of_all(context)
         spoken = max(1, (context.horizon - finish) // self.every)
-        return regular * min(1.0, (context.t // self.every + 1) / spoken) - state.spent
+        return min(context.allowance, regular * min(1.0, (context.t // self.every + 1) / spoken) - state.spent)
 
     def _affordable_links(self, allowed: float, context: PolicyContext) -> int:
         """The largest number of links whose dearest choice costs no more."""

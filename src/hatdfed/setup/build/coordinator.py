@@ -17,6 +17,10 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.report_check import ReportLimits
+from hatdfed.core.round import WorkDone
+from hatdfed.core.run_budget import RunBudget
+from hatdfed.core.training import TRAINING
+from hatdfed.core.training.base import AnyTraining
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
@@ -45,9 +49,43 @@ def make_coordinator(
         candidates=_candidates(config, policy),
         message_share=sent_share,
         limits=make_limits(config, attempts * message_share),
+        training=_make_training(config),
+        passes=config.local_passes,
+        usual_work=_find_usual_work(config),
+        run_budget=_make_run_budget(config, sent_share, attempts),
         supply=make_supply(config),
-        local_passes=config.local_passes,
     )
+
+
+def _make_training(config: Config) -> AnyTraining | None:
+    """None where everybody trains in every round, so that a fleet can prepare the next one."""
+    if config.training == Config().training and config.budget_joules is None:
+        return None
+    training: AnyTraining = build_component("training", config.training, TRAINING)
+    if config.uploads.keep == "none" and getattr(training, "ask_every", 1) > 1:
+        raise ConfigError(
+            f"training.ask_every is {getattr(training, 'ask_every', 1)}, but servers keep nothing that they could "
+            "train on. Set uploads.keep to samples."
+        )
+    most = training.find_most_passes(config.local_passes)
+    if config.privacy.clip is not None and most > config.local_passes:
+        raise ConfigError(
+            f"training {config.training.name!r} makes up to {most} passes, but ε is computed for local_passes, which "
+            f"is {config.local_passes}. Set local_passes to {most}."
+        )
+    return training
+
+
+def _find_usual_work(config: Config) -> WorkDone:
+    """What a server does in a round on average."""
+    samples = round(config.device_online_probability * min(config.samples_per_round, config.images_per_server))
+    return WorkDone(samples, round(config.device_online_probability * config.devices), samples)
+
+
+def _make_run_budget(config: Config, message_share: float, attempts: int) -> RunBudget | None:
+    if config.budget_joules is None:
+        return None
+    return RunBudget(config.budget_joules, finish_rounds(config), message_share, attempts)
 
 
 def make_limits(config: Config, sent_share: float) -> ReportLimits:
@@ -81,7 +119,7 @@ def _candidates(config: Config, policy: AnyPolicy) -> CandidateRule | None:
 
 def _policy(config: Config, message_share: float, attempts: int) -> AnyPolicy:
     policy: AnyPolicy = build_component("policy", config.policy, POLICIES, **_true_groups(config))
-    if config.schedule == ScheduleConfig():
+    if config.schedule == ScheduleConfig() and config.budget_joules is None:
         return policy
     schedule = config.schedule.model_dump() | {"finish_rounds": finish_rounds(config)}
     # Class variables of other policies are properties of this one, which is all the same to whoever reads them.
