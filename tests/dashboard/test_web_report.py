@@ -69,11 +69,20 @@ def test_a_report_has_settings_machine_and_version(page):
 
 
 @is_about_words
-def test_a_report_says_that_the_front_is_of_test_accuracy(page, played, tmp_path):
-    assert 'title="On the front of test accuracy and energy' in page
-    assert "◆: on the Pareto front of test accuracy and energy" in page
+def test_a_report_says_that_the_front_is_of_validation_accuracy(page, played, tmp_path):
+    assert 'title="On the front of validation accuracy and energy' in page
+    assert "◆: on the Pareto front of validation accuracy and energy" in page
     words = render_markdown(make_document([played], tmp_path / "p"), tmp_path / "p")
-    assert "On the Pareto front of test accuracy and energy: " in words
+    assert "On the Pareto front of validation accuracy and energy: " in words
+
+
+@is_about_words
+def test_a_report_of_a_comparison_has_its_reference(runs, tmp_path):
+    folder = runs / "both"
+    for method in ("rnd", "hat-dfed"):
+        (folder / "results.json").write_text(json.dumps({"reference": method}))
+        rows = make_document([folder], tmp_path / method).rows
+        assert [row.label for row in rows if row.is_reference] == [method]
 
 
 @is_about_words
