@@ -104,6 +104,37 @@ def adapters_lines() -> dict[str, str]:
     }
 
 
+def batteries_table() -> str:
+    """Servers on mains and on solar panels: who is away, and what comes of it."""
+    cells = []
+    for case, runs in load("batteries-cpu.json")["cases"].items():
+        accuracy, joules = ([run[name] for run in runs] for name in ("validation_accuracy", "joules"))
+        by_hour = [sum(run["away_by_hour"][hour] for run in runs) for hour in range(24)]
+        night = sum(by_hour[18:] + by_hour[:8]) / sum(by_hour) if sum(by_hour) else None
+        charges = [run["lowest_charge"] for run in runs if run["lowest_charge"] is not None]
+        cells.append(
+            [
+                case,
+                f"{statistics.mean(accuracy):.1f} ± {statistics.stdev(accuracy):.1f}",
+                f"{statistics.mean(joules) / 1e3:.1f}",
+                f"{statistics.mean(run['share_away'] for run in runs):.1%}",
+                "–" if night is None else f"{night:.0%}",
+                f"{min(charges):.0f} J" if charges else "–",
+                str(sum(run["payments_of_absent_servers"] for run in runs)),
+            ]
+        )
+    heads = (
+        "energy from",
+        "accuracy, %",
+        "total, kJ",
+        "away",
+        "away at night",
+        "lowest charge",
+        "payments of the absent",
+    )
+    return table(heads, cells)
+
+
 def versions_line() -> str:
     """How fast the present version is, compared with the one before."""
     report = load("versions-cpu.json")

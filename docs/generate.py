@@ -16,6 +16,7 @@ ARCHITECTURE.md        how many files a round goes through, from the same
 faults.md              which faults were injected and what was observed, from docs/faults
 privacy.md             what private training costs, from the same
 parameters.md          what adapters save, from benchmarks/results
+energy.md              who is away where servers have batteries, from the same
 hat-dfed-plus.md       what goes beyond the paper, from the same
 operations.md          every metric of a deployment, from their declaration
 """
@@ -32,6 +33,7 @@ from bench_tables import (
     adapters_lines,
     adapters_table,
     bad_network_line,
+    batteries_table,
     coordinator_table,
     edge_memory_table,
     fifty_edges_line,
@@ -236,6 +238,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/parameters.md": _filled(
             ROOT / "docs/parameters.md", {"adapters": adapters_table()}, adapters_lines()
         ),
+        ROOT / "docs/energy.md": _filled(ROOT / "docs/energy.md", {"batteries": batteries_table()}, {}),
         ROOT / "docs/worlds.md": _filled(
             ROOT / "docs/worlds.md",
             {

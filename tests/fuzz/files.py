@@ -35,6 +35,7 @@ from hatdfed.data.datasets.files import unpack
 from hatdfed.data.own.folder import ClassFolders
 from hatdfed.data.own.images import OnceWarner
 from hatdfed.data.own.source import read_npz_samples
+from hatdfed.data.traces.files import read_trace
 from hatdfed.deploy.coordinator.backup import CONTENT, make_backup, restore_backup
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
 from hatdfed.deploy.coordinator.process import CoordinatorOptions, CoordinatorProcess
@@ -454,7 +455,21 @@ def _restore(file: File, folder: Path) -> None:
         raise DefectError("a backup was restored beside its folder")
 
 
+_TRACE = b"# watts\nseconds linear every 86400, a, b\n0, 0, 0.5\n3600, 1e3, 2\n7200, 3, 4\n"
+
+
+def _make_trace(rng: Random) -> File:
+    return File("trace.csv", draw_noise(rng) if rng.random() < 0.1 else damage(rng, _TRACE))
+
+
 FILES = [
+    Target(
+        "trace",
+        "file",
+        _make_trace,
+        lambda file, folder: read_trace("supply.harvest_trace", str(file.write(folder)), 2),
+        _most_bytes,
+    ),
     Target("backup", "file", _make_backup, _restore, _most_bytes),
     Target(
         "config", "file", lambda rng: _make_yaml(rng, rng.choice(_settings()), "mine.yaml"), _read_settings, _most_bytes

@@ -27,6 +27,7 @@ from hatdfed.cli.report import report_command
 from hatdfed.cli.run import run_command
 from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
+from hatdfed.cli.traces import traces_app
 from hatdfed.cli.verbs import VerbGroup
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.malloc import keep_no_thread_caches
@@ -46,6 +47,7 @@ app.command("compare")(compare_command)
 app.command("sweep")(sweep_command)
 app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
+app.add_typer(traces_app, name="traces")
 app.command("show")(show_command)
 app.command("dashboard")(dashboard_command)
 app.command("report")(report_command)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hatdfed.cli.console import format_energy, note, out, print_error
-from hatdfed.core.energy.energy_model import Cause
+from hatdfed.core.energy.energy_model import PAPER_CAUSES, Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.config import Config
@@ -148,11 +148,11 @@ def _format_signed(value: float | None, decimals: int, unit: str = "") -> str:
 
 
 def _format_causes(row: SummaryRow) -> str:
-    """Format the energy by cause in one unit, that of the sum."""
-    joules = [JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in Cause]
-    unit = format_energy(sum(joules)).split()[1]
-    *others, link = (f"{spent / _JOULES[unit]:.2f}" for spent in joules)
-    return f"{' + '.join(others)}\n+ {link} {unit}"
+    """Format the energy by cause in one unit, that of the sum; what the paper has no cause for, only if it costs."""
+    joules = {cause: JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in Cause}
+    unit = format_energy(sum(joules.values())).split()[1]
+    spent = [f"{joules[cause] / _JOULES[unit]:.2f}" for cause in Cause if cause in PAPER_CAUSES or joules[cause]]
+    return f"{' + '.join(spent[:2])}\n+ {' + '.join(spent[2:])} {unit}"
 
 
 def _format_price(row: SummaryRow) -> str:

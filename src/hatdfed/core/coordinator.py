@@ -16,13 +16,24 @@ from numpy.typing import NDArray
 
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.cross_check import find_contradictions
-from hatdfed.core.effort import Effort, full_effort
+from hatdfed.core.effort import Effort, ServerEffort, full_effort
 from hatdfed.core.energy.energy_model import Cause, EnergyPrices, total_joules
+from hatdfed.core.energy.supply import Supply
 from hatdfed.core.links import FloatColumn, Indices, LinkTable
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_beliefs, silence, with_candidates
 from hatdfed.core.regret import RegretSums
 from hatdfed.core.report_check import ReportLimits, find_breaches, recompute_energy
-from hatdfed.core.round import Caught, LinkDraw, Presence, RoundPlan, RoundRecord, RoundReport, WorkDone, present
+from hatdfed.core.round import (
+    Away,
+    Caught,
+    LinkDraw,
+    Presence,
+    RoundPlan,
+    RoundRecord,
+    RoundReport,
+    WorkDone,
+    present,
+)
 from hatdfed.core.run_budget import RunBudget
 from hatdfed.core.training.base import AnyTraining, TrainingContext, TrainingOutcome
 from hatdfed.core.utility import LinkUtility, RoundFacts
@@ -45,6 +56,7 @@ class CoordinatorState(NamedTuple):
     caught: tuple[Caught, ...] = ()  # who has no links any more
     training: Any = None  # what the training policy has learned
     spent: float = 0.0  # J, of a budget for the whole run
+    charge: Vector | None = None  # [N] of the batteries, in joules; None: everybody is on mains
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,19 +77,28 @@ class Coordinator:
     passes: int = 1  # over a round's data, by the settings
     usual_work: WorkDone = _NO_WORK  # of a server in a round, on average
     run_budget: RunBudget | None = None  # of the whole run; None: no limit
+    supply: Supply | None = None  # None: everybody has all the energy that is wanted, at all times
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
         num_servers, accuracy = self.prices.num_servers, np.asarray(accuracy, float)
-        training = None if self.training is None else self.training.init(num_servers)
         if self.candidates is None:
-            sums = RegretSums(np.zeros(len(LinkTable.all_of(num_servers))))
-            return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums, training=training)
-        first = self.candidates.first(self.seed, num_servers)
-        links = LinkTable.of_candidates(first)
-        policy = with_candidates(self.policy).init_for(links)
-        return CoordinatorState(0, policy, accuracy, RegretSums(np.zeros(len(links))), first, training=training)
+            first, links = None, LinkTable.all_of(num_servers)
+            policy = self.policy.init(num_servers)
+        else:
+            first = self.candidates.first(self.seed, num_servers)
+            links = LinkTable.of_candidates(first)
+            policy = with_candidates(self.policy).init_for(links)
+        return CoordinatorState(
+            0,
+            policy,
+            accuracy,
+            RegretSums(np.zeros(len(links))),
+            first,
+            training=None if self.training is None else self.training.init(num_servers),
+            charge=None if self.supply is None else self.supply.first_charge,
+        )
 
     def grow(self, state: CoordinatorState, accuracy: Vector) -> CoordinatorState:
         """The state after servers joined at the end of the numbering; `accuracy` is that of their models."""
@@ -91,9 +112,11 @@ class Coordinator:
 
     def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
         """Phase I: draw the links of round `state.t` and say who trains; `presence` is what real machines show."""
+        if presence is None and not (simulated := self._simulate_presence(state)).active.all():
+            presence = simulated
         context = self.context(state, presence)
         draw = self._draw(state, context)
-        return RoundPlan(state.t, draw, presence, self._plan_effort(state, context, draw))
+        return RoundPlan(state.t, draw, presence, self._plan_effort(state, context, draw, presence))
 
     def _draw(self, state: CoordinatorState, context: PolicyContext) -> LinkDraw:
         if not context.budget:
@@ -104,12 +127,16 @@ class Coordinator:
             raise ValueError(f"the policy made a draw for {drawn} servers, but there are {size}")
         return draw
 
-    def _plan_effort(self, state: CoordinatorState, context: PolicyContext, draw: LinkDraw) -> Effort | None:
+    def _plan_effort(
+        self, state: CoordinatorState, context: PolicyContext, draw: LinkDraw, presence: Presence | None
+    ) -> Effort | None:
         """What the training policy wants and the budget allows; None: as in the paper."""
         if self.training is None:
-            return None
+            if presence is None or not presence.reasons:
+                return None
+            return full_effort(len(presence.active), self.passes).rest(~presence.active)
         rng = stream(self.seed, "training", state.t)
-        effort = self.training.propose(state.training, self.training_context(context), rng)
+        effort = self.training.propose(state.training, self.training_context(state, context), rng)
         decided, size = len(effort.passes), len(context.active)
         if not decided == len(effort.asks) == size:
             raise ValueError(f"the training policy decided for {decided} servers, but there are {size}")
@@ -119,7 +146,7 @@ class Coordinator:
         allowed = context.allowance - self.run_budget.find_link_cost(draw.places, context)
         return self.run_budget.fit(effort, self._find_worst_cost(effort, state.t), allowed, rng)
 
-    def training_context(self, context: PolicyContext) -> TrainingContext:
+    def training_context(self, state: CoordinatorState, context: PolicyContext) -> TrainingContext:
         """What the training policy may know before a round."""
         prices, usual, servers = self.prices, self.usual_work, range(len(context.active))
         uploads = [prices.upload(context.t, i, usual.devices_online, usual.num_sent).joules for i in servers]
@@ -130,6 +157,8 @@ class Coordinator:
             active=context.active,
             training_joules=np.array([prices.training(context.t, i, usual.num_samples).joules for i in servers]),
             upload_joules=np.array(uploads),
+            charge=state.charge,
+            capacity=None if self.supply is None else self.supply.capacity,
         )
 
     def _find_worst_cost(self, effort: Effort, t: int) -> Vector:  # -> [N]
@@ -151,6 +180,7 @@ class Coordinator:
         """
         report, caught = self._check(state, plan, report)
         context, draw = self.context(state, plan.presence), plan.draw
+        ledger = report if self.supply is None else self.supply.add_upkeep(plan.t, report, context.active)
         utility = self.utility(self.facts(state, plan, report))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
         utility[draw.places[lost]] = 0.0  # sent, never arrived
@@ -162,9 +192,22 @@ class Coordinator:
             caught=state.caught + caught,
             training=self._learn_training(state, plan, report, context),
             spent=state.spent + self._count_spent(plan, report, context),
+            charge=None if self.supply is None else self.supply.charge_after(plan.t, state.charge, ledger.energy),
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
-        record = RoundRecord(plan.t, draw, report, utility, new_state.regret.regret(), beliefs, caught)
+        bill = None if self.supply is None else self.supply.find_bill(plan.t, ledger.energy, len(report.servers))
+        record = RoundRecord(
+            plan.t,
+            draw,
+            ledger,
+            utility,
+            new_state.regret.regret(),
+            beliefs,
+            caught,
+            away={} if plan.presence is None else plan.presence.away,
+            charge=new_state.charge,
+            bill=bill,
+        )
         return self._swap_candidates(new_state, context), record
 
     def _learn_training(
@@ -178,7 +221,7 @@ class Coordinator:
                 joules[row.receiver] += row.joules
         effort = plan.effort or full_effort(len(joules), self.passes)
         outcome = TrainingOutcome(effort, report.accuracy, state.accuracy, joules)
-        return self.training.update(state.training, outcome, self.training_context(context))
+        return self.training.update(state.training, outcome, self.training_context(state, context))
 
     def _count_spent(self, plan: RoundPlan, report: RoundReport, context: PolicyContext) -> float:
         """Joules of a round, for the budget of the run; servers that did not report count at worst."""
@@ -194,8 +237,7 @@ class Coordinator:
         """What the policy may know before round `state.t`; its budget is never more than the possible links."""
         considered = self._considered(state.candidates)
         if presence is None:
-            active = present(self.seed, state.t, self.prices.num_servers, self.churn)
-            presence = Presence(active, np.ones(len(considered.links), dtype=bool))
+            presence = self._simulate_presence(state)
         if state.caught:
             presence = presence._replace(active=presence.active & ~_is_caught(state.caught, len(presence.active)))
         context = PolicyContext(
@@ -229,6 +271,36 @@ class Coordinator:
             possible=self.context(state, plan.presence).possible,
         )
 
+    def _simulate_presence(self, state: CoordinatorState) -> Presence:
+        """Who takes part in the next round of a simulation: who is there, and has enough energy."""
+        size, links = self.prices.num_servers, self._considered(state.candidates).links
+        is_away = {Away.CHURN: ~present(self.seed, state.t, size, self.churn)}
+        if self.supply is not None:
+            is_away[Away.TRACE] = ~self.supply.is_available(state.t, size)
+            there = ~is_away[Away.CHURN] & ~is_away[Away.TRACE]
+            most = self._find_most(state, there)
+            is_away[Away.BATTERY] = self.supply.is_exhausted(state.t, state.charge, most.joules, most.received)
+        active = ~np.logical_or.reduce(list(is_away.values()))
+        found = reversed(is_away.items())  # so that the first reason of a server stays
+        reasons = {i: reason for reason, which in found for i in np.flatnonzero(which).tolist()}
+        return Presence(active, np.ones(len(links), dtype=bool), reasons)
+
+    def _find_most(self, state: CoordinatorState, there: NDArray[np.bool_]) -> _Most:  # [N]
+        """The most that the next round can bring, if all links between those who are there are used.
+
+        It does not depend on who of them has enough energy: it may be too much, and never too little.
+        """
+        considered, limits = self._considered(state.candidates), self.limits or ReportLimits()
+        links, size = considered.links, self.prices.num_servers
+        is_possible = links.at_receivers(there) & links.at_senders(there)
+        message_joules = self.prices.drifted(considered.message_joules, links, state.t)
+        sending = np.bincount(links.sender, np.where(is_possible, message_joules, 0.0), size)
+        passes = self.passes if self.training is None else self.training.find_most_passes(self.passes)
+        effort = ServerEffort(passes, asks=True)
+        training = [self.prices.training(state.t, i, limits.most_samples(i), effort).joules for i in range(size)]
+        received = np.bincount(links.receiver, is_possible.astype(np.float64), size)
+        return _Most(sending.astype(np.float64) + np.array(training), received.astype(np.float64))
+
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
     ) -> tuple[RoundReport, tuple[Caught, ...]]:
@@ -254,9 +326,9 @@ class Coordinator:
 
     def _limits_in(self, plan: RoundPlan) -> ReportLimits | None:
         """In a simulation, a server that is away has no devices."""
-        if self.limits is None or plan.presence is not None:
+        if self.limits is None or plan.presence is None or not plan.presence.reasons:
             return self.limits
-        return self.limits.without(~present(self.seed, plan.t, self.prices.num_servers, self.churn))
+        return self.limits.without(~plan.presence.active)
 
     def _swap_candidates(self, state: CoordinatorState, context: PolicyContext) -> CoordinatorState:
         """With some candidates swapped, if it is time; `context` is that of the round before."""
@@ -291,6 +363,13 @@ class _Considered(NamedTuple):
     links: LinkTable
     model_joules: FloatColumn  # [E] for a whole float32 model
     message_joules: FloatColumn  # [E] for a message as the codec makes it
+
+
+class _Most(NamedTuple):
+    """What a round can bring at most."""
+
+    joules: Vector  # [N] that a server spends on training and on its links
+    received: Vector  # [N] models that it gets
 
 
 class _LastConsidered:

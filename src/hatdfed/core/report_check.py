@@ -188,7 +188,7 @@ def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
     """Why these bits cannot be, in a sentence; None if they can."""
     prices, limits = claims.prices, claims.limits
     if row.cause is Cause.LINK:
-        most = prices.model_bits * limits.sent_share * row.hops
+        most = (prices.model_bits * limits.sent_share + prices.overhead_bits) * row.hops
         is_possible = row.hops in (1, 2) and 0 <= row.bits_again <= row.bits <= most
         return None if is_possible else f"It reported {row.bits:g} bits sent to server {row.receiver}."
     if row.cause is Cause.TRAINING:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -33,11 +35,26 @@ SKETCH_SIZE = 509
 Sketch = NDArray[np.float32]  # [SKETCH_SIZE] a linear map of a model that keeps lengths nearly
 
 
+class Away(StrEnum):
+    """Why a server takes no part in a round."""
+
+    CHURN = "churn"
+    TRACE = "trace"  # its trace of availability says so
+    BATTERY = "battery"  # it has too little charge
+    ABSENT = "absent"  # a real machine that was not there
+
+
 class Presence(NamedTuple):
     """What is known of the servers before a round's links are drawn."""
 
     active: NDArray[np.bool_]  # [N] who takes part
     reachable: BoolColumn  # [E] which of the links that are considered the network can carry
+    reasons: Mapping[int, Away] = MappingProxyType({})  # why simulated servers do not
+
+    @property
+    def away(self) -> dict[int, Away]:
+        """Who takes no part, and why."""
+        return {i: self.reasons.get(i, Away.ABSENT) for i in np.flatnonzero(~self.active).tolist()}
 
 
 def is_present(seed: int, t: int, server: int, churn: float) -> bool:
@@ -111,7 +128,7 @@ class RoundPlan(NamedTuple):
 
     t: int
     draw: LinkDraw
-    presence: Presence | None = None  # on real machines: who was there when it was drawn
+    presence: Presence | None = None  # who was there when it was drawn; None: everybody
     effort: Effort | None = None  # None: everybody trains on new data, as in the paper
 
     def effort_of(self, server: int) -> ServerEffort | None:
@@ -207,6 +224,7 @@ class RoundReport:
     servers: tuple[ServerReport | None, ...]
     consensus_distance: float | None = None  # of the merged models, relative; None: unknown
     unused_energy: tuple[EnergyRow, ...] = ()  # of servers whose reports came and are not used
+    upkeep_energy: tuple[EnergyRow, ...] = ()  # that no server reports (`Upkeep`)
 
     @cached_property
     def accuracy(self) -> Values:
@@ -221,7 +239,7 @@ class RoundReport:
     @property
     def energy(self) -> tuple[EnergyRow, ...]:
         """All ledger rows of the round."""
-        return (*self.told_energy, *self.unused_energy)
+        return (*self.told_energy, *self.unused_energy, *self.upkeep_energy)
 
     @property
     def told_energy(self) -> tuple[EnergyRow, ...]:
@@ -316,6 +334,13 @@ class Caught(NamedTuple):
     reason: str  # a sentence
 
 
+class Bill(NamedTuple):
+    """What the joules that came from the grid in a round stand for."""
+
+    carbon_grams: float | None  # None: nobody knows how the grid's power is made
+    cost: float | None  # in the currency of the tariff; None: nobody knows it
+
+
 class RoundRecord(NamedTuple):
     """Everything worth keeping of one round."""
 
@@ -326,3 +351,6 @@ class RoundRecord(NamedTuple):
     regret: Regret
     beliefs: Beliefs | None = None  # of the policy after the round, if it has any
     caught: tuple[Caught, ...] = ()  # whose report of this round is false
+    away: Mapping[int, Away] = MappingProxyType({})  # who took no part, and why
+    charge: Values | None = None  # [N] of the batteries after the round, in joules; None: everybody is on mains
+    bill: Bill | None = None  # None: nobody asked

@@ -12,7 +12,7 @@ import numpy as np
 import hatdfed.report.findings as fd
 import hatdfed.report.formatting as fm
 from hatdfed.report.formatting import keep_units_together
-from hatdfed.report.run_data import CAUSES, LastLinks, Record, Vector, column
+from hatdfed.report.run_data import CAUSES, LastLinks, Record, Vector, column, joules_by_cause
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import RunReader, reading
 from hatdfed.runs.round_row import JOULES, RoundColumn, columns_in
@@ -41,7 +41,7 @@ def read_run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         )
     accuracy = {name: column(points, f"{name}_accuracy") for name in _CURVES}
     regret = {name: column(points, f"regret_{name}") for name in ("best_fixed", "best_each_round")}
-    spent = {cause: np.nan_to_num(column(points, cause)) for cause in CAUSES}
+    spent = joules_by_cause(points)
     total = np.sum(list(spent.values()), axis=0)
     return {
         "rounds": rounds,
@@ -52,7 +52,7 @@ def read_run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         "joules": {cause: to_json_numbers(values) for cause, values in spent.items()},
         "total_joules": to_json_numbers(total),
         "regret": {name: to_json_numbers(values) for name, values in regret.items()},
-        "causes": {name: {"cause": cause, "label": CAUSES[name]} for cause, name in JOULES.items()},
+        "causes": {name: {"cause": cause, "label": CAUSES[name]} for cause, name in JOULES.items() if name in spent},
         "more": [_make_own_chart(metric, points) for metric in columns_in("own").values()],
         "titles": _make_titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
     }

@@ -133,9 +133,12 @@ def _energy(methods: Sequence[DrawnMethod]) -> Figure:
     means = {method.name: float(method.joules.mean()) for method in ranked}
     unit, note = fm.energy_unit(max(means.values())), f"Energy by cause. {format_method_seeds(methods, 'numbers show')}"
     figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note)
-    left, bars = np.zeros(len(ranked)), []
+    left, bars, labels = np.zeros(len(ranked)), [], []
     for cause, colour in st.CAUSE_COLOURS.items():
-        spent = np.array([np.mean([rp.cumulative_joules(r)[cause][-1] for r in method.runs]) for method in ranked])
+        spent = np.array([np.mean([rp.spent_on(run, cause) for run in method.runs]) for method in ranked])
+        if cause not in rp.PAPER_COLUMNS and not spent.any():
+            continue
+        labels.append(rp.CAUSES[cause])
         bars.append(axes.barh(range(len(ranked)), spent / unit.joules, left=left, height=0.66, color=colour))
         left = left + spent / unit.joules
     for row, method in enumerate(ranked):
@@ -148,5 +151,5 @@ def _energy(methods: Sequence[DrawnMethod]) -> Figure:
     axes.set(ylim=(len(ranked) - 0.5, -0.5), xlim=(0, 1.22 * left.max() or 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=st.STEPS))
     st.name_axes(axes, f"Total energy ({unit.symbol})", "")
-    st.legend(axes, bars, list(rp.CAUSES.values()), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
+    st.legend(axes, bars, labels, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
     return figure

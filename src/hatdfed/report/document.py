@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from hatdfed.core.energy.energy_model import PAPER_CAUSES
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.comparison_figures import write_comparison_figures
 from hatdfed.report.formatting import FILTERS, count, difference, joules, percent
@@ -222,6 +223,8 @@ def _make_numbers(summary: Mapping[str, Any]) -> list[ReportNumber]:
     found = [ReportNumber(name, number(summary.get(key)), percent) for name, key in accuracies.items()]
     found.append(ReportNumber("Energy", _convert_to_joules(summary.get("total_energy_mj")), joules))
     for cause, name in JOULES.items():
+        if cause not in PAPER_CAUSES and not causes.get(cause):
+            continue
         found.append(
             ReportNumber(f"of it on {ROUND_COLUMNS[name].label}", _convert_to_joules(causes.get(cause)), joules)
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.energy.energy_model import PAPER_CAUSES
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import TopologyPolicy
 from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
@@ -30,6 +31,7 @@ Record = Mapping[str, Any]
 
 # Column of a round's record, and what a reader calls it. The order is that of the stacks, from the bottom up.
 CAUSES = {name: ROUND_COLUMNS[name].label for name in JOULES.values()}
+PAPER_COLUMNS = frozenset(JOULES[cause] for cause in PAPER_CAUSES)
 
 _NO_NUMBER = (type(None), str, bytes)  # other types that SQLite may return from a column of numbers
 
@@ -85,13 +87,24 @@ def server_accuracy(run: RunData) -> Vector:  # [N, R]
 
 def cumulative_joules(run: RunData) -> dict[str, Vector]:  # cause -> [R + 1]
     """Return the cumulative joules of each cause; the first entry is 0, before any round."""
-    spent = {cause: np.nan_to_num(column(run.rounds, cause)) for cause in CAUSES}
+    spent = joules_by_cause(run.rounds)
     return {cause: np.concatenate([[0.0], np.cumsum(joules)]) for cause, joules in spent.items()}
+
+
+def joules_by_cause(rounds: Sequence[Record]) -> dict[str, Vector]:  # cause -> [R]
+    """Return the joules of each round by cause; of those that the paper does not have, only what was spent on."""
+    spent = {cause: np.nan_to_num(column(rounds, cause)) for cause in CAUSES}
+    return {cause: joules for cause, joules in spent.items() if cause in PAPER_COLUMNS or joules.any()}
 
 
 def total_joules(run: RunData) -> float:
     """Return the joules of a run over all causes and rounds."""
     return float(sum(joules[-1] for joules in cumulative_joules(run).values()))
+
+
+def spent_on(run: RunData, cause: str) -> float:
+    """Return the joules of a run that one cause took."""
+    return float(np.nan_to_num(column(run.rounds, cause)).sum())
 
 
 def last_links(run: RunData) -> LastLinks:
@@ -196,7 +209,9 @@ def _learning_rate(config: Config, policy: TopologyPolicy[Any] | None) -> float 
         return None  # another estimate (D9, D12)
     if (config.utility.gain, config.utility.thrift) != ("receiver", "joules"):
         return None  # A1: the released code values links by whether they were drawn
-    if config.churn > 0 or config.schedule != ScheduleConfig():
+    supply = config.supply
+    may_be_away = config.churn > 0 or supply.battery_joules is not None or supply.availability_trace is not None
+    if may_be_away or config.schedule != ScheduleConfig():
         return None  # A3: every round has the same links and draws as many of them
     if considered_links(config) is not None:
         return None  # its rivals change with the candidates

@@ -35,6 +35,9 @@ CAUSE_COLOURS = {
     JOULES[Cause.UPLOAD]: "#56B4E9",
     JOULES[Cause.TRAINING]: "#0072B2",
     JOULES[Cause.LINK]: "#D55E00",
+    JOULES[Cause.PROBE]: "#009E73",
+    JOULES[Cause.MERGE]: "#CC79A7",
+    JOULES[Cause.IDLE]: "#4D4D4D",
 }
 VERDICT_COLOURS = (PALETTE[1], "#F3F5F7", PALETTE[0])  # from bad over undecided to good
 UNKNOWN, WAITING, ALONE = "#C3C9D0", FAINT, "#8A929B"

@@ -50,7 +50,7 @@ class Column:
     name: str
     sql: Literal["INTEGER", "REAL", "TEXT", "BLOB"]
     meaning: str  # in one sentence
-    unit: Literal["", "%", "J", "s", "bits"] = ""
+    unit: Literal["", "%", "J", "s", "bits", "g"] = ""
     since: int = 0  # version of the database that brought it; 0: hatdfed 0.1.0
     may_be_unknown: bool = False
 
@@ -111,11 +111,12 @@ def _accuracy(
     )
 
 
-def _joules(cause: Cause, label: str, meaning: str) -> RoundColumn:
+def _joules(cause: Cause, label: str, meaning: str, since: int = 0) -> RoundColumn:
     return RoundColumn(
         name=JOULES[cause],
         sql="REAL",
         unit="J",
+        since=since,
         label=label,
         meaning=meaning,
         value=lambda played: played.joules[cause],
@@ -203,6 +204,55 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         value=lambda played: played.record.report.consensus_distance,
         may_be_unknown=True,
     ),
+    _joules(Cause.PROBE, "probes", "Energy that servers spent to evaluate models on their probe.", since=4),
+    _joules(Cause.MERGE, "merges", "Energy that servers spent to merge models.", since=4),
+    _joules(Cause.IDLE, "idling", "Energy that servers spent because they were switched on.", since=4),
+    RoundColumn(
+        name="servers_away",
+        sql="INTEGER",
+        since=4,
+        label="absent servers",
+        meaning="Servers that took no part in the round; the table `servers` says which, and why.",
+        value=lambda played: len(played.record.away),
+        over_rounds="sum",
+        chart=None,
+    ),
+    RoundColumn(
+        name="lowest_charge",
+        sql="REAL",
+        unit="J",
+        since=4,
+        label="charge of the emptiest battery",
+        meaning="Charge of the emptiest battery after the round; unknown where servers are on mains.",
+        value=lambda played: None if played.record.charge is None else float(played.record.charge.min()),
+        may_be_unknown=True,
+        chart=None,
+    ),
+    RoundColumn(
+        name="carbon_grams",
+        sql="REAL",
+        unit="g",
+        since=4,
+        label="emissions",
+        meaning="Emissions of the energy that came from the grid, in grams of CO2 equivalents; unknown without "
+        "supply.carbon_trace.",
+        value=lambda played: None if played.record.bill is None else played.record.bill.carbon_grams,
+        over_rounds="sum",
+        may_be_unknown=True,
+        chart=None,
+    ),
+    RoundColumn(
+        name="cost",
+        sql="REAL",
+        since=4,
+        label="cost",
+        meaning="Price of the energy that came from the grid, in the currency of supply.tariff_trace; unknown without "
+        "one.",
+        value=lambda played: None if played.record.bill is None else played.record.bill.cost,
+        over_rounds="sum",
+        may_be_unknown=True,
+        chart=None,
+    ),
 )
 
 
@@ -219,8 +269,8 @@ def _plain(value: Any) -> Number | None:
 
 
 def joules_of(row: Row) -> float:
-    """Everything that was spent in a round."""
-    return math.fsum(row[name] for name in JOULES.values())
+    """Everything that was spent in a round; what an older version did not know did not cost anything."""
+    return math.fsum(row.get(name) or 0.0 for name in JOULES.values())
 
 
 def results_over(rounds: Iterable[Row]) -> dict[str, Number | None]:

@@ -71,7 +71,7 @@ def joules_to_reach(rounds: Iterable[Mapping[str, Any]], accuracy: float) -> flo
     """Joules spent up to the first round whose average validation accuracy is `accuracy` percent; None if none is."""
     spent: list[float] = []
     for row in rounds:
-        spent += [row[name] for name in JOULES.values()]
+        spent += [row.get(name) or 0.0 for name in JOULES.values()]
         if row["avg_accuracy"] is not None and row["avg_accuracy"] >= accuracy:
             return math.fsum(spent)
     return None
@@ -111,8 +111,8 @@ def method_row(
     for name, column in ROUND_COLUMNS.items():
         if column.in_results and column.may_be_null:  # runs of older versions lack some
             row[name], row[f"{name}_sd"] = _mean_and_sd(result.summary.get(name) for result in runs)
-    for cause in (Cause.UPLOAD, Cause.TRAINING):  # that of links is one of the metrics
-        spent = [result.summary["energy_by_cause_mj"][cause] for result in runs]
+    for cause in (cause for cause in Cause if cause is not Cause.LINK):  # that of links is one of the metrics
+        spent = [result.summary["energy_by_cause_mj"].get(cause, 0.0) for result in runs]  # of an older version
         row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = _mean_and_sd(spent)
     row["metrics"] = _mean_metrics(runs)
     row["leaks_test"] = leaks(runs)

@@ -42,7 +42,7 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
     """
     percent, own = 100 * accuracy.overall, 100 * accuracy.own
     known = [row["avg_accuracy"] for row in rounds if row["avg_accuracy"] is not None]  # nobody may have been there
-    joules = {str(cause): math.fsum(row[name] for row in rounds) for cause, name in JOULES.items()}
+    joules = {str(cause): math.fsum(row.get(name) or 0.0 for row in rounds) for cause, name in JOULES.items()}
     return {
         "method": config.method,
         "dataset": config.dataset,

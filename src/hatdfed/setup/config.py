@@ -16,6 +16,8 @@ Efficiency = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # kb
 Bits = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]  # such prices add up without overflow
 Joules = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # of joules or watts
+PerServer = Amount | Annotated[tuple[Amount, ...], Field(min_length=1)]
 
 
 class Section(BaseModel):
@@ -88,6 +90,39 @@ class EnergyConfig(Section):
     """EE^d: energy efficiency of a device's upload."""
     link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)
     """Range of EE^{ij}, the energy efficiency of a link, drawn once for each directed link."""
+    overhead_bits: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0
+    """Bits of a message on a link besides its model: headers, acknowledgements, encryption."""
+    probe_joules: Amount = 0.0
+    """Energy to evaluate one model on a server's probe, its own and every received one."""
+    merge_joules: Amount = 0.0
+    """Energy to merge one received model."""
+    idle_watts: PerServer = 0.0
+    """Power of a server that takes part in a round, besides everything else and for as long as the round lasts
+    (`supply.round_seconds`): one number, or one for each server."""
+
+
+class SupplyConfig(Section):
+    """Where the energy of simulated servers comes from, and when they are there, as described in docs/energy.md."""
+
+    round_seconds: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 60.0
+    """How long a round lasts, for everything that depends on time."""
+    battery_joules: Amount | Annotated[tuple[Amount | None, ...], Field(min_length=1)] | None = None
+    """Capacity of a server's battery: one number, or one for each server, null for those on mains. A server whose
+    charge does not cover the most that a round can cost it is away in that round."""
+    first_charge: Share = 1.0
+    """Charge before the first round, as a share of the capacity."""
+    reserve_joules: PerServer = 0.0
+    """Charge that a round must leave: one number, or one for each server."""
+    harvest_watts: PerServer = 0.0
+    """Power that charges a battery at all times: one number, or one for each server."""
+    harvest_trace: str | None = None
+    """File with the power that charges a battery over time, in watts, in place of `harvest_watts` (docs/traces.md)."""
+    availability_trace: str | None = None
+    """File that says when servers are there: a server is away in rounds at whose beginning its value is 0."""
+    carbon_trace: str | None = None
+    """File with the emissions of the grid over time, in grams of CO2 equivalents for a kWh."""
+    tariff_trace: str | None = None
+    """File with the price of a kWh of the grid over time, in any currency."""
 
 
 class UploadsConfig(Section):
@@ -250,6 +285,7 @@ class Config(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     world: WorldConfig = WorldConfig()
     energy: EnergyConfig = EnergyConfig()
+    supply: SupplyConfig = SupplyConfig()
     dataset_options: dict[str, Any] = {}
     """Options passed to the data set's loader."""
     checkpoint_every: Annotated[int, Field(ge=0)] = 10

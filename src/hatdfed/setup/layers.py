@@ -15,6 +15,7 @@ from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
 from hatdfed.data.members import Members, draw_members
 from hatdfed.data.own.dataset import FILE, is_own_data, open_own
+from hatdfed.data.traces.files import with_digest
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Component, Config, WorldConfig
 from hatdfed.setup.methods import METHODS, method_named
@@ -78,7 +79,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _name_own_data(_rename_synonyms(user or {}))
+    layer = _mark_traces(_name_own_data(_rename_synonyms(user or {})))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
@@ -103,6 +104,18 @@ def _name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
     if FILE not in options and kind.name not in DATASETS:
         DATASETS.add(kind.name, kind)
     return {**layer, "dataset": kind.name, "dataset_options": options, "task": kind.task}
+
+
+def _mark_traces(layer: dict[str, Any]) -> dict[str, Any]:
+    """The settings with digests behind the names of traces, so that they say what was used."""
+    supply = layer.get("supply")
+    if not isinstance(supply, Mapping):
+        return layer
+    marked = {
+        key: with_digest(f"supply.{key}", value) if str(key).endswith("_trace") and isinstance(value, str) else value
+        for key, value in supply.items()
+    }
+    return {**layer, "supply": marked}
 
 
 def _options(layer: Layer) -> Mapping[str, Any]:
@@ -159,6 +172,7 @@ def validate(settings: Layer) -> Config:
     if low > high:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
     _check_world(config)
+    _check_supply(config)
     return config
 
 
@@ -179,6 +193,23 @@ def _check_world(config: Config) -> None:
         )
     if world != WorldConfig():
         config_members(config)
+
+
+def _check_supply(config: Config) -> None:
+    supply = config.supply
+    sizes = {f"supply.{key}": getattr(supply, key) for key in ("battery_joules", "reserve_joules", "harvest_watts")}
+    for key, value in {**sizes, "energy.idle_watts": config.energy.idle_watts}.items():
+        if isinstance(value, tuple) and len(value) != config.servers:
+            raise ConfigError(
+                f"{key} has {len(value)} values, but there are {config.servers} servers. Give one number for all, or "
+                "one for each."
+            )
+    if supply.battery_joules is None:
+        unused = [key for key in ("harvest_watts", "harvest_trace", "reserve_joules") if getattr(supply, key)]
+        if unused:
+            raise ConfigError(f"supply.{unused[0]} is set, but servers have no battery. Set supply.battery_joules.")
+    if supply.harvest_trace is not None and supply.harvest_watts:
+        raise ConfigError("supply.harvest_watts and supply.harvest_trace are both set. Keep one of them.")
 
 
 def read_config(path: Path) -> Config:

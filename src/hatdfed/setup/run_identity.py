@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from hatdfed.data.traces.files import split_digest
 from hatdfed.setup.config import Component, Config
 
 Settings = Config | Mapping[str, Any]
@@ -154,6 +155,20 @@ SETTINGS: dict[str, Setting] = {
     "energy.training_per": Setting(_WORLD, "sample", Since.V0_2),
     "energy.device_kbit_per_joule": Setting(_WORLD),
     "energy.link_kbit_per_joule": Setting(_WORLD),
+    "energy.overhead_bits": Setting(_WORLD, 0.0, Since.V0_2),
+    "energy.probe_joules": Setting(_WORLD, 0.0, Since.V0_2),
+    "energy.merge_joules": Setting(_WORLD, 0.0, Since.V0_2),
+    "energy.idle_watts": Setting(_WORLD, 0.0, Since.V0_2),
+    # Where energy comes from, and when servers are there.
+    "supply.round_seconds": Setting(_WORLD, 60.0, Since.V0_2),
+    "supply.battery_joules": Setting(_WORLD, None, Since.V0_2),
+    "supply.first_charge": Setting(_WORLD, 1.0, Since.V0_2, only_with="supply.battery_joules"),
+    "supply.reserve_joules": Setting(_WORLD, 0.0, Since.V0_2, only_with="supply.battery_joules"),
+    "supply.harvest_watts": Setting(_WORLD, 0.0, Since.V0_2, only_with="supply.battery_joules"),
+    "supply.harvest_trace": Setting(_WORLD, None, Since.V0_2, only_with="supply.battery_joules"),
+    "supply.availability_trace": Setting(_WORLD, None, Since.V0_2),
+    "supply.carbon_trace": Setting(_WORLD, None, Since.V0_2),
+    "supply.tariff_trace": Setting(_WORLD, None, Since.V0_2),
 }
 
 # Methods whose first results were kept under another name, which is the one in their keys.
@@ -325,6 +340,9 @@ def _value(settings: Settings, key: str) -> Any:
     # Where own data lie is no part of what they are: a digest of their contents is in the data set's name.
     if key == "dataset_options" and isinstance(found, Mapping):
         return {name: value for name, value in found.items() if name != "file"}
+    # The same holds for traces.
+    if key.endswith("_trace") and isinstance(found, str):
+        return split_digest(found)[1] or found
     return found
 
 

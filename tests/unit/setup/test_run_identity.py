@@ -52,6 +52,8 @@ OTHER_VALUES = {
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
     "task": "regression", "training": {"name": "every"}, "budget_joules": 3.0,
     "uploads.keep": "samples", "uploads.memory_samples": 7,
+    "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
+    "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 
@@ -214,9 +216,11 @@ def as_0_1_0_journals_have_it(settings):
         "uploads",
         "training",
         "budget_joules",
+        "supply",
     }
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
-    left = settings.model_dump(mode="json", exclude={**never, "energy": {"training_per"}})
+    prices = {"training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
+    left = settings.model_dump(mode="json", exclude={**never, "energy": prices})
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -231,3 +235,12 @@ def test_settings_that_are_none_are_no_trouble():
     strange = {"learner": 3, "energy": None, "seed": {}, "more": object()}
     assert same_world(strange, {})
     assert isinstance(result_key(strange), str)
+
+
+def test_a_trace_is_known_by_its_contents_wherever_it_lies():
+    here, there, other = (
+        config(supply={"carbon_trace": f"/{place}/grid.csv#{digest}"})
+        for place, digest in (("a", "0123456789abcdef"), ("b", "0123456789abcdef"), ("a", "fedcba9876543210"))
+    )
+    assert same_run(here, there)
+    assert not same_run(here, other)

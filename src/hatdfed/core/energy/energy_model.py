@@ -30,6 +30,12 @@ class Cause(StrEnum):
     UPLOAD = "upload"  # devices send their data to their server, Eq. (4)
     TRAINING = "training"  # a server trains on it, Eq. (5)
     LINK = "link"  # a server sends its model to another, Eq. (6)
+    PROBE = "probe"  # it evaluates models on its probe; this and what follows costs nothing in the paper
+    MERGE = "merge"  # it merges models
+    IDLE = "idle"  # it is switched on
+
+
+PAPER_CAUSES = (Cause.UPLOAD, Cause.TRAINING, Cause.LINK)
 
 
 class Source(StrEnum):
@@ -59,7 +65,7 @@ def total_joules(rows: Iterable[EnergyRow]) -> float:
 
 
 def joules_by_cause(rows: Iterable[EnergyRow]) -> dict[Cause, float]:
-    """The three sums of Eq. (7), exactly rounded; a cause without a row counts 0."""
+    """The sums of Eq. (7), exactly rounded; a cause without a row counts 0."""
     spent: dict[Cause, list[float]] = {cause: [] for cause in Cause}
     for row in rows:
         spent[row.cause].append(row.joules)
@@ -78,6 +84,7 @@ class EnergyPrices:
     model_bits: float  # BPM: a model in float32, as the price list counts it
     sample_upload_bits: float | None = None  # BPS, where every image sent is charged for; None: every connected device
     drift: PriceDrift | None = None  # of the links' prices during a run; None: they stay as they are
+    overhead_bits: float = 0.0  # of a message, besides its model
     local_passes: int | None = None  # of a round, where τ is for a sample and pass; None: for a sample (D6)
 
     def __post_init__(self) -> None:
@@ -93,7 +100,7 @@ class EnergyPrices:
     @cached_property
     def link_joules(self) -> FloatMatrix:
         """σ^{ij} of every link, drawn or not, Eq. (6): what a whole float32 model costs.  # [N, N]."""
-        joules = self.model_bits * self._table
+        joules = (self.model_bits + self.overhead_bits) * self._table
         joules.setflags(write=False)
         return joules
 
@@ -105,8 +112,13 @@ class EnergyPrices:
         """The same for the links that are considered; makes no matrix where there is none."""
         known = self.link_joules_per_bit
         if isinstance(known, LinkEfficiencies):
-            return self.model_bits * known[links.receiver, links.sender]
-        return self.model_bits * links.from_dense(known)
+            return (self.model_bits + self.overhead_bits) * known[links.receiver, links.sender]
+        return (self.model_bits + self.overhead_bits) * links.from_dense(known)
+
+    def with_overhead(self, share: float) -> float:
+        """What a message with so much of a float32 model costs, as a share of one with the whole model."""
+        whole = self.model_bits + self.overhead_bits
+        return share if not self.overhead_bits else (share * self.model_bits + self.overhead_bits) / whole
 
     @property
     def _table(self) -> FloatMatrix:
@@ -141,7 +153,8 @@ class EnergyPrices:
 
         Of it, `again` was sent before. Every hop costs as much as the link: prices of links to a relay are not known.
         """
-        bits, links = self.model_bits * compression * hops, self.link_joules_per_bit
+        overhead = self.overhead_bits if compression else 0.0  # nothing was sent: the receiver could not be reached
+        bits, links = (self.model_bits * compression + overhead) * hops, self.link_joules_per_bit
         per_bit = links.one(receiver, sender) if isinstance(links, LinkEfficiencies) else float(links[receiver, sender])
         if self.drift is not None:
             per_bit *= float(self.drift.factor(t, receiver, sender))
@@ -185,6 +198,7 @@ def draw_prices(
     charge_samples: bool = False,
     with_table: bool = True,
     drift: PriceDrift | None = None,
+    overhead_bits: float = 0.0,
     local_passes: int | None = None,
 ) -> EnergyPrices:
     """The prices of world `seed`: machines weak or strong with probability ½, link efficiencies uniform (D6).
@@ -204,5 +218,6 @@ def draw_prices(
         model_bits=model_bits,
         sample_upload_bits=float(bits_per_sample) if charge_samples else None,
         drift=drift,
+        overhead_bits=overhead_bits,
         local_passes=local_passes,
     )

@@ -30,6 +30,7 @@ class TrainingContext(NamedTuple):
     training_joules: Vector  # of a usual round of each server, at these passes
     upload_joules: Vector  # of its devices in a usual round that uploads anew
     charge: Vector | None = None  # joules left in each server's battery; None: they have none
+    capacity: Vector | None = None  # joules that it holds when full, inf on mains
 
     @property
     def num_servers(self) -> int:

@@ -17,7 +17,7 @@ from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.runs.records.database import SQLITE_ERRORS, read_only_address
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.setup.config import Config
+from hatdfed.setup.config import Config, SupplyConfig
 from hatdfed.setup.layers import Layer, resolve, resolve_over
 from hatdfed.setup.run_identity import run_difference
 from hatdfed.setup.versions import read_release
@@ -51,6 +51,7 @@ def resolve_for_state(path: Path, layer: Layer) -> Config:
     So a run keeps its recipe when hatdfed is updated, and settings that came later are neutral in it.
     """
     today = resolve(layer)
+    _refuse_simulated_supply(today)
     if not (path / JOURNAL).exists():
         return today
     try:
@@ -61,6 +62,13 @@ def resolve_for_state(path: Path, layer: Layer) -> Config:
     if (kept := run_difference(config, today)) is not None:
         _log.info("the run keeps its own %s, %r; a new run would have %r", *kept)
     return config
+
+
+def _refuse_simulated_supply(config: Config) -> None:
+    """Real machines have real batteries, and rounds that last as long as they last."""
+    if config.supply != SupplyConfig() or config.energy.idle_watts != 0:
+        what = "energy.idle_watts" if config.supply == SupplyConfig() else "supply"
+        raise ConfigError(f"{what} is for simulations: it describes machines that are not real. Leave it out.")
 
 
 def refuse_newer_journal(journal: Journal) -> None:

@@ -79,6 +79,22 @@ SERVERS = _table(
         Column(name="server", sql="INTEGER", meaning="Number of the server."),
         Column(name="accuracy", sql="REAL", unit="%", meaning="Its validation accuracy after the merge."),
         Column(name="num_samples", sql="INTEGER", meaning="Samples that it trained on."),
+        Column(
+            name="away",
+            sql="TEXT",
+            since=4,
+            may_be_unknown=True,
+            meaning="Why it took no part in the round: churn, trace (of its availability), battery (too little "
+            "charge) or absent (a real machine that was not there); null: it took part.",
+        ),
+        Column(
+            name="charge",
+            sql="REAL",
+            unit="J",
+            since=4,
+            may_be_unknown=True,
+            meaning="Charge of its battery after the round; null: it is on mains.",
+        ),
     ),
     ("t", "server"),
 )
@@ -111,7 +127,11 @@ LEDGER = _table(
     "payment",
     (
         _T,
-        Column(name="cause", sql="TEXT", meaning="What the energy was spent on: upload, training or link."),
+        Column(
+            name="cause",
+            sql="TEXT",
+            meaning="What the energy was spent on: upload, training, link, probe, merge or idle.",
+        ),
         Column(name="sender", sql="INTEGER", meaning="Server that sent; null where devices did.", may_be_unknown=True),
         Column(name="receiver", sql="INTEGER", meaning="Server that trained or received."),
         Column(name="bits", sql="REAL", unit="bits", meaning="Data that were sent."),
@@ -400,10 +420,16 @@ def read_only_address(path: Path) -> str:
 
 def _server_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
     return [
-        (record.t, server, 100 * report.accuracy, report.num_samples)
+        (record.t, server, 100 * report.accuracy, report.num_samples, record.away.get(server), _charge(record, server))
         for server, report in enumerate(record.report.servers)
         if report is not None
     ]
+
+
+def _charge(record: RoundRecord, server: int) -> float | None:
+    """In joules; None of a server on mains."""
+    charge = math.inf if record.charge is None else float(record.charge[server])
+    return charge if math.isfinite(charge) else None
 
 
 def _link_rows(record: RoundRecord) -> list[tuple[Any, ...]]:

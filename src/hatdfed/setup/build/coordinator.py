@@ -24,6 +24,7 @@ from hatdfed.core.training.base import AnyTraining
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
+from hatdfed.setup.build.supply import make_supply
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
@@ -35,7 +36,8 @@ def make_coordinator(
 
     A message takes `message_share` of a float32 model, and may be sent `attempts` times along a link in a round.
     """
-    policy = _policy(config, message_share, attempts)
+    sent_share = prices.with_overhead(message_share)
+    policy = _policy(config, sent_share, attempts)
     return Coordinator(
         policy=policy,
         utility=LinkUtility(gain_share=config.gain_share, **config.utility.model_dump()),
@@ -45,12 +47,13 @@ def make_coordinator(
         budget=config_budget(config),
         churn=config.churn,
         candidates=_candidates(config, policy),
-        message_share=message_share,
+        message_share=sent_share,
         limits=make_limits(config, attempts * message_share),
         training=_make_training(config),
         passes=config.local_passes,
         usual_work=_find_usual_work(config),
-        run_budget=_make_run_budget(config, message_share, attempts),
+        run_budget=_make_run_budget(config, sent_share, attempts),
+        supply=make_supply(config),
     )
 
 
@@ -147,6 +150,7 @@ def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> Ene
         link_kbit_per_joule=energy.link_kbit_per_joule,
         charge_samples=config.split == "groups" or config.world.amount_ratio > 1 or config.uploads.keep != "none",
         drift=_make_drift(config),
+        overhead_bits=energy.overhead_bits,
         local_passes=config.local_passes if energy.training_per == "pass" else None,
         with_table=considered_links(config) is None,
     )

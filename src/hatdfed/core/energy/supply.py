@@ -1,0 +1,124 @@
+"""Where servers have their energy from, and what becomes of those that have too little.
+
+A server with a battery takes part in a round only if its charge covers the most that the round can cost it, so that its
+charge is never below zero. Otherwise it is away: switched off, it spends nothing, and what it harvests is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.energy.energy_model import Cause, EnergyRow
+from hatdfed.core.energy.upkeep import Upkeep
+from hatdfed.core.round import Bill, RoundReport
+from hatdfed.core.traces import Trace
+
+Values = NDArray[np.float64]
+JOULES_PER_KWH = 3.6e6
+
+
+class Batteries(NamedTuple):
+    """One for each server; a server on mains has one without end."""
+
+    capacity: Values  # [N] joules; inf: on mains
+    first_charge: Values  # [N] joules, before round 0
+    reserve: Values  # [N] joules that a round must leave
+    harvest: Trace  # [N] watts
+
+    def can_cover(self, charge: Values, most: Values) -> NDArray[np.bool_]:  # [N] each
+        """Who can pay the most that a round can cost."""
+        enough: NDArray[np.bool_] = charge - most >= self.reserve
+        return enough
+
+    def settle(self, charge: Values, spent: Values, begin: float, end: float) -> Values:  # [N] each
+        """The charge after a round in which so much was spent; what does not fit in is lost."""
+        left = np.maximum(0.0, charge - spent)  # a round's rows may add up to a rounding error more than their bound
+        charged: Values = np.minimum(self.capacity, left + np.maximum(0.0, self.harvest.integrate(begin, end)))
+        return charged
+
+
+@dataclass(frozen=True, eq=False)
+class Supply:
+    """The energy and the presence of all servers over time."""
+
+    round_seconds: float
+    batteries: Batteries | None = None  # None: everybody is on mains
+    availability: Trace | None = None  # [N] away where it is 0
+    carbon: Trace | None = None  # [N] grams of CO2 equivalents a kWh of the grid
+    tariff: Trace | None = None  # [N] currency a kWh
+    upkeep: Upkeep | None = None  # None: nothing but uploads, training and links costs energy
+
+    @property
+    def first_charge(self) -> Values | None:
+        """[N] before round 0; None: everybody is on mains."""
+        return None if self.batteries is None else self.batteries.first_charge.copy()
+
+    @property
+    def capacity(self) -> Values | None:
+        """[N] of the batteries; None: everybody is on mains."""
+        return None if self.batteries is None else self.batteries.capacity
+
+    def span(self, t: int) -> tuple[float, float]:
+        """When round t begins and ends, in seconds since the run began: the only place that says how long it lasts."""
+        return t * self.round_seconds, (t + 1) * self.round_seconds
+
+    def is_available(self, t: int, num_servers: int) -> NDArray[np.bool_]:  # -> [N]
+        """Who is there when round t begins."""
+        if self.availability is None:
+            return np.ones(num_servers, dtype=bool)
+        there: NDArray[np.bool_] = self.availability.at(self.span(t)[0]) > 0
+        return there
+
+    def add_upkeep(self, t: int, report: RoundReport, active: NDArray[np.bool_]) -> RoundReport:  # [N]
+        """The reports of round t with the energy that follows from them."""
+        if self.upkeep is None:
+            return report
+        return replace(report, upkeep_energy=self.upkeep.find_rows(t, report, active, self._length(t)))
+
+    def is_exhausted(self, t: int, charge: Values | None, most: Values, most_received: Values) -> NDArray[np.bool_]:
+        """[N] who cannot pay the most that round t can cost: `most` for training and links, and its upkeep."""
+        if self.batteries is None or charge is None:
+            return np.zeros(len(most), dtype=bool)
+        upkeep = 0.0 if self.upkeep is None else self.upkeep.find_most(most_received, self._length(t))
+        return ~self.batteries.can_cover(charge, most + upkeep)
+
+    def charge_after(self, t: int, charge: Values | None, rows: Iterable[EnergyRow]) -> Values | None:  # [N] -> [N]
+        """The charge after round t, whose ledger these rows are."""
+        if self.batteries is None or charge is None:
+            return None
+        return self.batteries.settle(charge, own_joules(rows, len(charge)), *self.span(t))
+
+    def find_bill(self, t: int, rows: Iterable[EnergyRow], num_servers: int) -> Bill:
+        """What round t emitted and cost, at the mean values of its time and each server's place."""
+        kept = list(rows)
+        grid = _joules_by_server((row for row in kept if row.cause is Cause.UPLOAD), num_servers)
+        own = own_joules(kept, num_servers)
+        grid += own if self.batteries is None else np.where(np.isinf(self.batteries.capacity), own, 0.0)
+        begin, end = self.span(t)
+        carbon, cost = (
+            None if trace is None else float((grid * trace.mean(begin, end)).sum()) / JOULES_PER_KWH
+            for trace in (self.carbon, self.tariff)
+        )
+        return Bill(carbon, cost)
+
+    def _length(self, t: int) -> float:
+        begin, end = self.span(t)
+        return end - begin
+
+
+def own_joules(rows: Iterable[EnergyRow], num_servers: int) -> Values:  # -> [N]
+    """What every server spent itself: all but the uploads, which are their devices'."""
+    return _joules_by_server((row for row in rows if row.cause is not Cause.UPLOAD), num_servers)
+
+
+def _joules_by_server(rows: Iterable[EnergyRow], num_servers: int) -> Values:  # -> [N]
+    """By who pays: the sender, or the server that devices send to."""
+    joules = np.zeros(num_servers)
+    for row in rows:
+        joules[row.receiver if row.sender is None else row.sender] += row.joules
+    return joules

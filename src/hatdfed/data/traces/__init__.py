@@ -1,0 +1,1 @@
+"""Traces: their files, and generators of typical ones."""
