@@ -22,6 +22,7 @@ from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_
 from hatdfed.core.regret import RegretSums
 from hatdfed.core.report_check import ReportLimits, find_breaches, recompute_energy
 from hatdfed.core.round import Caught, Presence, RoundPlan, RoundRecord, RoundReport, present
+from hatdfed.core.timing.round_time import RoundClock, RoundTime
 from hatdfed.core.utility import LinkUtility, RoundFacts
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable
@@ -55,6 +56,7 @@ class Coordinator:
     candidates: CandidateRule | None = None  # None: everybody considers everybody
     message_share: float = 1.0  # what a message takes of a float32 model
     limits: ReportLimits | None = None  # of what a report may say; None: reports are not checked
+    clock: RoundClock | None = None  # None: nobody knows how fast the machines are
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
@@ -108,7 +110,8 @@ class Coordinator:
             caught=state.caught + caught,
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
-        record = RoundRecord(plan.t, draw, report, utility, new_state.regret.regret(), beliefs, caught)
+        regret, time = new_state.regret.regret(), self._measure_time(plan, report)
+        record = RoundRecord(plan.t, draw, report, utility, regret, beliefs, caught, time)
         return self._swap_candidates(new_state, context), record
 
     def context(self, state: CoordinatorState, presence: Presence | None = None) -> PolicyContext:
@@ -147,6 +150,13 @@ class Coordinator:
             report=report,
             possible=self.context(state, plan.presence).possible,
         )
+
+    def _measure_time(self, plan: RoundPlan, report: RoundReport) -> RoundTime | None:
+        """How long the round takes by the clock of the simulated machines."""
+        if self.clock is None:
+            return None
+        passes = None if plan.effort is None else plan.effort.passes
+        return self.clock.measure(report.num_samples, passes, report.energy)
 
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport

@@ -20,6 +20,7 @@ from hatdfed.core.effort import Effort
 from hatdfed.core.energy.energy_model import EnergyPrices, EnergyRow
 from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, Indices, LinkTable, Scalar, Topology
 from hatdfed.core.regret import Regret
+from hatdfed.core.timing.round_time import RoundTime
 from hatdfed.randomness import stream
 
 Values = NDArray[np.float64]
@@ -219,6 +220,11 @@ class RoundReport:
         """Those of the reports that are used."""
         return tuple(chain.from_iterable(report.energy for report in self.servers if report is not None))
 
+    @cached_property
+    def num_samples(self) -> NDArray[np.int64]:
+        """[N] that servers trained on, 0 where no report came."""
+        return np.array([0 if report is None else report.num_samples for report in self.servers])
+
     def arrived(self, topology: Topology) -> NDArray[np.bool_]:
         """[L] which of the round's models arrived, in the order of its pairs."""
         return self._find(topology) >= 0
@@ -317,3 +323,4 @@ class RoundRecord(NamedTuple):
     regret: Regret
     beliefs: Beliefs | None = None  # of the policy after the round, if it has any
     caught: tuple[Caught, ...] = ()  # whose report of this round is false
+    time: RoundTime | None = None  # None: nobody knows how fast the machines are

@@ -21,7 +21,7 @@ from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.server.program import EdgeProgram
 from hatdfed.setup.build.placement import Placement, chosen_placement
-from hatdfed.setup.build.program import initial_seed, make_actors, make_learner
+from hatdfed.setup.build.program import describe_flops, find_forward_flops, initial_seed, make_actors, make_learner
 from hatdfed.setup.build.world import World, make_worlds
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import sources_key
@@ -43,6 +43,7 @@ class SimulatedRuns(NamedTuple):
     fleets: FleetGroup
     placement: Placement
     num_total: int  # parameters of the network, sent or not
+    notes: list[list[str]]  # what a user should know about how each run was prepared
 
     @property
     def simulations(self) -> list[Simulation]:
@@ -84,7 +85,11 @@ def make_batch(
         ]
         fleets = StackedFleet(members, execution_for(members, torch.device(placement.device)))
     num_total = parts[0].program.learner.num_total
-    return SimulatedRuns([part.coordinator for part in parts], fleets, placement, num_total)
+    notes = [
+        describe_flops(config, find_forward_flops(config, dataset, part.program.learner))
+        for config, part in zip(configs, parts, strict=True)
+    ]
+    return SimulatedRuns([part.coordinator for part in parts], fleets, placement, num_total, notes)
 
 
 def describe_computation(computed_by: Mapping[str, str | int]) -> str:
