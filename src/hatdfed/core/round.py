@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.beliefs import Beliefs
-from hatdfed.core.effort import Effort
+from hatdfed.core.effort import Effort, ServerEffort
 from hatdfed.core.energy.energy_model import EnergyPrices, EnergyRow
 from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, Indices, LinkTable, Scalar, Topology
 from hatdfed.core.regret import Regret
@@ -114,6 +114,10 @@ class RoundPlan(NamedTuple):
     draw: LinkDraw
     presence: Presence | None = None  # on real machines: who was there when it was drawn
     effort: Effort | None = None  # None: everybody trains on new data, as in the paper
+
+    def effort_of(self, server: int) -> ServerEffort | None:
+        """What one server is to do; None: as in the paper."""
+        return None if self.effort is None else self.effort.of(server)
 
 
 class ServerReport(NamedTuple):

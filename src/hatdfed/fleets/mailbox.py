@@ -112,7 +112,7 @@ class MailboxFleet:
         """Train, exchange, merge, measure."""
         before = self._before[1] if self._before and self._before[0] == plan.t else self._servers
         everyone = range(self.num_servers)
-        works = [source.work(plan.t) for source in self._sources]
+        works = [source.work(plan.t, plan.effort_of(i)) for i, source in enumerate(self._sources)]
         trained = [self._train(before[i], works[i], plan.t) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
         offers = tuple(self._with_lies(plan.t, trained, offers))

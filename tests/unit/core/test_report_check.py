@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hatdfed.core.effort import Effort, full_effort
 from hatdfed.core.energy.energy_model import Cause, Source, draw_prices
 from hatdfed.core.energy.price_drift import PriceDrift
 from hatdfed.core.links import LinkTable
@@ -47,6 +48,17 @@ def with_score(name, value):
 def test_an_honest_report_breaks_no_bound():
     assert find_reason(GOOD) is None
     assert find_breaches({}, PLAN, PRICES, LIMITS) == {}
+
+
+def test_a_server_that_was_to_rest_or_to_ask_nobody_did_neither():
+    resting = PLAN._replace(effort=full_effort(N, 2).rest(np.arange(N) == SERVER))
+    claims = find_breaches({SERVER: GOOD}, resting, PRICES, LIMITS)
+    assert "at most 0" in claims[SERVER]
+    asking_nobody = PLAN._replace(effort=Effort(np.full(N, 2), np.zeros(N, dtype=bool)))
+    assert "was to ask no device" in find_breaches({SERVER: GOOD}, asking_nobody, PRICES, LIMITS)[SERVER]
+    kept = {row.cause for row in recompute_energy(SERVER, GOOD, resting, PRICES, LIMITS)}
+    assert kept == {Cause.LINK}
+    assert find_breaches({SERVER: GOOD}, PLAN._replace(effort=full_effort(N, 2)), PRICES, LIMITS) == {}
 
 
 def test_scores_that_are_no_numbers_say_nothing():

@@ -125,18 +125,22 @@ class Order(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., round: _Optional[_Union[RoundOrder, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ..., finish: _Optional[_Union[Nothing, _Mapping]] = ..., stop: _Optional[_Union[Nothing, _Mapping]] = ..., leave: _Optional[str] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ...) -> None: ...
 
 class RoundOrder(_message.Message):
-    __slots__ = ("round", "seconds", "receivers", "senders", "own_mixing")
+    __slots__ = ("round", "seconds", "receivers", "senders", "own_mixing", "passes", "asks")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     RECEIVERS_FIELD_NUMBER: _ClassVar[int]
     SENDERS_FIELD_NUMBER: _ClassVar[int]
     OWN_MIXING_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FIELD_NUMBER: _ClassVar[int]
     round: int
     seconds: float
     receivers: _containers.RepeatedCompositeFieldContainer[Neighbour]
     senders: _containers.RepeatedCompositeFieldContainer[Neighbour]
     own_mixing: float
-    def __init__(self, round: _Optional[int] = ..., seconds: _Optional[float] = ..., receivers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., senders: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., own_mixing: _Optional[float] = ...) -> None: ...
+    passes: int
+    asks: bool
+    def __init__(self, round: _Optional[int] = ..., seconds: _Optional[float] = ..., receivers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., senders: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., own_mixing: _Optional[float] = ..., passes: _Optional[int] = ..., asks: bool = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("round", "servers", "silent")
