@@ -225,7 +225,10 @@ def _price_rows(claims: _Claims, servers: list[int], rows: list[EnergyRow]) -> V
     trains, links = (
         np.array([row.cause is cause for row in rows], dtype=bool) for cause in (Cause.TRAINING, Cause.LINK)
     )
-    joules[trains] = [samples[servers[n]] * prices.compute_joules[servers[n]] for n in np.flatnonzero(trains)]
+    joules[trains] = [
+        prices.count_charged(samples[servers[n]], claims.plan.effort_of(servers[n])) * prices.compute_joules[servers[n]]
+        for n in np.flatnonzero(trains)
+    ]
     sent = [rows[n] for n in np.flatnonzero(links)]
     receiver = np.array([row.receiver for row in sent], dtype=np.int64)
     sender = np.array([-1 if row.sender is None else row.sender for row in sent], dtype=np.int64)

@@ -188,7 +188,7 @@ def _energy_spent(
     use = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, LinkUse(compression))
     return (
         prices.upload(plan.t, server, work.devices_online, work.num_samples),
-        prices.training(plan.t, server, work.num_samples),
+        prices.training(plan.t, server, work.num_samples, plan.effort_of(server)),
         *(
             prices.link(plan.t, i, server, compression=use[i].share, again=use[i].again, hops=use[i].hops)
             for i in receivers

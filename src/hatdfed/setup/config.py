@@ -83,9 +83,11 @@ class EnergyConfig(Section):
     model_bits: Bits | Literal["actual"] = "actual"
     """Bits of a model on a link: the paper's figure (with its networks), or `actual`, 32 bits for each number sent."""
     weak_joules_per_sample: Joules = 0.5
-    """τ: training energy per sample on machines of type A (D6)."""
+    """τ: training energy on machines of type A, for a sample or for a sample and pass (D6)."""
     strong_joules_per_sample: Joules = 0.25
-    """τ: training energy per sample on machines of type B (D6)."""
+    """τ: training energy on machines of type B, likewise (D6)."""
+    training_per: Literal["sample", "pass"] = "sample"
+    """What τ is charged for: a sample, however many passes are made over it (the paper), or a sample and pass (D6)."""
     device_kbit_per_joule: Efficiency = 1.0
     """EE^d: energy efficiency of a device's upload."""
     link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)

@@ -147,6 +147,7 @@ SETTINGS: dict[str, Setting] = {
     "energy.model_bits": Setting(_WORLD),
     "energy.weak_joules_per_sample": Setting(_WORLD),
     "energy.strong_joules_per_sample": Setting(_WORLD),
+    "energy.training_per": Setting(_WORLD, "sample", Since.V0_2),
     "energy.device_kbit_per_joule": Setting(_WORLD),
     "energy.link_kbit_per_joule": Setting(_WORLD),
     # Machines, and seconds in the same sense.

@@ -61,6 +61,17 @@ def test_a_server_that_was_to_rest_or_to_ask_nobody_did_neither():
     assert find_breaches({SERVER: GOOD}, PLAN._replace(effort=full_effort(N, 2)), PRICES, LIMITS) == {}
 
 
+def test_training_is_checked_against_the_passes_of_the_plan():
+    prices = replace(PRICES, local_passes=2)
+    for plan, passes in ((PLAN, 2), (PLAN._replace(effort=full_effort(N, 5)), 5)):
+        row = prices.training(T, SERVER, 40, plan.effort_of(SERVER))
+        assert row.joules == pytest.approx(40 * passes * PRICES.compute_joules[SERVER])
+        told = GOOD._replace(energy=(GOOD.energy[0], row, *GOOD.energy[2:]))
+        assert find_breaches({SERVER: told}, plan, prices, LIMITS) == {}
+        assert "for training" in find_breaches({SERVER: GOOD}, plan, prices, LIMITS)[SERVER]
+        assert recompute_energy(SERVER, GOOD, plan, prices, LIMITS)[1].joules == row.joules
+
+
 def test_scores_that_are_no_numbers_say_nothing():
     scores = {name: np.full(3, np.nan) for name in GOOD.scores}
     assert find_reason(GOOD._replace(scores=scores, importance=np.full(3, np.nan))) is None

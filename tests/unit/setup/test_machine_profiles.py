@@ -68,6 +68,13 @@ def test_the_price_of_a_sample_is_watts_times_seconds_of_all_passes():
     assert (coordinator.clock.machines.uplink_bits_per_second == 4e6).all()
 
 
+def test_the_price_of_a_sample_and_pass_is_that_of_one_pass():
+    settings = {"machines": {"profiles": [OWN]}, "local_passes": 3}
+    one, all_three = (make(**settings, energy={"training_per": per}).prices for per in ("pass", "sample"))
+    np.testing.assert_allclose(all_three.compute_joules, 3 * one.compute_joules)
+    assert one.training(0, 0, 10).joules == pytest.approx(all_three.training(0, 0, 10).joules)
+
+
 def test_a_machine_may_be_measured_instead():
     measured = {**OWN, "sample_seconds": 0.25}
     coordinator = make(machines={"profiles": [measured]})

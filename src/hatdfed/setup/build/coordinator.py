@@ -119,6 +119,7 @@ def make_prices(
         link_kbit_per_joule=energy.link_kbit_per_joule,
         charge_samples=config.split == "groups" or config.world.amount_ratio > 1,
         drift=_make_drift(config),
+        local_passes=config.local_passes if energy.training_per == "pass" else None,
         with_table=considered_links(config) is None,
     )
     return price_profiles(config, prices, forward_flops)

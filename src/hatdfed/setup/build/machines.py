@@ -50,13 +50,13 @@ def make_machines(config: Config, num_servers: int, forward_flops: float | None)
 def price_profiles(config: Config, prices: EnergyPrices, forward_flops: float | None) -> EnergyPrices:
     """The price list with the training joules of the servers' profiles, if they have some.
 
-    The list charges a sample once, however many passes are made over it (D6), so its price is that of all passes.
+    Where the list charges a sample once, however many passes are made over it (D6), its price is that of all passes.
     """
     profiles = find_profiles(config, prices.num_servers)
     if not profiles:
         return prices
-    flops = _need(forward_flops)
-    joules = [config.local_passes * each.find_sample_joules(flops) for each in profiles]
+    flops, passes = _need(forward_flops), config.local_passes if prices.local_passes is None else 1
+    joules = [passes * each.find_sample_joules(flops) for each in profiles]
     return replace(prices, compute_joules=np.array(joules))
 
 
