@@ -114,6 +114,7 @@ class RoundPlan(NamedTuple):
     draw: LinkDraw
     presence: Presence | None = None  # on real machines: who was there when it was drawn
     effort: Effort | None = None  # None: everybody trains on new data, as in the paper
+    busy: Values | None = None  # [N] seconds until servers can begin, in a simulation with a deadline; None: 0
 
     def effort_of(self, server: int) -> ServerEffort | None:
         """What one server is to do; None: as in the paper."""

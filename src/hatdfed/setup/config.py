@@ -117,6 +117,9 @@ class TimeConfig(Section):
     """Rate at which a server sends its model to all receivers together, where it has no profile."""
     latency_seconds: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.02
     """Delay of a message between servers, where they have no profile."""
+    deadline_seconds: Seconds | None = None
+    """When a simulated round ends at the latest. Servers that have not trained by then, and models that have not
+    arrived, are left out of its exchange; by default everybody is waited for."""
 
 
 class PrivacyConfig(Section):

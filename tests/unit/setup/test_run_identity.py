@@ -51,6 +51,7 @@ OTHER_VALUES = {
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
     "task": "regression", "machines.profiles": ("phone",), "machines.assignment": "random",
+    "time.deadline_seconds": 3.0,
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 

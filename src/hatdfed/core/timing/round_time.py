@@ -26,6 +26,7 @@ class RoundTime(NamedTuple):
     upload: Seconds  # [N] receiving data from devices
     compute: Seconds  # [N] training
     sending: Seconds  # [N] the uplink is busy with the server's model
+    ready: Seconds  # [N] since the round began, until the server has trained
     done: Seconds  # [N] since the round began
 
     @property
@@ -49,18 +50,23 @@ class RoundClock(NamedTuple):
     machines: Machines
     passes: int
 
-    def measure(self, samples: Counts, passes: Counts | None, rows: Iterable[EnergyRow]) -> RoundTime:  # [N], [N]
-        """The seconds of a round in which servers trained on `samples` and the ledger got these rows."""
+    def measure(
+        self, samples: Counts, passes: Counts | None, rows: Iterable[EnergyRow], busy: Seconds | None = None
+    ) -> RoundTime:  # [N] each
+        """The seconds of a round in which servers trained on `samples` and the ledger got these rows.
+
+        A server that was `busy` with an earlier round begins later.
+        """
         sent = read_sent(rows, self.machines.num_servers)
         upload = self.find_upload(sent.upload_bits)
         compute = self.find_compute(samples, passes)
-        ready = upload + compute
+        ready = upload + compute if busy is None else busy + upload + compute
         sending = self.find_sending(sent.sender, sent.bits)
         arrival = (ready + sending + self.machines.latency_seconds)[sent.sender]
         done = ready.copy()
         np.maximum.at(done, sent.sender, arrival)
         np.maximum.at(done, sent.receiver, arrival)
-        return RoundTime(float(done.max(initial=0.0)), upload, compute, sending, done)
+        return RoundTime(float(done.max(initial=0.0)), upload, compute, sending, ready, done)
 
     def find_upload(self, bits: NDArray[np.float64]) -> Seconds:  # [N] -> [N]
         """Seconds in which each server receives so many bits from its devices."""

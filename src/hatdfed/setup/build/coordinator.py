@@ -17,6 +17,7 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.report_check import ReportLimits
+from hatdfed.core.timing.deadline import Deadline
 from hatdfed.core.timing.machines import Machines
 from hatdfed.core.timing.round_time import RoundClock
 from hatdfed.core.utility import LinkUtility
@@ -41,6 +42,7 @@ def make_coordinator(
     Without `machines` nobody knows how long a round takes.
     """
     policy = _policy(config, message_share, attempts)
+    clock = None if machines is None else RoundClock(machines, config.local_passes)
     return Coordinator(
         policy=policy,
         utility=LinkUtility(gain_share=config.gain_share, **config.utility.model_dump()),
@@ -52,8 +54,19 @@ def make_coordinator(
         candidates=_candidates(config, policy),
         message_share=message_share,
         limits=make_limits(config, attempts * message_share),
-        clock=None if machines is None else RoundClock(machines, config.local_passes),
+        clock=clock,
+        deadline=make_deadline(config, prices, clock, message_share),
     )
+
+
+def make_deadline(
+    config: Config, prices: EnergyPrices, clock: RoundClock | None, message_share: float
+) -> Deadline | None:
+    """When the rounds of a simulation end; None where everybody is waited for, or nobody knows how long that is."""
+    seconds = config.time.deadline_seconds
+    if seconds is None or clock is None:
+        return None
+    return Deadline(seconds, clock, prices, message_share * prices.model_bits)
 
 
 def make_limits(config: Config, sent_share: float) -> ReportLimits:

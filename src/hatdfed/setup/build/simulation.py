@@ -80,6 +80,7 @@ def make_batch(
                 test=part.world.test,
                 liars=part.world.liars,
                 loss=part.world.loss,
+                deadline=part.coordinator.deadline,
             )
             for part in parts
         ]
@@ -122,6 +123,8 @@ def _in_shards(config: Config, parts: _Parts, dataset: Dataset, placement: Place
 
     if parts.world.liars is not None or parts.world.loss is not None:
         raise ConfigError("world.liars and world.link_loss are not simulated in shards. Use --fleet stacked.")
+    if parts.coordinator.deadline is not None:
+        raise ConfigError("time.deadline_seconds is not simulated in shards. Use --fleet stacked.")
     bounds = even_bounds(config.servers, placement.shards or 1)
     shards = RayShards(config, dataset, bounds, placement.device, placement.address)
     return ShardedFleet(shards, parts.coordinator.prices, parts.world.test)
@@ -138,4 +141,5 @@ def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
         run=run,
         liars=parts.world.liars,
         loss=parts.world.loss,
+        deadline=parts.coordinator.deadline,
     )
