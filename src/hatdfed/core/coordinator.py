@@ -23,7 +23,7 @@ from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_
 from hatdfed.core.regret import RegretSums
 from hatdfed.core.report_check import ReportLimits, find_breaches, recompute_energy
 from hatdfed.core.round import Caught, Presence, RoundPlan, RoundRecord, RoundReport, present
-from hatdfed.core.timing.deadline import Deadline
+from hatdfed.core.timing.pace import Pace
 from hatdfed.core.timing.round_time import RoundClock, RoundTime
 from hatdfed.core.utility import LinkUtility, RoundFacts
 from hatdfed.errors import RunFolderError
@@ -60,13 +60,13 @@ class Coordinator:
     message_share: float = 1.0  # what a message takes of a float32 model
     limits: ReportLimits | None = None  # of what a report may say; None: reports are not checked
     clock: RoundClock | None = None  # None: nobody knows how fast the machines are
-    deadline: Deadline | None = None  # of every round, in a simulation; None: everybody is waited for
+    pace: Pace | None = None  # of simulated servers; None: in every round everybody is waited for
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
         num_servers, accuracy = self.prices.num_servers, np.asarray(accuracy, float)
-        busy = None if self.deadline is None else self.deadline.first_busy()
+        busy = None if self.pace is None else self.pace.first_busy()
         if self.candidates is None:
             sums = RegretSums(np.zeros(len(LinkTable.all_of(num_servers))))
             return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums, busy=busy)
@@ -118,7 +118,7 @@ class Coordinator:
             accuracy=np.where(report.reported, report.accuracy, state.accuracy),
             regret=state.regret.add(draw.propensity, utility, int(np.count_nonzero(context.possible))),
             caught=state.caught + caught,
-            busy=None if self.deadline is None or time is None else self.deadline.next_busy(time),
+            busy=None if self.pace is None or time is None else self.pace.next_busy(time),
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
         regret = new_state.regret.regret()
@@ -133,8 +133,8 @@ class Coordinator:
             presence = Presence(active, np.ones(len(considered.links), dtype=bool))
         if state.caught:
             presence = presence._replace(active=presence.active & ~_is_caught(state.caught, len(presence.active)))
-        if self.deadline is not None and state.busy is not None:
-            possible = self.deadline.find_possible(state.t, state.busy, considered.links)
+        if self.pace is not None:
+            possible = self.pace.find_possible(state.t, state.busy, considered.links)
             presence = presence._replace(reachable=presence.reachable & possible)
         context = PolicyContext(
             t=state.t,
@@ -145,7 +145,9 @@ class Coordinator:
             active=presence.active,
             reachable=presence.reachable,
         )
-        return context._replace(budget=min(self.budget, int(np.count_nonzero(context.possible))))
+        due = self._find_due(state.t, state.busy)
+        budget = self.budget if due.all() else max(1, round(self.budget * float(due.mean())))
+        return context._replace(budget=min(budget, int(np.count_nonzero(context.possible))))
 
     def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
         """What the utility of the round's links is computed from."""
@@ -153,10 +155,11 @@ class Coordinator:
         spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
+        took_part = report.reported & self._find_due(plan.t, plan.busy)
         return RoundFacts(
-            gain=fill_with_mean(report.accuracy - state.accuracy, report.reported),
-            upload_joules=fill_with_mean(spent[Cause.UPLOAD], report.reported),
-            compute_joules=fill_with_mean(spent[Cause.TRAINING], report.reported),
+            gain=fill_with_mean(report.accuracy - state.accuracy, took_part),
+            upload_joules=fill_with_mean(spent[Cause.UPLOAD], took_part),
+            compute_joules=fill_with_mean(spent[Cause.TRAINING], took_part),
             prices=self.prices,
             links=considered.links,
             link_joules=self.prices.drifted(considered.message_joules, considered.links, plan.t),
@@ -171,16 +174,20 @@ class Coordinator:
             return None
         passes = None if plan.effort is None else plan.effort.passes
         time = self.clock.measure(report.num_samples, passes, report.energy, plan.busy)
-        if self.deadline is None or plan.busy is None:
-            return time
-        return self.deadline.close_round(plan.t, plan.busy, time)
+        return time if self.pace is None else self.pace.close_round(plan.t, plan.busy, time)
 
     def _effort(self, state: CoordinatorState) -> Effort | None:
-        """Servers that are busy with an earlier round rest in this one."""
-        if self.deadline is None or self.clock is None or state.busy is None:
+        """Servers that are not due at their pace rest."""
+        due = self._find_due(state.t, state.busy)
+        if due.all() or self.clock is None:
             return None
-        due = self.deadline.find_due(state.t, state.busy)
-        return None if due.all() else full_effort(len(due), self.clock.passes).rest(~due)
+        return full_effort(len(due), self.clock.passes).rest(~due)
+
+    def _find_due(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
+        """Who trains in round t, as far as its pace decides it."""
+        if self.pace is None:
+            return np.ones(self.prices.num_servers, dtype=bool)
+        return self.pace.find_due(t, busy)
 
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport

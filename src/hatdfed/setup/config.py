@@ -120,6 +120,9 @@ class TimeConfig(Section):
     deadline_seconds: Seconds | None = None
     """When a simulated round ends at the latest. Servers that have not trained by then, and models that have not
     arrived, are left out of its exchange; by default everybody is waited for."""
+    asynchronous: bool = False
+    """Whether simulated servers train at their own pace and merge what has come, instead of waiting for each other. A
+    round is then as long as the fastest server needs."""
 
 
 class PrivacyConfig(Section):

@@ -200,6 +200,11 @@ def validate(settings: Layer) -> Config:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
     _check_world(config)
     _check_profiles(config)
+    if config.time.asynchronous and config.time.deadline_seconds is not None:
+        raise ConfigError(
+            "time.asynchronous and time.deadline_seconds are both set, but servers that wait for nobody need no "
+            "deadline. Leave one of them out."
+        )
     return config
 
 

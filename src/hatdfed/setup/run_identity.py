@@ -159,6 +159,7 @@ SETTINGS: dict[str, Setting] = {
     "time.uplink_mbit_per_second": Setting(_WORLD, 10.0, Since.V0_2),
     "time.latency_seconds": Setting(_WORLD, 0.02, Since.V0_2),
     "time.deadline_seconds": Setting(_PLAIN, None, Since.V0_2),
+    "time.asynchronous": Setting(_PLAIN, False, Since.V0_2),
 }
 
 # Methods whose first results were kept under another name, which is the one in their keys.

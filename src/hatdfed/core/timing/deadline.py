@@ -31,11 +31,11 @@ class Deadline(NamedTuple):
         """Nobody is busy before the first round."""
         return np.zeros(self.prices.num_servers)
 
-    def find_due(self, t: int, busy: Seconds) -> NDArray[np.bool_]:  # [N] -> [N]
+    def find_due(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
         """Who trains in a round: all but those that are busy until its deadline."""
-        return busy < self.seconds
+        return (self.first_busy() if busy is None else busy) < self.seconds
 
-    def find_possible(self, t: int, busy: Seconds, links: LinkTable) -> BoolColumn:  # [N] -> [E]
+    def find_possible(self, t: int, busy: Seconds | None, links: LinkTable) -> BoolColumn:  # [N] -> [E]
         """Links between servers that are not busy until the deadline."""
         due = self.find_due(t, busy)
         return links.at_receivers(due) & links.at_senders(due)
@@ -54,7 +54,7 @@ class Deadline(NamedTuple):
         is_late: NDArray[np.bool_] = (arrival > self.seconds) | (ready[receiver] > self.seconds)
         return is_late
 
-    def close_round(self, t: int, busy: Seconds, time: RoundTime) -> RoundTime:
+    def close_round(self, t: int, busy: Seconds | None, time: RoundTime) -> RoundTime:
         """The time of a round that nobody is waited for in, beyond its deadline or if it is busy until then."""
         done = time.done[self.find_due(t, busy)]
         return time._replace(seconds=min(self.seconds, float(done.max(initial=0.0))))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.link_loss import LinkLoss
-from hatdfed.core.timing.deadline import Deadline
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
+from hatdfed.core.timing.deadline import Deadline
 from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
 from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import Memory

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from hatdfed.core.candidates import CandidateRule
@@ -19,6 +20,8 @@ from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.timing.deadline import Deadline
 from hatdfed.core.timing.machines import Machines
+from hatdfed.core.timing.own_pace import OwnPace
+from hatdfed.core.timing.pace import Pace
 from hatdfed.core.timing.round_time import RoundClock
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
@@ -55,18 +58,29 @@ def make_coordinator(
         message_share=message_share,
         limits=make_limits(config, attempts * message_share),
         clock=clock,
-        deadline=make_deadline(config, prices, clock, message_share),
+        pace=None if clock is None else make_pace(config, prices, clock, message_share * prices.model_bits),
     )
 
 
-def make_deadline(
-    config: Config, prices: EnergyPrices, clock: RoundClock | None, message_share: float
-) -> Deadline | None:
-    """When the rounds of a simulation end; None where everybody is waited for, or nobody knows how long that is."""
+def make_pace(config: Config, prices: EnergyPrices, clock: RoundClock, message_bits: float) -> Pace | None:
+    """How simulated servers wait for each other; None where everybody is waited for."""
+    if config.time.asynchronous:
+        return OwnPace(find_cycles(config, prices, clock, message_bits))
     seconds = config.time.deadline_seconds
-    if seconds is None or clock is None:
-        return None
-    return Deadline(seconds, clock, prices, message_share * prices.model_bits)
+    return None if seconds is None else Deadline(seconds, clock, prices, message_bits)
+
+
+def find_cycles(
+    config: Config, prices: EnergyPrices, clock: RoundClock, message_bits: float
+) -> NDArray[np.float64]:  # -> [N]
+    """How long each server takes for a usual round by itself: with the mean number of samples, devices and links."""
+    online, limits = config.device_online_probability, make_limits(config, 1.0)
+    most = np.array([min(limits.most_samples(i), config.images_per_server) for i in range(prices.num_servers)])
+    upload = np.array([prices.upload(0, i, prices.num_devices, samples).bits for i, samples in enumerate(most)])
+    links = config_budget(config) / prices.num_servers
+    exchange = clock.machines.latency_seconds + links * message_bits / clock.machines.uplink_bits_per_second
+    cycles: NDArray[np.float64] = online * (clock.find_upload(upload) + clock.find_compute(most, None)) + exchange
+    return cycles
 
 
 def make_limits(config: Config, sent_share: float) -> ReportLimits:

@@ -9,6 +9,7 @@ import torch
 
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.fleet import Fleet, FleetGroup, SeparateFleets
+from hatdfed.core.timing.deadline import Deadline
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError
@@ -80,7 +81,7 @@ def make_batch(
                 test=part.world.test,
                 liars=part.world.liars,
                 loss=part.world.loss,
-                deadline=part.coordinator.deadline,
+                deadline=_find_deadline(part.coordinator),
             )
             for part in parts
         ]
@@ -123,11 +124,15 @@ def _in_shards(config: Config, parts: _Parts, dataset: Dataset, placement: Place
 
     if parts.world.liars is not None or parts.world.loss is not None:
         raise ConfigError("world.liars and world.link_loss are not simulated in shards. Use --fleet stacked.")
-    if parts.coordinator.deadline is not None:
+    if _find_deadline(parts.coordinator) is not None:
         raise ConfigError("time.deadline_seconds is not simulated in shards. Use --fleet stacked.")
     bounds = even_bounds(config.servers, placement.shards or 1)
     shards = RayShards(config, dataset, bounds, placement.device, placement.address)
     return ShardedFleet(shards, parts.coordinator.prices, parts.world.test)
+
+
+def _find_deadline(coordinator: Coordinator) -> Deadline | None:
+    return coordinator.pace if isinstance(coordinator.pace, Deadline) else None
 
 
 def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
@@ -141,5 +146,5 @@ def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
         run=run,
         liars=parts.world.liars,
         loss=parts.world.loss,
-        deadline=parts.coordinator.deadline,
+        deadline=_find_deadline(parts.coordinator),
     )
