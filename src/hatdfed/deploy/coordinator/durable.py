@@ -123,8 +123,7 @@ class DurableCoordinator:
         coordinator = make_coordinator(
             config, self._make_prices(servers), machines=machines, message_share=share, attempts=self._attempts
         )
-        limits = make_limits(config, MAX_SENDS * share)  # for each hop
-        return replace(coordinator, limits=limits, pace=None)  # real rounds end by real time
+        return replace(coordinator, limits=make_limits(config, MAX_SENDS * share))  # for each hop
 
     def _make_prices(self, servers: int) -> EnergyPrices:
         manifest, energy = self._manifest, self._config.energy

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from hatdfed.core.candidates import CandidateRule
@@ -18,10 +17,7 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.report_check import ReportLimits
-from hatdfed.core.timing.deadline import Deadline
 from hatdfed.core.timing.machines import Machines
-from hatdfed.core.timing.own_pace import OwnPace
-from hatdfed.core.timing.pace import Pace
 from hatdfed.core.timing.round_time import RoundClock
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
@@ -45,7 +41,6 @@ def make_coordinator(
     Without `machines` nobody knows how long a round takes.
     """
     policy = _policy(config, message_share, attempts)
-    clock = None if machines is None else RoundClock(machines, config.local_passes)
     return Coordinator(
         policy=policy,
         utility=LinkUtility(gain_share=config.gain_share, **config.utility.model_dump()),
@@ -57,30 +52,8 @@ def make_coordinator(
         candidates=_candidates(config, policy),
         message_share=message_share,
         limits=make_limits(config, attempts * message_share),
-        clock=clock,
-        pace=None if clock is None else make_pace(config, prices, clock, message_share * prices.model_bits),
+        clock=None if machines is None else RoundClock(machines, config.local_passes),
     )
-
-
-def make_pace(config: Config, prices: EnergyPrices, clock: RoundClock, message_bits: float) -> Pace | None:
-    """How simulated servers wait for each other; None where everybody is waited for."""
-    if config.time.asynchronous:
-        return OwnPace(find_cycles(config, prices, clock, message_bits))
-    seconds = config.time.deadline_seconds
-    return None if seconds is None else Deadline(seconds, clock, prices, message_bits)
-
-
-def find_cycles(
-    config: Config, prices: EnergyPrices, clock: RoundClock, message_bits: float
-) -> NDArray[np.float64]:  # -> [N]
-    """How long each server takes for a usual round by itself: with the mean number of samples, devices and links."""
-    online, limits = config.device_online_probability, make_limits(config, 1.0)
-    most = np.array([min(limits.most_samples(i), config.images_per_server) for i in range(prices.num_servers)])
-    upload = np.array([prices.upload(0, i, prices.num_devices, samples).bits for i, samples in enumerate(most)])
-    links = config_budget(config) / prices.num_servers
-    exchange = clock.machines.latency_seconds + links * message_bits / clock.machines.uplink_bits_per_second
-    cycles: NDArray[np.float64] = online * (clock.find_upload(upload) + clock.find_compute(most, None)) + exchange
-    return cycles
 
 
 def make_limits(config: Config, sent_share: float) -> ReportLimits:

@@ -32,6 +32,7 @@ from hatdfed.server.program import EdgeProgram, StepSchedule
 from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
 from hatdfed.setup.build.machines import make_machines
+from hatdfed.setup.build.pace import make_pace
 from hatdfed.setup.config import Config, PrivacyConfig
 
 
@@ -46,7 +47,7 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
     share = message_share(program.codec, num_params)
     coordinator = make_coordinator(config, prices, machines=machines, message_share=share)
     _refuse_impossible_draw(coordinator, config.servers)
-    return coordinator, program
+    return dataclasses.replace(coordinator, pace=make_pace(config, coordinator)), program
 
 
 def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
