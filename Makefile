@@ -26,7 +26,7 @@ $(READY): pyproject.toml paper/pyproject.toml benchmarks/pyproject.toml constrai
 	-$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch hatchling editables
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation \
-		--editable '.[sim,deploy,dashboard,search,ray,tensorboard,mlflow,dev]' --editable ./paper --editable ./benchmarks
+		--editable '.[sim,deploy,dashboard,energy,search,ray,tensorboard,mlflow,dev]' --editable ./paper --editable ./benchmarks
 	touch $@
 
 run: $(READY)  ## Compare hat-dfed with its baselines on the embedded digits

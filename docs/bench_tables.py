@@ -259,7 +259,7 @@ def profile_table(name: str, count: int = 12) -> str:
 
 
 def speed_table() -> str:
-    """For the README: the few rows that say most."""
+    """The few rows that say most."""
     wanted = (
         ("bench-cpu.json", (5, 20, 50)),
         ("bench-h200.json", (50, 350, 1000)),

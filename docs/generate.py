@@ -1,6 +1,8 @@
 """Write the generated parts of the documents: `python docs/generate.py`, or `--check` to see that they are current.
 
-README.md              the table of `make run`, from docs/make_run/comparison.json, of methods, and of speed
+README.md              the table of `make run`, from docs/make_run/comparison.json
+methods.md             the methods, from their definition
+evaluation.md          what reproduces and what goes beyond the paper, in short, from paper/results
 benchmarks/README.md   what is in benchmarks/results
 results.md             the tables of a run's database, from their declaration
 dashboard.md           how fast it is, and whether it grows, from benchmarks/results
@@ -169,8 +171,8 @@ def refusals_table() -> str:
 
 def generated() -> dict[Path, str]:
     """Every document that has a generated part, as it should read."""
-    readme = {"make-run-table": make_run_table(), "methods-table": methods_table(), "speed-table": speed_table()}
     benchmarks = {
+        "speed-table": speed_table(),
         "bench-cpu": f"{machine_line('bench-cpu.json')}\n\n{fleets_table('bench-cpu.json')}",
         "bench-cpu-cifar": fleets_table("bench-cpu-cifar.json"),
         "bench-h200": f"{machine_line('bench-h200.json')}\n\n{fleets_table(*H200_FILES)}",
@@ -211,13 +213,15 @@ def generated() -> dict[Path, str]:
         "natural-energy": natural_energy_table(),
     }
     beyond = plus_blocks(paper)
-    readme |= {"paper-short": paper.short(), "plus-brief": beyond.pop("plus-brief")}
+    evaluation = {"paper-short": paper.short(), "plus-brief": beyond.pop("plus-brief")}
     return {
         ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {"paper-repeat": paper.repeat()}),
         ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
         ROOT / "docs/hat-dfed-plus.md": _filled(ROOT / "docs/hat-dfed-plus.md", beyond, {}),
         ROOT / "docs/scale.md": _filled(ROOT / "docs/scale.md", scale_blocks(), scale_lines()),
-        ROOT / "README.md": _filled(ROOT / "README.md", readme, inline),
+        ROOT / "README.md": _filled(ROOT / "README.md", {"make-run-table": make_run_table()}, {}),
+        ROOT / "docs/evaluation.md": _filled(ROOT / "docs/evaluation.md", evaluation, {}),
+        ROOT / "docs/methods.md": _filled(ROOT / "docs/methods.md", {"methods-table": methods_table()}, {}),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/dashboard.md": _filled(ROOT / "docs/dashboard.md", dashboard_blocks(), {}),
         ROOT / "docs/faults.md": _filled(ROOT / "docs/faults.md", fault_blocks(), {}),

@@ -34,7 +34,7 @@ _FOLDED = {
 
 
 def plus_blocks(paper: Reproduction) -> dict[str, str]:
-    """For docs/hat-dfed-plus.md and, in a few lines, the README."""
+    """For docs/hat-dfed-plus.md and, in a few lines, docs/evaluation.md."""
     folded = {f"table-{name}": _folded(words, paper.markdown.get(name, "")) for name, words in _FOLDED.items()}
     return folded | {
         "plus-brief": brief(paper),
@@ -50,7 +50,7 @@ def plus_blocks(paper: Reproduction) -> dict[str, str]:
 
 
 def brief(paper: Reproduction) -> str:
-    """For the README: with five servers, against the baselines as they are and against the best with equal parts."""
+    """In short: with five servers, against the baselines as they are and against the best with equal parts."""
     as_they_are, equal = paper.tables["plus"], paper.tables["plus_equal_footing"]
     lines = [
         f"- {_place(row)}: {_with(row['avg_accuracy_points'])} points against the mean of `rnd`, `d-psgd`, `dac` and "

@@ -10,6 +10,7 @@ HatdfedError                  one sentence for the person at the keyboard; the c
 ├── NameTakenError            an edge whose name another process has (`deploy.coordinator.membership`)
 ├── MissingDependencyError    an optional package that this command needs
 ├── ClusterError              a Ray cluster that cannot be reached, or cannot do what is asked of it
+├── EnergyMeterError          energy that cannot be measured here, or a reading that makes no sense
 ├── IdentityError             a certificate, key or join token that is missing, wrong or refused
 └── WireError                 bytes from another server that are not a message we accept
 
@@ -52,6 +53,10 @@ class MissingDependencyError(HatdfedError):
 
 class ClusterError(HatdfedError):
     """A Ray cluster that cannot be reached, or cannot do what is asked of it."""
+
+
+class EnergyMeterError(HatdfedError):
+    """Energy that cannot be measured here, or a reading that makes no sense."""
 
 
 class IdentityError(HatdfedError):

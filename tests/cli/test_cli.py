@@ -152,8 +152,16 @@ def test_methods_and_datasets_are_listed(hatdfed, tmp_path):
 
 def test_the_doctor_finds_what_a_run_needs(hatdfed, tmp_path):
     findings = json.loads(hatdfed("doctor", "--json", cwd=tmp_path).stdout)
-    assert {finding["what"] for finding in findings} >= {"training", "data sets", "disk"}
+    assert {finding["what"] for finding in findings} >= {"training", "energy", "data sets", "disk"}
     assert all(finding["good"] for finding in findings)
+
+
+def test_the_doctor_says_of_every_meter_whether_it_works_and_if_not_why(hatdfed, tmp_path):
+    findings = json.loads(hatdfed("doctor", "--json", cwd=tmp_path).stdout)
+    (detail,) = [finding["detail"] for finding in findings if finding["what"] == "energy"]
+    assert detail.startswith(("can be measured by", "is modelled"))
+    for meter in ("nvml", "rapl", "hwmon"):
+        assert re.search(rf"{meter}( \(|: [A-Z].+\.)", detail)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from tests.dashboard.site_on_disk import change, id_of, look_again, unfinish
+from tests.dashboard.site_on_disk import change, elsewhere, id_of, look_again, unfinish
 
 from hatdfed.dashboard.comparison import _make_accuracy_title
 from hatdfed.dashboard.run_views import MAX_POINTS, select_rounds
@@ -121,10 +121,22 @@ def test_runs_at_other_prices_are_neither_paired_nor_ranked_with_the_rest():
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
     dear, cheap = ({"method": "rnd", "seed": 0, "energy": {"model_bits": bits}} for bits in (1e6, 1e3))
     first, second = make_comparison_rows(
-        [FinishedRun("a", dear, results), FinishedRun("b", cheap, {**results, "total_energy_mj": 0.1})]
+        [FinishedRun("a", dear, results, 50.0), FinishedRun("b", cheap, {**results, "total_energy_mj": 0.1}, 50.0)]
     )
     assert (first.is_on_front, second.is_on_front) == (True, False)
     assert (second.same_world, second.points, second.energy_percent) == (False, None, None)
+
+
+def test_the_best_of_a_comparison_is_sought_among_runs_of_one_world(client, runs):
+    elsewhere(runs / "both" / "rnd-seed0")
+    with closing(sqlite3.connect(runs / "both/rnd-seed0/run.sqlite")) as database:
+        database.execute("UPDATE rounds SET avg_accuracy = 99")
+        database.commit()
+    ids = [id_of(client, f"both/{name}") for name in ("hat-dfed-seed0", "rnd-seed0")]
+    content = client.get("/api/compare", params={"run": ids}).json()
+    assert [row["is_on_front"] for row in content["rows"]] == [True, False]
+    assert content["titles"]["accuracy"].startswith("hat-dfed ends at")
+    assert "rnd" not in content["titles"]["front"]
 
 
 def test_runs_of_one_world_without_a_seed_in_common_say_so():
@@ -138,13 +150,27 @@ def test_runs_of_one_world_without_a_seed_in_common_say_so():
 def test_a_method_that_saw_the_test_data_is_neither_reference_nor_on_the_front():
     results = {"avg_accuracy": 99.0, "std_accuracy": 1.0, "best_accuracy": 99.0, "worst_accuracy": 99.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
-    leak = FinishedRun("a", {"method": "hat-dfed-released", "seed": 0}, {**results, "leaks_test": True})
-    fair = FinishedRun("b", {"method": "rnd", "seed": 0}, {**results, "avg_accuracy": 50.0})
+    leak = FinishedRun("a", {"method": "hat-dfed-released", "seed": 0}, {**results, "leaks_test": True}, 99.0)
+    fair = FinishedRun("b", {"method": "rnd", "seed": 0}, {**results, "avg_accuracy": 50.0}, 50.0)
     first, second = make_comparison_rows([leak, fair])
     assert not first.is_reference
     assert not first.is_on_front
     assert second.is_reference
     assert second.is_on_front
+
+
+def test_validation_accuracy_decides_who_is_on_the_front_whatever_the_test_set_says():
+    results = {"avg_accuracy": 99.0, "std_accuracy": 1.0, "best_accuracy": 99.0, "worst_accuracy": 99.0}
+    results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
+    worse, better = ({**results, "avg_accuracy": accuracy} for accuracy in (99.0, 50.0))
+    rows = make_comparison_rows(
+        [
+            FinishedRun("a", {"method": "rnd", "seed": 0}, worse, 40.0),
+            FinishedRun("b", {"method": "full", "seed": 0}, better, 60.0),
+            FinishedRun("c", {"method": "local", "seed": 0}, {**worse, "total_energy_mj": 0.1}),
+        ]
+    )
+    assert [row.is_on_front for row in rows] == [False, True, False], "and of the last one it is not known"
 
 
 def test_reading_leaves_no_file_behind_and_works_in_a_folder_that_is_read_only(runs):

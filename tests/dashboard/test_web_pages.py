@@ -110,8 +110,8 @@ def test_the_comparison_page_pairs_seeds_and_names_the_front(client):
     ids = [card["id"] for card in client.get("/api/runs").json()]
     page = client.get("/compare", params={"run": ids}).text
     assert "on the front" in page
-    assert 'title="On the front of test accuracy and energy' in page
-    assert "On the Pareto front of test accuracy and energy: " in page
+    assert 'title="On the front of validation accuracy and energy' in page
+    assert "On the Pareto front of validation accuracy and energy: " in page
     assert "reference" in page
     assert "points" in page
     other = client.get("/compare", params={"run": ids, "against": id_of(client, "both/rnd-seed1")}).text

@@ -69,11 +69,20 @@ def test_a_report_has_settings_machine_and_version(page):
 
 
 @is_about_words
-def test_a_report_says_that_the_front_is_of_test_accuracy(page, played, tmp_path):
-    assert 'title="On the front of test accuracy and energy' in page
-    assert "◆: on the Pareto front of test accuracy and energy" in page
+def test_a_report_says_that_the_front_is_of_validation_accuracy(page, played, tmp_path):
+    assert 'title="On the front of validation accuracy and energy' in page
+    assert "◆: on the Pareto front of validation accuracy and energy" in page
     words = render_markdown(make_document([played], tmp_path / "p"), tmp_path / "p")
-    assert "On the Pareto front of test accuracy and energy: " in words
+    assert "On the Pareto front of validation accuracy and energy: " in words
+
+
+@is_about_words
+def test_a_report_of_a_comparison_has_its_reference(runs, tmp_path):
+    folder = runs / "both"
+    for method in ("rnd", "hat-dfed"):
+        (folder / "results.json").write_text(json.dumps({"reference": method}))
+        rows = make_document([folder], tmp_path / method).rows
+        assert [row.label for row in rows if row.is_reference] == [method]
 
 
 @is_about_words
@@ -123,6 +132,32 @@ def test_the_command_writes_one_file_or_markdown_with_pictures(runs, tmp_path):
     pictures = re.findall(r"\]\(([^)]+)\)", (tmp_path / "two.md").read_text())
     assert len(pictures) == 5
     assert all((tmp_path / picture).is_file() for picture in pictures)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-o", "x.docx"], "ends in .docx, but reports are .html, .md or .pdf"),
+        (["-o", "x"], "ends in nothing, but reports are"),
+        (["-o", "x.pdf", "--format", "html"], "ends in .pdf, but --format is html"),
+    ],
+)
+def test_a_file_whose_ending_is_not_its_format_is_refused(runs, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["report", str(runs / "both" / "hat-dfed-seed0"), *arguments])
+    assert sentence in str(done.exception)
+    assert list(tmp_path.glob("x*")) == []
+
+
+@is_about_words
+def test_the_ending_of_the_file_decides_the_format(runs, tmp_path, monkeypatch):
+    run = str(runs / "both" / "hat-dfed-seed0")
+    monkeypatch.setattr("hatdfed.report.pdf.find_browser", lambda: "chromium")
+    monkeypatch.setattr("hatdfed.report.pdf.print_pdf", lambda page, browser: b"%PDF-")
+    for name, start in [("a.pdf", b"%PDF-"), ("b.MD", b"# "), ("c.htm", b"<!doctype")]:
+        done = CliRunner().invoke(app, ["report", run, "-o", str(tmp_path / name)])
+        assert done.exit_code == 0, done.exception
+        assert (tmp_path / name).read_bytes().startswith(start)
 
 
 def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):

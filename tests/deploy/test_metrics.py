@@ -127,16 +127,35 @@ def test_an_edge_without_its_coordinator_still_answers(found):
     assert samples["hatdfed_edge_rounds_total",] >= 2
 
 
+def hand_over(frames, ended=None):
+    """Frames as a transfer makes them; it notes in `ended` that it is over."""
+    try:
+        yield from frames
+    finally:
+        if ended is not None:
+            ended.append(True)
+
+
+def test_a_transfer_that_breaks_off_ends_its_frames_at_once():
+    ended = []
+    frames = hand_over([pb.Frame(chunk=bytes(10))] * 2, ended)
+    sent = SentFrames(TransferTally(), frames)
+    next(sent)
+    sent.count_end(delivered=False)
+    assert ended == [True]
+    assert list(sent) == []
+
+
 def test_bytes_that_are_sent_again_are_counted_once_more():
     tally = TransferTally()
     frames = [pb.Frame(parcel=pb.Parcel()), *(pb.Frame(chunk=bytes(10)) for _ in range(3))]
-    first = SentFrames(tally, iter(frames[:3]))
+    first = SentFrames(tally, hand_over(frames[:3]))
     assert len(list(first)) == 3
     first.count_end(delivered=False)
-    rest = SentFrames(tally, iter(frames[1:3]), offset=15, reached=20)  # the receiver has 15 of the 20 bytes
+    rest = SentFrames(tally, hand_over(frames[1:3]), offset=15, reached=20)  # the receiver has 15 of the 20 bytes
     assert len(list(rest)) == 2
     rest.count_end(delivered=True)
-    SentFrames(tally, iter(())).count_end(delivered=True)
+    SentFrames(tally, hand_over([])).count_end(delivered=True)
     assert (tally.bytes["out"], tally.failed_bytes["out"], tally.resent_bytes) == (40, 20, 5)
     assert tally.ended == {("out", "delivered"): 1, ("out", "failed"): 1, ("in", "delivered"): 0, ("in", "failed"): 0}
 

@@ -48,6 +48,10 @@ def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert "hat-dfed" in capsys.readouterr().out
 
 
+def test_the_readme_is_read_in_a_few_minutes():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) < 1200
+
+
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda path: path.name)
 def test_links_inside_the_repository_lead_somewhere(page):
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())

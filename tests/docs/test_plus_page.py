@@ -94,7 +94,8 @@ def test_every_generated_part_has_its_place(blocks, monkeypatch):
     from paper_blocks import Reproduction
 
     monkeypatch.setattr(Reproduction, "missing", lambda *_, **__: "")  # takes seconds, and only its name is asked for
-    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/hat-dfed-plus.md", "README.md"))
+    pages = ("docs/hat-dfed-plus.md", "docs/evaluation.md")
+    page, brief = ((ROOT / name).read_text(encoding="utf-8") for name in pages)
     made = set(blocks.plus_blocks(Reproduction()))
     assert set(re.findall(r"<!-- ([\w-]+) -->", page)) == made - {"plus-brief"}
-    assert "<!-- plus-brief -->" in readme
+    assert "<!-- plus-brief -->" in brief

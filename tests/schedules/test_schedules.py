@@ -37,7 +37,6 @@ def test_no_schedule_breaks_a_promise(part, frozen_heap, record_property):
     )
     @given(make_schedules())
     def check(schedule):
-        gc.collect()  # histories share one sink: what is left of the last schedule could write into this one
         _, violations = schedule.play()
         again = f"python -m tests.schedules.schedule '{schedule.to_json()}'"
         assert not violations, "\n".join([*map(str, violations), f"To see it again: {again}"])

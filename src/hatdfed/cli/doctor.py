@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from hatdfed.cli.console import out, require_torch
 from hatdfed.cli.options import DataDir, DatasetName, DeviceName, Json
 from hatdfed.data.datasets import DATASETS, load_dataset
+from hatdfed.meters.choose import DEFAULT_ORDER, choose_meter
 from hatdfed.runs.records.folder import environment
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve
@@ -43,7 +45,7 @@ def doctor_command(
 
     With --network, a trial step with a few samples of --dataset finds out how its servers are computed, and why.
     """
-    findings = [check() for check in (_python, _torch, _kernels, _gpu, _plots, _digits, _data, _disk)]
+    findings = [check() for check in (_python, _torch, _kernels, _gpu, _energy, _plots, _digits, _data, _disk)]
     if network is not None:
         findings.append(_network(network, dataset or Config.model_fields["dataset"].default, data_dir, device))
     if as_json:
@@ -51,7 +53,7 @@ def doctor_command(
     else:
         table = Table("what", "", "found")
         for finding in findings:
-            table.add_row(finding.what, "[green]ok[/]" if finding.good else "[red]missing[/]", finding.detail)
+            table.add_row(finding.what, "[green]ok[/]" if finding.good else "[red]missing[/]", escape(finding.detail))
         out.print(table)
     if not all(finding.good for finding in findings):
         raise typer.Exit(1)
@@ -106,6 +108,15 @@ def _gpu() -> Finding:
 
     name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none; the processor does the work"
     return Finding("GPU", True, name)
+
+
+def _energy() -> Finding:
+    """What energy can be measured here, and why not the rest; runs work without."""
+    found = {source: choose_meter((source,)) for source in DEFAULT_ORDER}
+    works = [f"{source} ({', '.join(choice.meter.domains)})" for source, choice in found.items() if choice.meter]
+    refused = [f"{source}: {choice.refused[source]}" for source, choice in found.items() if source in choice.refused]
+    known = f"can be measured by {', '.join(works)}." if works else "is modelled: nothing can be measured here."
+    return Finding("energy", True, " ".join([known, *refused]))
 
 
 def _plots() -> Finding:

@@ -29,15 +29,19 @@ def report_command(
     ],
     to: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", parser=named_path, help="report.html by default."),
+        typer.Option(
+            "--out", "-o", metavar="FILE", parser=named_path, help="report.html by default. Its ending is the format."
+        ),
     ] = None,
     form: Annotated[
-        Format,
-        typer.Option("--format", help="html: one file with all in it. md: pictures beside it. pdf: by Chromium."),
-    ] = Format.HTML,
+        Format | None,
+        typer.Option(
+            "--format", help="html (default): one file with all in it. md: pictures beside it. pdf: by Chromium."
+        ),
+    ] = None,
 ) -> None:
     """Write runs as one document: results, figures, settings and machine."""
-    path = to or Path(f"report.{form.value}")
+    path, form = _choose_file(to, form)
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")
     refuse_file_of_run(path)
@@ -49,6 +53,23 @@ def report_command(
             f"{error.filename or path} cannot be written ({error.strerror}). Choose another -o."
         ) from None
     out.print(f"Report: {path}", soft_wrap=True)
+
+
+def _choose_file(to: Path | None, form: Format | None) -> tuple[Path, Format]:
+    """The file and its format, which its ending names."""
+    if to is None:
+        return Path(f"report.{form or Format.HTML}"), form or Format.HTML
+    ending = to.suffix.lower().removeprefix(".")
+    endings = {"html": Format.HTML, "htm": Format.HTML, "md": Format.MD, "markdown": Format.MD, "pdf": Format.PDF}
+    if ending not in endings:
+        raise ConfigError(
+            f"{to} ends in {to.suffix or 'nothing'}, but reports are .html, .md or .pdf. Name such a file."
+        )
+    if form is not None and endings[ending] is not form:
+        raise ConfigError(
+            f"{to} ends in {to.suffix}, but --format is {form}. Leave out --format, or name another file."
+        )
+    return to, endings[ending]
 
 
 def _write(runs: list[Path], path: Path, form: Format) -> None:

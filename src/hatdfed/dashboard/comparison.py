@@ -13,6 +13,7 @@ from hatdfed.dashboard.catalogue import Card
 from hatdfed.dashboard.run_views import select_rounds, to_json_numbers
 from hatdfed.errors import HatdfedError
 from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows, read_figure
+from hatdfed.report.looks import find_looks
 from hatdfed.report.run_data import Vector, column, finite, mean_and_sd
 from hatdfed.runs.records.cleaning import text, whole
 from hatdfed.runs.records.reading import reading
@@ -53,7 +54,8 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
         if not isinstance(settings, dict) or whole(settings.get("seed")) is None or not is_complete(results):
             left_out.append(f"{card.name} has incomplete results.")
             continue
-        runs.append(FinishedRun(card.id, settings, results))
+        last = finite(_read_mean_accuracy(folder))
+        runs.append(FinishedRun(card.id, settings, results, float(last[-1]) if len(last) else None))
         folders[card.id] = folder
     if len(found) > MAX_COMPARED:
         left_out.append(f"Only the first {MAX_COMPARED} of {len(found)} chosen runs are compared.")
@@ -62,28 +64,30 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
 
 def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:
     """Collect the data for the charts of a comparison."""
-    rows = [_make_row(row, chosen.folders) for row in chosen.rows]
-    return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(rows)}}
+    looks = find_looks([str(row.runs[0].settings.get("method")) for row in chosen.rows])
+    rows = [_make_row(row, chosen.folders, look) for row, look in zip(chosen.rows, looks, strict=True)]
+    ranked = [shown for row, shown in zip(chosen.rows, rows, strict=True) if row.same_world]
+    return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(ranked)}}
 
 
 def make_front_title(rows: Sequence[ComparisonRow]) -> str:
     """Say which rows are on the front of accuracy and energy."""
     labels = [text(row.label, _LONGEST_IN_TITLE) for row in rows if row.is_on_front]
     if len(labels) > _MAX_NAMED:
-        return f"{len(labels)} of {len(rows)} methods are on {FRONT}"
+        return f"{len(labels)} of {sum(row.same_world for row in rows)} methods are on {FRONT}"
     named = [", ".join(labels[:-1]), *labels[-1:]]
     return f"On {FRONT}: {' and '.join(filter(None, named)) or 'none'}"
 
 
 def _make_accuracy_title(rows: Sequence[dict[str, Any]]) -> str:
-    """Say whose mean is highest at the end; what saw the test set is not ranked (D3)."""
+    """Say whose mean is highest at the end, of rows of one world; what saw the test set is not ranked (D3)."""
     ends = [(text(row["label"], _LONGEST_IN_TITLE), row["curve"]["mean"][-1:]) for row in rows if not row["leaks_test"]]
     known = [(end[0], label) for label, end in ends if end and end[0] is not None]
     accuracy, best = max(known, key=lambda one: one[0], default=(float("nan"), ""))
     return fd.best_finding(best, accuracy, len(ends))
 
 
-def _make_row(row: ComparisonRow, folders: dict[str, Path]) -> dict[str, Any]:
+def _make_row(row: ComparisonRow, folders: dict[str, Path], look: int) -> dict[str, Any]:
     seeds = [
         {"joules": read_figure(run, "total_joules"), "accuracy": read_figure(run, "avg_accuracy")} for run in row.runs
     ]
@@ -95,6 +99,8 @@ def _make_row(row: ComparisonRow, folders: dict[str, Path]) -> dict[str, Any]:
         "energy_percent": _difference_to_dict(row.energy_percent),
         "is_on_front": row.is_on_front,
         "is_reference": row.is_reference,
+        "same_world": row.same_world,
+        "look": look,
         "leaks_test": row.leaks_test,
         "curve": _compute_curve([folders[run.name] for run in row.runs]),
     }

@@ -17,6 +17,7 @@ import hatdfed.report.labels as lb
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.report.formatting import format_joules, format_percent
+from hatdfed.report.groups import FRONT
 from hatdfed.report.link_use_figure import MOST_SERVERS, link_use_figure
 from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, Vector
@@ -70,9 +71,9 @@ def _accuracy_vs_energy(methods: Sequence[DrawnMethod]) -> Figure:
     absent = ", ".join(method.name for method in methods if not len(rp.finite(method.test_accuracy)))
     # [M, 2, 2]: joules and percent, mean and sd of each
     spots = np.array([(rp.mean_and_sd(m.joules), rp.mean_and_sd(m.test_accuracy)) for m in shown]).reshape(-1, 2, 2)
-    front = rp.pareto_front(spots[:, :, 0])
+    front = _find_front(shown)
     title = fd.front_finding([shown[index].name for index in front], len(shown))
-    note = f"Test accuracy after the last round. {format_method_seeds(methods, 'bars show')}"
+    note = f"Test accuracy after the last round. {format_method_seeds(methods, 'bars show')} Rings: on {FRONT}."
     figure, axes = st.chart(9.2, 5.8, title, f"{note} Not measured: {absent}." if absent else note)
     seeds = np.concatenate([(method.joules, method.test_accuracy) for method in methods], axis=1).T  # [S, 2]
     unit = _energy_axis(axes, np.append(seeds[:, 0], _spokes(spots)[:, 0]))
@@ -80,13 +81,17 @@ def _accuracy_vs_energy(methods: Sequence[DrawnMethod]) -> Figure:
     _points(axes, shown, spots, unit)
     st.percent_axis(axes, np.append(seeds[:, 1], _spokes(spots)[:, 1]))
     busy = np.concatenate([_spokes(spots), seeds / (unit, 1)])
-    if front:
-        stairs = _stairs(spots[front, :, 0], axes)
-        axes.plot(stairs[:, 0], stairs[:, 1], color="#9AA3AD", linewidth=1.1, zorder=1)
-        lb.end_labels(figure, axes, [lb.EndLabel(stairs[-1, 1], "Pareto front")])
-        busy = np.concatenate([busy, lb.along(stairs)])
+    ring: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 16, "fillstyle": "none"}
+    axes.plot(*spots[front, :, 0].T, color=st.INK, markeredgewidth=1.1, zorder=2, **ring)
     lb.place_labels(figure, axes, spots[:, :, 0], [method.name for method in shown], busy)
     return figure
+
+
+def _find_front(methods: Sequence[DrawnMethod]) -> list[int]:
+    """The methods that no other one beats at validation accuracy and energy: the test set ranks nothing."""
+    known = [index for index, method in enumerate(methods) if np.isfinite(method.validation).all()]
+    spots = np.array([(methods[index].joules.mean(), methods[index].validation.mean()) for index in known])
+    return [known[place] for place in rp.pareto_front(spots.reshape(-1, 2))]
 
 
 def _points(axes: Axes, methods: Sequence[DrawnMethod], spots: Vector, unit: float) -> None:
@@ -112,13 +117,6 @@ def _energy_axis(axes: Axes, joules: Vector) -> float:
         left, right = rp.limits(joules / unit.joules, least=0.1 * high / unit.joules or 1.0)
         axes.set_xlim(max(left, -0.02 * right), right)
     return unit.joules
-
-
-def _stairs(front: Vector, axes: Axes) -> Vector:  # [F, 2] -> [2F + 1, 2]
-    """Compute the corners of the front, from the lower edge of the axes to the right edge."""
-    x = np.append(np.repeat(front[:, 0], 2), axes.get_xlim()[1])
-    y = np.append(axes.get_ylim()[0], np.repeat(front[:, 1], 2))
-    return np.stack([x, y], axis=1)
 
 
 def _spokes(spots: Vector) -> Vector:  # [M, 2, 2] -> [many, 2]

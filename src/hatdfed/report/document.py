@@ -22,7 +22,7 @@ from hatdfed.report.comparison_figures import write_comparison_figures
 from hatdfed.report.formatting import FILTERS, count, difference, joules, percent
 from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows
 from hatdfed.report.regret_figure import has_regret, regret_figure
-from hatdfed.report.run_data import RunData, run_data
+from hatdfed.report.run_data import RunData, read_last_validation, run_data
 from hatdfed.report.run_figures import write_run_figures
 from hatdfed.report.style import save, style_methods
 from hatdfed.runs.recorder import RunResult
@@ -109,11 +109,12 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
         drawings = _draw(run, pictures / f"run-{index + 1}") if run is not None else []
         parts.append(_make_part(folder, result, index, drawings))
         if run is not None and is_complete(result.summary) and measured_on(result.summary) == "test":
-            compared.append(FinishedRun(str(folder), result.config.model_dump(mode="json"), result.summary))
+            settings, validation = result.config.model_dump(mode="json"), read_last_validation(run)
+            compared.append(FinishedRun(str(folder), settings, result.summary, validation))
             drawn[str(folder)] = run
     if not parts:
         raise RunFolderError(left_out[0] if len(folders) == 1 else f"No run can be read. The first: {left_out[0]}")
-    rows = make_comparison_rows(compared) if len(compared) > 1 else []
+    rows = make_comparison_rows(compared, _find_reference(paths)) if len(compared) > 1 else []
     many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
     return Document(title, rows, many, parts, left_out)
@@ -156,10 +157,19 @@ def _draw(run: RunData, folder: Path) -> list[Picture]:
 
 
 def _draw_comparison(rows: Sequence[ComparisonRow], drawn: Mapping[str, RunData], folder: Path) -> list[Picture]:
-    """Draw the comparison without runs that saw the test set, which are only listed (D3)."""
-    fair = {row.label: [drawn[run.name] for run in sorted(row.runs, key=_seed)] for row in rows if not row.leaks_test}
+    """Draw the comparison of one world without runs that saw the test set (D3); all others are only listed."""
+    shown = [row for row in rows if row.same_world and not row.leaks_test]
+    fair = {row.label: [drawn[run.name] for run in sorted(row.runs, key=_seed)] for row in shown}
     files = write_comparison_figures(fair, folder) if fair else []
     return [Picture(file, f"{_CAPTIONS[file.stem]}: {', '.join(fair)}") for file in files]
+
+
+def _find_reference(paths: Sequence[Path]) -> str | None:
+    """The reference of the comparison that is reported, if it is one."""
+    if len(paths) != 1 or not (paths[0] / "results.json").is_file():
+        return None
+    named = read_document(paths[0], "results.json").get("reference")
+    return named if isinstance(named, str) else None
 
 
 def _seed(run: FinishedRun) -> int:

@@ -82,11 +82,11 @@ def best_finding(name: str, accuracy: float, num_methods: int) -> str:
 def front_finding(names: Sequence[str], num_methods: int) -> str:
     """State which methods are on the Pareto front."""
     if not names:
-        return "No test accuracy was reported"
+        return "No validation accuracy was reported"
     if len(names) > 4:
-        return f"{len(names)} of {num_methods} methods are on the Pareto front of energy and test accuracy"
+        return f"{len(names)} of {num_methods} methods are on the Pareto front of validation accuracy and energy"
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return f"On the Pareto front of energy and test accuracy: {listed}"
+    return f"On the Pareto front of validation accuracy and energy: {listed}"
 
 
 def cost_finding(joules: Mapping[str, float]) -> str:

@@ -13,8 +13,8 @@ from hatdfed.runs.statistics import PairedDifference, paired_or_none
 from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
 from hatdfed.setup.run_identity import result_key, same_world
 
-# The words for the front wherever it is shown; nothing is selected by it.
-FRONT = "the Pareto front of test accuracy and energy"
+# The words for the front wherever it is shown. Test accuracies are shown and never rank anything.
+FRONT = "the Pareto front of validation accuracy and energy"
 _FIGURES = ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "total_joules", "link_joules")
 
 
@@ -24,6 +24,7 @@ class FinishedRun(NamedTuple):
     name: str
     settings: Mapping[str, Any]
     results: Record  # as in results.json
+    validation: float | None = None  # mean accuracy in the last round, percent, where that is known
 
 
 class ComparisonRow(NamedTuple):
@@ -41,19 +42,24 @@ class ComparisonRow(NamedTuple):
     runs: list[FinishedRun]
 
 
-def make_comparison_rows(runs: Sequence[FinishedRun]) -> list[ComparisonRow]:
-    """Make one row for each method and its settings; the first that did not see the test set is the reference."""
+def make_comparison_rows(runs: Sequence[FinishedRun], reference_method: str | None = None) -> list[ComparisonRow]:
+    """Make one row for each method and its settings.
+
+    The reference is the first row of `reference_method`, or the first one that did not see the test set.
+    """
     groups = _group_by_settings(runs)
     if not groups:
         return []
     labels = row_labels([group[0].settings for group in groups])
     leaks = [any(bool(run.results.get("leaks_test")) for run in group) for group in groups]
-    reference = next((index for index, leak in enumerate(leaks) if not leak), 0)
+    reference = _find_reference(groups, leaks, reference_method)
     figures = [{name: _over_seeds(group, name) for name in _FIGURES} for group in groups]
-    spots = np.array([(row["total_joules"][0], row["avg_accuracy"][0]) for row in figures])
+    spots = np.array(
+        [(row["total_joules"][0], _mean_validation(group)) for row, group in zip(figures, groups, strict=True)]
+    )
     is_here = [same_world(group[0].settings, groups[reference][0].settings) for group in groups]
     # Runs that saw the test set are never ranked (D3), nor are joules of other prices or accuracies on other data.
-    fair = [index for index, leak in enumerate(leaks) if is_here[index] and not leak]
+    fair = [index for index, leak in enumerate(leaks) if is_here[index] and not leak and np.isfinite(spots[index, 1])]
     front = {fair[index] for index in pareto_front(spots[fair])} if fair else set()
     return [
         ComparisonRow(
@@ -69,6 +75,16 @@ def make_comparison_rows(runs: Sequence[FinishedRun]) -> list[ComparisonRow]:
         )
         for index, group in enumerate(groups)
     ]
+
+
+def _find_reference(groups: Sequence[Sequence[FinishedRun]], leaks: Sequence[bool], method: str | None) -> int:
+    named = [index for index, group in enumerate(groups) if method and group[0].settings.get("method") == method]
+    return next(iter([*named, *(index for index, leak in enumerate(leaks) if not leak)]), 0)
+
+
+def _mean_validation(group: Sequence[FinishedRun]) -> float:
+    known = [np.nan if run.validation is None else run.validation for run in group]
+    return float(np.mean(known))
 
 
 def read_figure(run: FinishedRun, name: str) -> float:

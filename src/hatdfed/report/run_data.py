@@ -155,6 +155,12 @@ def pareto_front(points: Vector) -> list[int]:  # [M, 2] joules and percent
     return front
 
 
+def read_last_validation(run: RunData) -> float | None:
+    """Mean validation accuracy in the last round that has one, percent."""
+    known = finite(column(run.rounds, "avg_accuracy"))
+    return float(known[-1]) if len(known) else None
+
+
 def run_data(result: RunResult) -> RunData:
     """Collect what figures need of a run."""
     config, policy = result.config, _policy(result.config)

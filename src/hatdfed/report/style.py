@@ -23,7 +23,8 @@ from matplotlib.ticker import MaxNLocator
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.report.findings import format_seeds
-from hatdfed.report.run_data import RunData, Vector, column, finite, limits, total_joules
+from hatdfed.report.looks import find_looks
+from hatdfed.report.run_data import RunData, Vector, column, finite, limits, read_last_validation, total_joules
 from hatdfed.runs.round_row import JOULES
 
 INK, MUTED, FAINT, PAPER = "#1f2429", "#646c75", "#dfe3e8", "#ffffff"
@@ -137,24 +138,28 @@ class DrawnMethod(NamedTuple):
     runs: Sequence[RunData]
     joules: Vector  # [S] all of a run
     test_accuracy: Vector  # [S] percent, nan where it was not measured
+    validation: Vector  # [S] percent in the last round, nan where it is not known
     colour: str
     dashes: Any
     marker: str
 
 
 def style_methods(runs: Mapping[str, Sequence[RunData]]) -> list[DrawnMethod]:
-    """Assign colours in the order of `runs`; line styles and markers change when the colours repeat."""
+    """Collect what is drawn of the runs; a method looks the same in every figure (`find_looks`)."""
     empty = [name for name, seeds in runs.items() if not seeds or not all(run.rounds for run in seeds)]
     if not runs or empty:
         found = f"No rounds were completed by {', '.join(empty)}" if empty else "There are no runs"
         raise RunFolderError(f"{found}, so there is nothing to compare. Give runs of at least one round.")
+    looks = find_looks([seeds[0].label for seeds in runs.values()])
     methods = []
-    for index, (name, seeds) in enumerate(runs.items()):
-        turn, colour = divmod(index, len(PALETTE))
+    for (name, seeds), look in zip(runs.items(), looks, strict=True):
+        turn, colour = divmod(look, len(PALETTE))
         joules = np.array([total_joules(run) for run in seeds])
         accuracy = column([run.summary for run in seeds], "avg_accuracy")
-        look = (PALETTE[colour], _DASHES[turn % len(_DASHES)], _MARKERS[turn % len(_MARKERS)])
-        methods.append(DrawnMethod(name, seeds, joules, accuracy, *look))
+        last = [read_last_validation(run) for run in seeds]
+        validation = np.array([np.nan if value is None else value for value in last])
+        drawn_as = (PALETTE[colour], _DASHES[turn % len(_DASHES)], _MARKERS[turn % len(_MARKERS)])
+        methods.append(DrawnMethod(name, seeds, joules, accuracy, validation, *drawn_as))
     return methods
 
 

@@ -15,6 +15,7 @@ import hatdfed.report.formatting as fm
 import hatdfed.report.labels as lb
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
+from hatdfed.report.looks import find_looks
 from hatdfed.report.run_data import Vector
 
 SummaryRow = Mapping[str, Any]
@@ -105,7 +106,9 @@ def _colours(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
         values = sorted({_value(value) for value in columns[key]}, key=lambda text: (len(text), text))
         if 1 < len(values) <= len(st.PALETTE):
             name = {value: value if key == "method" else f"{key.rpartition('.')[2]} {value}" for value in values}
-            return [(name[_value(value)], st.PALETTE[values.index(_value(value))]) for value in columns[key]]
+            looks = find_looks(values) if key == "method" else range(len(values))
+            colour = {value: st.PALETTE[look % len(st.PALETTE)] for value, look in zip(values, looks, strict=True)}
+            return [(name[_value(value)], colour[_value(value)]) for value in columns[key]]
     return [("", st.PALETTE[0])] * len(rows)
 
 

@@ -62,6 +62,7 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
         "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
         "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
         "links_per_round": math.fsum(row["links"] for row in rounds) / len(rounds),
+        "validation_accuracy": known[-1] if known else None,
         "best_round_accuracy": max(known, default=None),
         **results_over(rounds),
         "leaks_test": config.leaks_test,

@@ -22,15 +22,15 @@ from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.build.placement import Placement, device_of
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import fleet_key
-from hatdfed.sweeps.catalogue import PlannedRun, State, is_finished, prepare_to_resume, read_run
+from hatdfed.sweeps.catalogue import PlannedRun, State, count_rounds_left, is_finished, prepare_to_resume, read_run
 from hatdfed.sweeps.retries import Attempts
 from hatdfed.sweeps.workers import Workers
 
-# Servers in one batch; a CPU gains little from more, and a stop loses the runs in play.
+# Servers in one batch; a CPU gains little from more.
 SERVERS_AT_ONCE = {"cpu": 20, "cuda": 110}
 GPU_PROCESSES = 6
 
-OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
+OnRounds = Callable[[int, int], None]  # rounds that all runs together have played since the start, and will have
 OnDone = Callable[[int, Any], None]  # the number of a job, and what is kept of it
 OnFailed = Callable[[int, str], None]  # the number of a job that was given up, and why, in one line
 Batch = Mapping[int, Job]
@@ -85,7 +85,8 @@ class BatchScheduler:
         self.how, self._done, self._failed = how, done, failed
         self._attempts = Attempts(batches, retries)
         self._rounds_ended = self._rounds_told = 0
-        self._rounds_in_all = sum(job.config.rounds for batch in batches for job in batch.values())
+        self._rounds_left = {index: count_rounds_left(job) for batch in batches for index, job in batch.items()}
+        self._rounds_in_all = sum(self._rounds_left.values())
 
     def take(self) -> Batch | None:
         """The next batch for which there is time; None: what is in play may still come back."""
@@ -101,7 +102,7 @@ class BatchScheduler:
         """A batch was played to its end."""
         self.how.limit.learn(batch, seconds)
         for index, result in zip(batch, kept, strict=True):
-            self._tell(index, batch[index], result)
+            self._tell(index, result)
         if self.how.on_batch is not None:
             self.how.on_batch()
 
@@ -114,20 +115,20 @@ class BatchScheduler:
             try:
                 if job.out is not None and is_finished(job):
                     result = read_run(RunFolder(job.out))
-                    self._tell(index, job, result if self.how.keep is None else self.how.keep(result))
+                    self._tell(index, result if self.how.keep is None else self.how.keep(result))
                 else:
                     left[index] = prepare_to_resume(job)
             except (HatdfedError, OSError) as trouble:  # its folder has become unusable
-                self._give_up(index, job, trouble, self._failed)
+                self._give_up(index, trouble, self._failed)
         for index in self._attempts.died(left):
-            self._give_up(index, batch[index], error, self._failed)
+            self._give_up(index, error, self._failed)
 
-    def _tell(self, index: int, job: Job, kept: Any) -> None:
-        self._rounds_ended += job.config.rounds
+    def _tell(self, index: int, kept: Any) -> None:
+        self._rounds_ended += self._rounds_left[index]
         self._done(index, kept)
 
-    def _give_up(self, index: int, job: Job, error: Exception, failed: OnFailed) -> None:
-        self._rounds_ended += job.config.rounds
+    def _give_up(self, index: int, error: Exception, failed: OnFailed) -> None:
+        self._rounds_ended += self._rounds_left[index]
         failed(index, one_line(error))
 
 

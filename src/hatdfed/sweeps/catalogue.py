@@ -15,6 +15,7 @@ from hatdfed.data.datasets.base import Progress
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.play import Job
 from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.checkpoint import read_round
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.records.tables import read_tables
@@ -100,6 +101,12 @@ def prepare_to_resume(job: Job) -> Job:
         for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "results.json"):
             (job.out / name).unlink(missing_ok=True)
     return job._replace(resumed=False)
+
+
+def count_rounds_left(job: Job) -> int:
+    """How many rounds are left to play."""
+    played = read_round(RunFolder(job.out).checkpoint) if job.out is not None and job.resumed else 0
+    return max(0, job.config.rounds - played)
 
 
 def read_run(folder: RunFolder) -> RunResult:

@@ -1,6 +1,7 @@
 """Several methods in the same worlds: a seed is a world, every method meets each of them (D20).
 
-In a folder a comparison can be stopped and started again: runs that are finished there are read, not played.
+In a folder a comparison can be stopped and started again: runs that are finished there are read, not played, and
+those that were in play go on from their checkpoints.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def plan_comparison(
     if not names or not worlds:
         raise ConfigError("A comparison needs at least one method and one seed.")
     layers = [{"method": method, "seed": seed} for method in names for seed in worlds]
-    configs = [resolve(merge_layers({"checkpoint_every": 0}, settings, layer)) for layer in layers]
+    configs = [resolve(merge_layers(settings, layer)) for layer in layers]
     return [PlannedRun(f"{config.method}-seed{config.seed}", config) for config in configs]
 
 

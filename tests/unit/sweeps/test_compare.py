@@ -106,6 +106,21 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     assert without_clock(again.summary) == without_clock(whole.summary)
 
 
+def test_an_interrupted_comparison_goes_on_where_it_was_and_counts_only_what_is_left(tmp_path):
+    settings = {**SMALL, "rounds": 25}
+    whole, told = compare(["rnd", "local"], seeds=1, **settings), []
+
+    def interrupt(done, total):
+        if done == 40:  # of 50: each run has played 20 rounds, and has a checkpoint of every tenth
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(["rnd", "local"], seeds=1, out=tmp_path, on_rounds=interrupt, **settings)
+    again = compare(["rnd", "local"], seeds=1, out=tmp_path, on_rounds=lambda *each: told.append(each), **settings)
+    assert without_clock(again.summary) == without_clock(whole.summary)
+    assert (told[0], told[-1]) == ((1, 10), (10, 10))
+
+
 def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, monkeypatch):
     monkeypatch.setattr("hatdfed.sweeps.batches.play", no_play)
     with pytest.raises(RunFolderError, match="has rounds 2, but 3 was asked for"):

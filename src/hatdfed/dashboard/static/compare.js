@@ -1,4 +1,4 @@
-// Chosen runs: accuracy against energy with the front, and accuracy over rounds.
+// Chosen runs of one world: accuracy against energy, the front marked by rings, and accuracy over rounds.
 import { axis, colour, draw, energyUnit, look } from "./charts.js";
 import { byId, fetchJson, setText } from "./dom.js";
 
@@ -6,18 +6,20 @@ const shortened = (label) => (label.length > 48 ? `${label.slice(0, 47)}…` : l
 // Plotly reads markup in names; a name of a run is only a name.
 const plain = (label) => shortened(label).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-function stairs(rows, size) {
-  const front = rows.filter((row) => row.is_on_front).map((row) => [row.figures.total_joules.mean / size, row.figures.avg_accuracy.mean]);
-  front.sort((one, other) => one[0] - other[0]);
-  return { x: front.map(([x]) => x), y: front.map(([, y]) => y), mode: "lines", line: { shape: "hv", color: colour("muted"), width: 1.2, dash: "dot" }, hoverinfo: "skip", showlegend: false };
+function rings(rows, size) {
+  const front = rows.filter((row) => row.is_on_front);
+  return {
+    x: front.map((row) => row.figures.total_joules.mean / size), y: front.map((row) => row.figures.avg_accuracy.mean), mode: "markers",
+    marker: { size: 22, symbol: "circle-open", color: colour("muted"), line: { width: 1.5 } }, hoverinfo: "skip", showlegend: false,
+  };
 }
 
 function drawFront(rows) {
   const [unit, size] = energyUnit(Math.max(...rows.map((row) => row.figures.total_joules.mean)));
   const bar = (sd, shade) => ({ type: "data", array: [sd], color: shade, thickness: 1.2, width: 0 });
-  const traces = [stairs(rows, size)];
+  const traces = [rings(rows, size)];
   rows.forEach((row, index) => {
-    const { colour: shade, symbol } = look(index);
+    const { colour: shade, symbol } = look(row.look);
     const { total_joules: energy, avg_accuracy: accuracy } = row.figures;
     traces.push({
       x: row.seeds.map((seed) => seed.joules / size), y: row.seeds.map((seed) => seed.accuracy), mode: "markers", legendgroup: index,
@@ -35,8 +37,8 @@ function drawFront(rows) {
 }
 
 function drawAccuracy(rows) {
-  const traces = rows.flatMap((row, index) => {
-    const { colour: shade, dash } = look(index);
+  const traces = rows.flatMap((row) => {
+    const { colour: shade, dash } = look(row.look);
     const { played, mean } = row.curve;
     return [{ x: played, y: mean, name: plain(row.label), mode: played.length > 1 ? "lines" : "markers", line: { color: shade, width: 2.2, dash }, hovertemplate: "%{y:.1f} %" }];
   });
@@ -45,7 +47,8 @@ function drawAccuracy(rows) {
 
 async function start() {
   const content = await fetchJson(`/api/compare${location.search}`);
-  const fair = content.rows.filter((row) => !row.leaks_test); // what saw the test data is listed, not drawn (D3)
+  // What saw the test data (D3) and what was run in another world is listed, not drawn.
+  const fair = content.rows.filter((row) => row.same_world && !row.leaks_test);
   const show = () => { drawFront(fair); drawAccuracy(fair); };
   setText("accuracy-title", content.titles.accuracy);
   show();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from hatdfed.deploy import history
@@ -39,7 +39,7 @@ class Outgoing:
         is_same = wanted.digest == self.header.digest and 0 <= wanted.offset <= self.packed.size
         return wanted.offset if is_same else 0
 
-    def make_frames(self, offset: int) -> Iterator[pb.Frame]:
+    def make_frames(self, offset: int) -> Generator[pb.Frame, None, None]:
         """Yield the frames from an offset on; each counts as sent when it is handed over."""
         if not self._may_send(self.packed.size - offset):
             raise self.make_spent_error()
@@ -54,7 +54,7 @@ class Outgoing:
         share = self.sent.share + self.share * num_bytes / self.packed.size
         return num_bytes == 0 or share <= MAX_SENDS * self.share * (1 + 1e-9)
 
-    def _make_frames(self, offset: int) -> Iterator[pb.Frame]:
+    def _make_frames(self, offset: int) -> Generator[pb.Frame, None, None]:
         header = pb.Parcel()
         header.CopyFrom(self.header)
         header.offset, place = offset, offset

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Generator
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -464,12 +465,13 @@ class Peers:
         yes = [peer.index for peer, answer in zip(peers, answers, strict=True) if answer]
         return yes, [peer.index for peer in peers if peer.index not in yes]
 
-    def _unless_denied(self, name: str, frames: Iterator[pb.Frame]) -> Iterator[pb.Frame]:
+    def _unless_denied(self, name: str, frames: Generator[pb.Frame, None, None]) -> Generator[pb.Frame]:
         """Yield frames for a peer; they end early if it is locked out meanwhile, so that it gets no whole model."""
-        for frame in frames:
-            if name in self._denied:
-                return
-            yield frame
+        with closing(frames):
+            for frame in frames:
+                if name in self._denied:
+                    return
+                yield frame
 
     def _stub(self, peer: pb.Neighbour) -> Any:
         if peer.name in self._denied:

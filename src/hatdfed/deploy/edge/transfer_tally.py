@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Literal
 
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
@@ -34,7 +34,9 @@ class TransferTally:
 class SentFrames(Iterator[pb.Frame]):
     """Passes frames on and counts their bytes."""
 
-    def __init__(self, tally: TransferTally, frames: Iterator[pb.Frame], *, offset: int = 0, reached: int = 0) -> None:
+    def __init__(
+        self, tally: TransferTally, frames: Generator[pb.Frame, None, None], *, offset: int = 0, reached: int = 0
+    ) -> None:
         """Frames of a message from `offset` on, of which `reached` bytes were sent before."""
         self.size = 0
         self._tally = tally
@@ -51,7 +53,8 @@ class SentFrames(Iterator[pb.Frame]):
         return frame
 
     def count_end(self, *, delivered: bool) -> None:
-        """Count how the transfer ended."""
+        """Count how the transfer ended, and end the frames: they are not left to the garbage collector."""
+        self._frames.close()
         self._tally.count_end("out", self.size, delivered=delivered)
 
 

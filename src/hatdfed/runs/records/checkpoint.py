@@ -77,6 +77,16 @@ class Checkpoints:
         return data, snapshot
 
 
+def read_round(path: Path) -> int:
+    """The round that a checkpoint goes on with; 0 where there is none that can be read."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            t = json.loads(file.metadata()["state"])["t"]
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return 0
+    return t if type(t) is int and t > 0 else 0
+
+
 def write_atomically(path: Path, content: bytes | Sequence[bytes | bytearray | memoryview]) -> None:
     """Write, flush to the disk, then rename: readers see the old content or the new one. Parts are written in order."""
     partial = path.with_name(f".{path.name}.partial")
