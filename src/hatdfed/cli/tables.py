@@ -11,9 +11,10 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from hatdfed.cli.console import format_duration, format_energy, note, out, print_error
+from hatdfed.cli.console import format_energy, note, out, print_error
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
+from hatdfed.runs.duration import format_seconds
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.config import Config
 from hatdfed.sweeps.file import short_keys, value_text
@@ -174,7 +175,7 @@ def _format_price(row: SummaryRow) -> str:
 
 
 def _format_time(seconds: float | None) -> str:
-    return "–" if seconds is None else format_duration(seconds)
+    return "–" if seconds is None else format_seconds(seconds)
 
 
 ON_FRONT = "★"
