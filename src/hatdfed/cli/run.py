@@ -31,6 +31,7 @@ from hatdfed.cli.progress import watch_download, watch_rounds
 from hatdfed.cli.sinks import SinkOptions, publish_rounds
 from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.errors import ConfigError
+from hatdfed.runs.duration import format_seconds
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.layers import collect_notes, resolve
 
@@ -83,6 +84,8 @@ def run_command(
         typer.echo(json.dumps({**result.summary, "config": result.config.model_dump(mode="json")}))
     else:
         out.print(make_summary_table([result.summary], title=format_run_title(result.config)))
+        if (seconds := result.summary["simulated_seconds"]) is not None:
+            out.print(f"Simulated time: {format_seconds(seconds)}", soft_wrap=True)
         out.print(f"Run folder: {result.folder}", soft_wrap=True)
     _print_closing_notes(result)
 

@@ -35,6 +35,8 @@ from hatdfed.core.round import (
     present,
 )
 from hatdfed.core.run_budget import RunBudget
+from hatdfed.core.timing.pace import Pace
+from hatdfed.core.timing.round_time import RoundClock, RoundTime
 from hatdfed.core.training.base import AnyTraining, TrainingContext, TrainingOutcome
 from hatdfed.core.utility import LinkUtility, RoundFacts
 from hatdfed.errors import RunFolderError
@@ -57,6 +59,7 @@ class CoordinatorState(NamedTuple):
     training: Any = None  # what the training policy has learned
     spent: float = 0.0  # J, of a budget for the whole run
     charge: Vector | None = None  # [N] of the batteries, in joules; None: everybody is on mains
+    busy: Vector | None = None  # [N] seconds of the next round that servers still train in; None: rounds have no end
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +81,8 @@ class Coordinator:
     usual_work: WorkDone = _NO_WORK  # of a server in a round, on average
     run_budget: RunBudget | None = None  # of the whole run; None: no limit
     supply: Supply | None = None  # None: everybody has all the energy that is wanted, at all times
+    clock: RoundClock | None = None  # None: nobody knows how fast the machines are
+    pace: Pace | None = None  # of simulated servers; None: in every round everybody is waited for
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
@@ -97,6 +102,7 @@ class Coordinator:
             RegretSums(np.zeros(len(links))),
             first,
             training=None if self.training is None else self.training.init(num_servers),
+            busy=None if self.pace is None else self.pace.first_busy(),
             charge=None if self.supply is None else self.supply.first_charge,
         )
 
@@ -116,7 +122,7 @@ class Coordinator:
             presence = simulated
         context = self.context(state, presence)
         draw = self._draw(state, context)
-        return RoundPlan(state.t, draw, presence, self._plan_effort(state, context, draw, presence))
+        return RoundPlan(state.t, draw, presence, self._plan_effort(state, context, draw, presence), state.busy)
 
     def _draw(self, state: CoordinatorState, context: PolicyContext) -> LinkDraw:
         if not context.budget:
@@ -131,16 +137,17 @@ class Coordinator:
         self, state: CoordinatorState, context: PolicyContext, draw: LinkDraw, presence: Presence | None
     ) -> Effort | None:
         """What the training policy wants and the budget allows; None: as in the paper."""
+        rests = ~self._find_due(state.t, state.busy)
         if self.training is None:
-            if presence is None or not presence.reasons:
-                return None
-            return full_effort(len(presence.active), self.passes).rest(~presence.active)
+            if presence is not None and presence.reasons:
+                rests = rests | ~presence.active
+            return full_effort(len(rests), self.passes).rest(rests) if rests.any() else None
         rng = stream(self.seed, "training", state.t)
         effort = self.training.propose(state.training, self.training_context(state, context), rng)
         decided, size = len(effort.passes), len(context.active)
         if not decided == len(effort.asks) == size:
             raise ValueError(f"the training policy decided for {decided} servers, but there are {size}")
-        effort = effort.rest(~context.active)
+        effort = effort.rest(~context.active | rests)
         if self.run_budget is None:
             return effort
         allowed = context.allowance - self.run_budget.find_link_cost(draw.places, context)
@@ -179,7 +186,7 @@ class Coordinator:
         False reports are not used; neither are those of servers that were caught before.
         """
         report, caught = self._check(state, plan, report)
-        context, draw = self.context(state, plan.presence), plan.draw
+        context, draw, time = self.context(state, plan.presence), plan.draw, self._measure_time(plan, report)
         ledger = report if self.supply is None else self.supply.add_upkeep(plan.t, report, context.active)
         utility = self.utility(self.facts(state, plan, report))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
@@ -193,6 +200,7 @@ class Coordinator:
             training=self._learn_training(state, plan, report, context),
             spent=state.spent + self._count_spent(plan, report, context),
             charge=None if self.supply is None else self.supply.charge_after(plan.t, state.charge, ledger.energy),
+            busy=None if self.pace is None or time is None else self.pace.next_busy(time),
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
         bill = None if self.supply is None else self.supply.find_bill(plan.t, ledger.energy, len(report.servers))
@@ -207,6 +215,7 @@ class Coordinator:
             away={} if plan.presence is None else plan.presence.away,
             charge=new_state.charge,
             bill=bill,
+            time=time,
         )
         return self._swap_candidates(new_state, context), record
 
@@ -240,6 +249,9 @@ class Coordinator:
             presence = self._simulate_presence(state)
         if state.caught:
             presence = presence._replace(active=presence.active & ~_is_caught(state.caught, len(presence.active)))
+        if self.pace is not None:
+            possible = self.pace.find_possible(state.t, state.busy, considered.links)
+            presence = presence._replace(reachable=presence.reachable & possible)
         context = PolicyContext(
             t=state.t,
             horizon=self.horizon,
@@ -251,7 +263,9 @@ class Coordinator:
         )
         if self.run_budget is not None:
             context = context._replace(allowance=self.run_budget.allow(state.spent, context))
-        return context._replace(budget=min(self.budget, int(np.count_nonzero(context.possible))))
+        due = self._find_due(state.t, state.busy)
+        budget = self.budget if due.all() else max(1, round(self.budget * float(due.mean())))
+        return context._replace(budget=min(budget, int(np.count_nonzero(context.possible))))
 
     def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
         """What the utility of the round's links is computed from."""
@@ -259,10 +273,11 @@ class Coordinator:
         spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
+        took_part = report.reported & self._find_due(plan.t, plan.busy)
         return RoundFacts(
-            gain=fill_with_mean(report.accuracy - state.accuracy, report.reported),
-            upload_joules=fill_with_mean(spent[Cause.UPLOAD], report.reported),
-            compute_joules=fill_with_mean(spent[Cause.TRAINING], report.reported),
+            gain=fill_with_mean(report.accuracy - state.accuracy, took_part),
+            upload_joules=fill_with_mean(spent[Cause.UPLOAD], took_part),
+            compute_joules=fill_with_mean(spent[Cause.TRAINING], took_part),
             prices=self.prices,
             links=considered.links,
             link_joules=self.prices.drifted(considered.message_joules, considered.links, plan.t),
@@ -300,6 +315,20 @@ class Coordinator:
         training = [self.prices.training(state.t, i, limits.most_samples(i), effort).joules for i in range(size)]
         received = np.bincount(links.receiver, is_possible.astype(np.float64), size)
         return _Most(sending.astype(np.float64) + np.array(training), received.astype(np.float64))
+
+    def _measure_time(self, plan: RoundPlan, report: RoundReport) -> RoundTime | None:
+        """How long the round takes by the clock of the simulated machines."""
+        if self.clock is None:
+            return None
+        passes = None if plan.effort is None else plan.effort.passes
+        time = self.clock.measure(report.num_samples, passes, report.energy, plan.busy)
+        return time if self.pace is None else self.pace.close_round(plan.t, plan.busy, time)
+
+    def _find_due(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
+        """Who trains in round t, as far as its pace decides it."""
+        if self.pace is None:
+            return np.ones(self.prices.num_servers, dtype=bool)
+        return self.pace.find_due(t, busy)
 
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport

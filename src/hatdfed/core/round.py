@@ -22,6 +22,7 @@ from hatdfed.core.effort import Effort, ServerEffort
 from hatdfed.core.energy.energy_model import EnergyPrices, EnergyRow
 from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, Indices, LinkTable, Scalar, Topology
 from hatdfed.core.regret import Regret
+from hatdfed.core.timing.round_time import RoundTime
 from hatdfed.randomness import stream
 
 Values = NDArray[np.float64]
@@ -130,6 +131,7 @@ class RoundPlan(NamedTuple):
     draw: LinkDraw
     presence: Presence | None = None  # who was there when it was drawn; None: everybody
     effort: Effort | None = None  # None: everybody trains on new data, as in the paper
+    busy: Values | None = None  # [N] seconds until servers can begin, in a simulation with a deadline; None: 0
 
     def effort_of(self, server: int) -> ServerEffort | None:
         """What one server is to do; None: as in the paper."""
@@ -246,6 +248,11 @@ class RoundReport:
         """Those of the reports that are used."""
         return tuple(chain.from_iterable(report.energy for report in self.servers if report is not None))
 
+    @cached_property
+    def num_samples(self) -> NDArray[np.int64]:
+        """[N] that servers trained on, 0 where no report came."""
+        return np.array([0 if report is None else report.num_samples for report in self.servers])
+
     def arrived(self, topology: Topology) -> NDArray[np.bool_]:
         """[L] which of the round's models arrived, in the order of its pairs."""
         return self._find(topology) >= 0
@@ -354,3 +361,4 @@ class RoundRecord(NamedTuple):
     away: Mapping[int, Away] = MappingProxyType({})  # who took no part, and why
     charge: Values | None = None  # [N] of the batteries after the round, in joules; None: everybody is on mains
     bill: Bill | None = None  # None: nobody asked
+    time: RoundTime | None = None  # None: nobody knows how fast the machines are

@@ -44,6 +44,7 @@ _CAPTIONS = {
     "accuracy": "Accuracy over rounds",
     "energy": "Energy by cause",
     "accuracy_vs_energy": "Accuracy against energy",
+    "accuracy_vs_time": "Accuracy against simulated time",
     "topology": "Links of the last round",
     "link_use": "How often each link was drawn",
     "regret": "Regret over rounds",

@@ -9,6 +9,7 @@ import numpy as np
 
 from hatdfed.report.formatting import format_joules, format_number, format_percent
 from hatdfed.report.run_data import CAUSES, LastLinks, Vector, finite
+from hatdfed.runs.duration import format_seconds
 
 
 def accuracy_finding(mean: Vector, rounds: int | None = None) -> str:
@@ -43,6 +44,12 @@ def half_way_finding(joules: Vector, mean: Vector) -> str:  # [R] so far, [R]
         return f"{format_percent(mean[-1])} mean accuracy without any energy"
     all_of_it = f"{format_joules(joules[-1])} bring {format_percent(mean[-1])} mean accuracy"
     return f"{all_of_it}; half of that brings {format_percent(half[0])}" if len(finite(half)) else all_of_it
+
+
+def time_finding(seconds: Vector, mean: Vector) -> str:  # [R] so far, [R]
+    """State the accuracy reached by the end, and when."""
+    last = format_percent(mean[-1]) if len(finite(mean[-1:])) else "No"
+    return f"{last} mean accuracy after {format_seconds(float(seconds[-1]))} of simulated time"
 
 
 def groups_finding(found: Mapping[str, Any]) -> str:

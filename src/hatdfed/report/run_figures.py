@@ -1,4 +1,4 @@
-"""Figures of one run: accuracy, energy, accuracy against energy, the topology of the last round, and trust."""
+"""Figures of one run: accuracy, energy, accuracy against energy and time, the topology of the last round, and trust."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hatdfed.report.formatting import format_joules, format_percent
 from hatdfed.report.run_data import RunData, Vector
 from hatdfed.report.topology_figure import topology_figure
 from hatdfed.report.trust_figures import trust_figures
+from hatdfed.runs.duration import time_unit
 
 _MOST_LINES = 12  # servers; more lines could not be told apart
 
@@ -31,6 +32,7 @@ def write_run_figures(run: RunData, folder: Path) -> list[Path]:
         "accuracy": accuracy_figure(run),
         "energy": energy_figure(run),
         "accuracy_vs_energy": accuracy_vs_energy_figure(run),
+        **accuracy_vs_time_figures(run),
         "topology": topology_figure(run),
         **trust_figures(run),
     }
@@ -93,20 +95,37 @@ def energy_figure(run: RunData) -> Figure:
 
 
 def accuracy_vs_energy_figure(run: RunData) -> Figure:
-    """Draw mean validation accuracy against joules spent, with a mark at every quarter of the rounds."""
-    mean, played = rp.column(run.rounds, "avg_accuracy"), rp.rounds_played(run)
+    """Draw mean validation accuracy against joules spent."""
     joules = np.sum(list(rp.cumulative_joules(run).values()), axis=0)[1:]  # [R], after each round
-    figure, axes = st.chart(8, 4.8, fd.half_way_finding(joules, mean), run.title)
+    finding = fd.half_way_finding(joules, rp.column(run.rounds, "avg_accuracy"))
     unit = fm.energy_unit(joules[-1])
-    line = np.stack([joules / unit.joules, mean], axis=1)
+    return _draw_accuracy_against(run, joules / unit.joules, finding, f"Energy spent so far ({unit.symbol})")
+
+
+def accuracy_vs_time_figures(run: RunData) -> dict[str, Figure]:
+    """Draw mean validation accuracy against simulated time; nothing of rounds whose time is not known."""
+    seconds = np.cumsum(rp.column(run.rounds, "simulated_seconds"))  # [R], after each round
+    if not np.isfinite(seconds).all():
+        return {}
+    finding = fd.time_finding(seconds, rp.column(run.rounds, "avg_accuracy"))
+    unit = time_unit(float(seconds[-1]))
+    name = f"Simulated time so far ({unit.symbol})"
+    return {"accuracy_vs_time": _draw_accuracy_against(run, seconds / unit.seconds, finding, name)}
+
+
+def _draw_accuracy_against(run: RunData, cost: Vector, finding: str, name: str) -> Figure:  # [R]
+    """Draw mean validation accuracy against a cost so far, with a mark at every quarter of the rounds."""
+    mean, played = rp.column(run.rounds, "avg_accuracy"), rp.rounds_played(run)
+    figure, axes = st.chart(8, 4.8, finding, run.title)
+    line = np.stack([cost, mean], axis=1)
     quarters = sorted({max(round(len(line) * quarter / 4), 1) - 1 for quarter in (1, 2, 3, 4)})
     marks = [index for index in quarters if np.isfinite(mean[index])]
     axes.plot(*line.T, color=st.PALETTE[0], linewidth=2.2)
     dots = axes.scatter(line[marks, 0], line[marks, 1], s=55, color=st.PALETTE[0], edgecolor=st.PAPER, zorder=3)
-    dots.set_clip_on(False)  # so that a dot at 0 J is drawn completely
-    axes.set_xlim(0, 1.06 * joules[-1] / unit.joules if joules[-1] > 0 else 1)
+    dots.set_clip_on(False)  # so that a dot at 0 is drawn completely
+    axes.set_xlim(0, 1.06 * cost[-1] if cost[-1] > 0 else 1)
     st.percent_axis(axes, mean)
-    st.name_axes(axes, f"Energy spent so far ({unit.symbol})", "Mean validation accuracy (%)")
+    st.name_axes(axes, name, "Mean validation accuracy (%)")
     names = [f"round {played[index]:.0f}" for index in marks]
     lb.place_labels(figure, axes, line[marks], names, lb.along(line[np.isfinite(mean)]))
     return figure

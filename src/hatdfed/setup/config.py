@@ -10,11 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hatdfed.setup.machine_profiles import MachineProfile
+
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Efficiency = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # kbit/J
 Bits = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]  # such prices add up without overflow
 Joules = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]  # Mbit/s
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # of joules or watts
 PerServer = Amount | Annotated[tuple[Amount, ...], Field(min_length=1)]
@@ -133,6 +137,37 @@ class UploadsConfig(Section):
     it does not hold."""
     memory_samples: Count | None = None
     """Number of samples that a server keeps at most, the oldest dropped first; null: all."""
+
+
+class MachinesConfig(Section):
+    """Which machines the servers are, as described in docs/time.md."""
+
+    profiles: tuple[str | MachineProfile, ...] = ()
+    """Machines of the servers: names in `hatdfed profiles`, or YAML files with profiles of your own. Without any,
+    servers are the weak and strong machines of the paper, with the joules of `energy` and the seconds of `time`."""
+    assignment: Literal["in-turn", "random"] = "in-turn"
+    """How servers get their profile: one after the other, or at random by the seed."""
+
+
+class TimeConfig(Section):
+    """Simulated seconds, as described in docs/time.md."""
+
+    weak_seconds_per_sample: Seconds = 0.05
+    """Time to train on a sample once on machines of type A, which have no profile."""
+    strong_seconds_per_sample: Seconds = 0.025
+    """Time to train on a sample once on machines of type B, which have no profile."""
+    upload_mbit_per_second: Rate = 10.0
+    """Rate at which all devices of a server together send it their data, where it has no profile."""
+    uplink_mbit_per_second: Rate = 10.0
+    """Rate at which a server sends its model to all receivers together, where it has no profile."""
+    latency_seconds: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.02
+    """Delay of a message between servers, where they have no profile."""
+    deadline_seconds: Seconds | None = None
+    """When a simulated round ends at the latest. Servers that have not trained by then, and models that have not
+    arrived, are left out of its exchange; by default everybody is waited for."""
+    asynchronous: bool = False
+    """Whether simulated servers train at their own pace and merge what has come, instead of waiting for each other. A
+    round is then as long as the fastest server needs."""
 
 
 class PrivacyConfig(Section):
@@ -286,6 +321,8 @@ class Config(Section):
     world: WorldConfig = WorldConfig()
     energy: EnergyConfig = EnergyConfig()
     supply: SupplyConfig = SupplyConfig()
+    machines: MachinesConfig = MachinesConfig()
+    time: TimeConfig = TimeConfig()
     dataset_options: dict[str, Any] = {}
     """Options passed to the data set's loader."""
     checkpoint_every: Annotated[int, Field(ge=0)] = 10

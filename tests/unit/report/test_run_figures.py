@@ -30,6 +30,15 @@ def test_four_pictures_are_drawn_of_a_run(num_servers: int, make_run, tmp_path: 
     assert_pictures(write_run_figures(make_run(num_servers, link_share=2 / num_servers), tmp_path / "figures"), NAMES)
 
 
+def test_accuracy_is_drawn_against_simulated_time_where_that_is_known(make_run, tmp_path: Path) -> None:
+    run = make_run()
+    rounds = [{**record, "simulated_seconds": 12.5} for record in run.rounds]
+    timed = [*NAMES[:3], "accuracy_vs_time.png", *NAMES[3:]]
+    assert_pictures(write_run_figures(run._replace(rounds=rounds), tmp_path / "all"), timed)
+    some = [{**record, "simulated_seconds": None if record["t"] else 12.5} for record in run.rounds]
+    assert_pictures(write_run_figures(run._replace(rounds=some), tmp_path / "some"), NAMES)
+
+
 @pytest.mark.parametrize(
     "odd",
     [

@@ -21,6 +21,7 @@ from hatdfed.core.effort import ServerEffort
 from hatdfed.core.energy.link_efficiency import LinkEfficiencies
 from hatdfed.core.energy.price_drift import PriceDrift
 from hatdfed.core.links import FloatColumn, FloatMatrix, LinkTable
+from hatdfed.core.timing.machines import draw_is_weak
 from hatdfed.randomness import stream
 
 
@@ -175,9 +176,9 @@ def grow_prices(
     known = prices.num_servers
     compute, joules_per_bit = np.zeros(num_servers), np.zeros((num_servers, num_servers))
     compute[:known], joules_per_bit[:known, :known] = prices.compute_joules, prices._table
+    is_weak = draw_is_weak(seed, num_servers, known)
     for new in range(known, num_servers):
-        weak = stream(seed, "machines", new).random() < 0.5
-        compute[new] = weak_joules_per_sample if weak else strong_joules_per_sample
+        compute[new] = weak_joules_per_sample if is_weak[new] else strong_joules_per_sample
         efficiency = stream(seed, "link-efficiency", new).uniform(*link_kbit_per_joule, size=(2, new))
         joules_per_bit[new, :new], joules_per_bit[:new, new] = 1 / (1000 * efficiency)
     return replace(prices, compute_joules=compute, link_joules_per_bit=joules_per_bit)
@@ -207,13 +208,13 @@ def draw_prices(
     `local_passes`, those of a usual round, training is charged by the sample and pass. Without a table of all links,
     those that are asked for are found one by one: the same, for very many servers.
     """
-    weak = stream(seed, "machines").random(num_servers) < 0.5
+    is_weak = draw_is_weak(seed, num_servers)
     links = LinkEfficiencies(seed, num_servers, link_kbit_per_joule)
     return EnergyPrices(
         num_devices=num_devices,
         device_upload_bits=samples_per_device * bits_per_sample,
         device_joules_per_bit=1 / (1000 * device_kbit_per_joule),
-        compute_joules=np.where(weak, weak_joules_per_sample, strong_joules_per_sample),
+        compute_joules=np.where(is_weak, weak_joules_per_sample, strong_joules_per_sample),
         link_joules_per_bit=links.table() if with_table else links,
         model_bits=model_bits,
         sample_upload_bits=float(bits_per_sample) if charge_samples else None,

@@ -70,6 +70,7 @@ class OrderHandler:
             accuracy=await self.runner.find_accuracy(),
             round=self.runner.next_round,
             relayed=self.peers.is_relayed,
+            forward_flops=self.setup.forward_flops,
         )
         await self._link.stub.Ready(prepared, timeout=CALL_SECONDS)
 

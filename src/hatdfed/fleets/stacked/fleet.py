@@ -102,7 +102,7 @@ class StackedFleet:
         own = rows.shared
         sent, compression = self._send(plans, slots, own)
         norms = rows.norms if sent is own else compute_norms(sent)
-        slots = self._without_lost(plans, slots)
+        slots = self._without_lost(plans, works, slots)
         held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
         merged = self.merge(times, works, slots, held, sent)
         accuracy, distance = self.measure(times), self.consensus_distance(times)
@@ -208,15 +208,21 @@ class StackedFleet:
                 sent[servers.start + i] = sent_models(codec, crafted[None], [memory]).models[0]
         return sent
 
-    def _without_lost(self, plans: Plans, slots: InboxTable) -> InboxTable:
-        """The inboxes without the messages that the network lost."""
+    def _without_lost(self, plans: Plans, works: Works, slots: InboxTable) -> InboxTable:
+        """The inboxes without the messages that the network lost, or that came after the deadline."""
         lost = np.zeros(len(slots.link_receiver), dtype=bool)
         for run, plan in plans.items():
-            loss, servers = self.rows.members[run].loss, self.rows.of_run(run)
+            loss, deadline, servers = (
+                self.rows.members[run].loss,
+                self.rows.members[run].deadline,
+                self.rows.of_run(run),
+            )
+            here = (slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop)
             if loss is not None:
-                here = (slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop)
                 pairs = np.stack([slots.link_receiver[here], slots.link_sender[here]], axis=1) - servers.start
                 lost[here] = loss.find_lost(plan.t, pairs)
+            if deadline is not None:  # a run's links are in the order of its plan
+                lost[here] |= deadline.find_late(plan, [works[s] for s in range(servers.start, servers.stop)])
         return slots.without(lost) if lost.any() else slots
 
     def _hold(self, plans: Plans, works: Works, slots: InboxTable, usable: Tensor) -> StackedInbox:

@@ -19,22 +19,31 @@ from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.round import WorkDone
 from hatdfed.core.run_budget import RunBudget
+from hatdfed.core.timing.machines import Machines
+from hatdfed.core.timing.round_time import RoundClock
 from hatdfed.core.training import TRAINING
 from hatdfed.core.training.base import AnyTraining
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
+from hatdfed.setup.build.machines import price_profiles
 from hatdfed.setup.build.supply import make_supply
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
 
 def make_coordinator(
-    config: Config, prices: EnergyPrices, *, message_share: float = 1.0, attempts: int = 1
+    config: Config,
+    prices: EnergyPrices,
+    *,
+    machines: Machines | None = None,
+    message_share: float = 1.0,
+    attempts: int = 1,
 ) -> Coordinator:
     """The coordinator that `config` describes.
 
     A message takes `message_share` of a float32 model, and may be sent `attempts` times along a link in a round.
+    Without `machines` nobody knows how long a round takes.
     """
     sent_share = prices.with_overhead(message_share)
     policy = _policy(config, sent_share, attempts)
@@ -54,6 +63,7 @@ def make_coordinator(
         usual_work=_find_usual_work(config),
         run_budget=_make_run_budget(config, sent_share, attempts),
         supply=make_supply(config),
+        clock=None if machines is None else RoundClock(machines, config.local_passes),
     )
 
 
@@ -134,10 +144,12 @@ def _true_groups(config: Config) -> dict[str, Any]:
     return {"group": tuple(before.tolist()), "last_group": tuple(after.tolist()), "change_at": config.world.change_at}
 
 
-def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> EnergyPrices:
-    """The prices of the world `config.seed`."""
+def make_prices(
+    config: Config, *, bits_per_sample: int, num_params: int, forward_flops: float | None = None
+) -> EnergyPrices:
+    """The prices of the world `config.seed`; `forward_flops` are those of a sample, for machines with profiles."""
     energy = config.energy
-    return draw_prices(
+    prices = draw_prices(
         config.seed,
         config.servers,
         num_devices=config.devices,
@@ -154,6 +166,7 @@ def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> Ene
         local_passes=config.local_passes if energy.training_per == "pass" else None,
         with_table=considered_links(config) is None,
     )
+    return price_profiles(config, prices, forward_flops)
 
 
 def _make_drift(config: Config) -> PriceDrift | None:
