@@ -40,6 +40,6 @@ class _Gated:
     def __getattr__(self, name):
         return getattr(self._source, name)
 
-    def work(self, t):
+    def work(self, t, effort=None):
         self._gate.pass_through(t)
-        return self._source.work(t)
+        return self._source.work(t, effort)

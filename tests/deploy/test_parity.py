@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.alone import mailbox_simulation, run_alone
 from tests.deploy.deployment import Deployment, settings
+from tests.uneven_effort import plan_unevenly
 
 from hatdfed.data.datasets import load_dataset
 from hatdfed.runs.play import run
@@ -89,3 +90,15 @@ def test_a_deployment_keeps_what_its_policy_believes_as_a_simulation_does(play, 
         torch.tensor(verdicts), torch.tensor(result.trust.verdicts), atol=1e-3, rtol=0, equal_nan=True
     )
     assert summary["groups"] == result.summary["groups"]
+
+
+@pytest.mark.parametrize("method", ["hat-dfed", "d-psgd"])
+def test_edges_train_as_much_as_their_orders_say(play, tmp_path, one_thread, monkeypatch, method):
+    plan_unevenly(monkeypatch)
+    config = settings(method)
+    expected, models = simulated(config)
+    links, deployed_models, summary = play(deployed(tmp_path, config))
+    assert links == expected
+    torch.testing.assert_close(deployed_models, models, atol=TOLERANCE, rtol=0)
+    spent = run(config, fleet="mailbox").summary["energy_by_cause_mj"]
+    assert summary["energy_by_cause_mj"] == pytest.approx(spent)

@@ -69,7 +69,7 @@ def test_a_source_that_chooses_its_own_batches_is_refused(tmp_path):
     class Own:
         validation = Batch(torch.zeros(1, 1, 8, 8), torch.zeros(1, dtype=torch.int64))
 
-        def work(self, t):
+        def work(self, t, *_):
             raise NotImplementedError
 
     source = UserSource("my.camera:source", Own(), (1, 8, 8))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.core.energy.energy_model import Cause, EnergyRow, draw_prices, joules_by_cause, total_joules
 from hatdfed.runs.play import run
 
@@ -47,6 +48,27 @@ def test_prices_are_those_of_the_paper():
     assert (prices.link_joules[off] >= 944).all()
     assert (prices.link_joules[off] <= 2360).all()
     assert prices.training(0, 0, 0).joules == 0
+
+
+def test_passes_are_free_by_the_paper_and_charged_for_if_wanted():
+    by_sample, by_pass = draw_prices(0, 5, **PAPER), draw_prices(0, 5, **PAPER, local_passes=2)
+    tau = float(by_sample.compute_joules[3])
+    for passes in (1, 4):
+        effort = ServerEffort(passes, asks=True)
+        assert by_sample.training(0, 3, 10, effort).joules == 10 * tau
+        assert by_pass.training(0, 3, 10, effort).joules == 10 * passes * tau
+    assert by_pass.training(0, 3, 10).joules == 20 * tau, "as many passes as the settings say"
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_runs_training_is_charged_by_the_pass(passes):
+    settings = {"method": "rnd", "dataset": "synthetic", "network": "linear", "rounds": 2, "servers": 3}
+    by_sample, by_pass = (
+        run(**settings, local_passes=passes, energy={"training_per": per}).summary["energy_by_cause_mj"]
+        for per in ("sample", "pass")
+    )
+    assert by_pass["training"] == pytest.approx(passes * by_sample["training"])
+    assert by_pass["upload"] == by_sample["upload"]
 
 
 def test_the_mean_link_costs_what_the_papers_range_implies():

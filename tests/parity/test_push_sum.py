@@ -85,7 +85,7 @@ class Goal(NamedTuple):
     def validation(self):
         return Batch(torch.zeros(1, 1), torch.tensor([float(self.value)]))
 
-    def work(self, t):
+    def work(self, t, *_):
         return Work((self.validation,) * self.train, int(self.train), 1, self.validation, self.validation, seed=t)
 
 

@@ -58,7 +58,7 @@ class _Source:
     def __init__(self, index):
         self._index = index
 
-    def work(self, t):
+    def work(self, t, *_):
         return Work((_EMPTY,), 10, 2, _EMPTY, _EMPTY, seed=31 * t + self._index)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.deploy.edge.edge import Edge, EdgeOptions
 from hatdfed.deploy.edge.setup import EdgeSetup, make_edge_setup
 from hatdfed.deploy.edge.store import EdgeStore
@@ -48,10 +49,10 @@ class HostileSource:
         """Images with true labels: accuracy is reported honestly."""
         return self._source.validation
 
-    def work(self, t: int) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
         """Return the work of round t, and remember the round."""
         self.t = t
-        work = self._source.work(t)
+        work = self._source.work(t, effort)
         return self._flip(work) if self._flips_labels else work
 
     def _flip(self, work: Work) -> Work:

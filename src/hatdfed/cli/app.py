@@ -22,6 +22,7 @@ from hatdfed.cli.export import export_command
 from hatdfed.cli.identity import ca_app, token_app, viewer_app
 from hatdfed.cli.listing import datasets_command, methods_command
 from hatdfed.cli.operate import drain_command, status_command, stop_command, undrain_command
+from hatdfed.cli.profiles import profiles_command
 from hatdfed.cli.relay import relay_command
 from hatdfed.cli.report import report_command
 from hatdfed.cli.run import run_command
@@ -46,6 +47,7 @@ app.command("compare")(compare_command)
 app.command("sweep")(sweep_command)
 app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
+app.command("profiles")(profiles_command)
 app.command("show")(show_command)
 app.command("dashboard")(dashboard_command)
 app.command("report")(report_command)

@@ -95,3 +95,15 @@ def format_energy(joules: float) -> str:
         if abs(joules) >= size:
             return f"{joules / size:.2f} {unit}"
     return f"{joules:.1f} J"
+
+
+def format_duration(seconds: float) -> str:
+    """Format simulated seconds with three digits, in minutes or hours where they are many.
+
+    >>> format_duration(0.5), format_duration(100), format_duration(600), format_duration(86400)
+    ('0.5 s', '100 s', '10 min', '24 h')
+    """
+    for unit, length, least in (("h", 3600.0, 7200.0), ("min", 60.0, 120.0)):
+        if seconds >= least:
+            return f"{seconds / length:.3g} {unit}" if seconds < 1000 * length else f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:.3g} s"

@@ -91,6 +91,16 @@ def coordinator_command(
             f"candidates is {resolved.candidates}, but on real machines every link is considered. "
             "Leave candidates out; it is for simulations of thousands of servers."
         )
+    if resolved.time.deadline_seconds is not None:
+        raise ConfigError(
+            f"time.deadline_seconds is {resolved.time.deadline_seconds:g}, but it is about simulated time. On real "
+            "machines a round ends after deploy.round_seconds."
+        )
+    if resolved.time.asynchronous:
+        raise ConfigError(
+            "time.asynchronous is set, but it is about simulated time: real machines play synchronous rounds. Set it "
+            "to false."
+        )
     for sentence in collect_notes(resolved):
         _log.info("%s", sentence)
     if (known := _results(state, resolved)) is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import format_resume_hint, interruptible, note, out, require_torch
+from hatdfed.cli.console import format_duration, format_resume_hint, interruptible, note, out, require_torch
 from hatdfed.cli.options import (
     Assignments,
     ConfigFile,
@@ -83,6 +83,8 @@ def run_command(
         typer.echo(json.dumps({**result.summary, "config": result.config.model_dump(mode="json")}))
     else:
         out.print(make_summary_table([result.summary], title=format_run_title(result.config)))
+        if (seconds := result.summary["simulated_seconds"]) is not None:
+            out.print(f"Simulated time: {format_duration(seconds)}", soft_wrap=True)
         out.print(f"Run folder: {result.folder}", soft_wrap=True)
     _print_closing_notes(result)
 

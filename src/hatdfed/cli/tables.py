@@ -11,7 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from hatdfed.cli.console import format_energy, note, out, print_error
+from hatdfed.cli.console import format_duration, format_energy, note, out, print_error
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.summary import JOULES_PER_MJ
@@ -43,7 +43,14 @@ def make_summary_table(rows: Sequence[SummaryRow], *, title: str) -> Table:
 def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_accuracy: float | None) -> Table:
     """Make a table with one row for each method: its difference to the reference, and what its accuracy costs."""
     target = "target" if target_accuracy is None else f"{target_accuracy:.1f} %"
-    headings = ["accuracy, points", "energy", "personal %", "upload + training + links", f"until {target} (seeds)"]
+    headings = [
+        "accuracy, points",
+        "energy",
+        "personal %",
+        "upload + training + links",
+        "simulated time",
+        f"until {target} (seeds)",
+    ]
     cells = []
     for row in rows:
         is_reference = row["method"] == reference
@@ -55,6 +62,7 @@ def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_
                 energy,
                 "–" if row["personal_accuracy"] is None else _allow_break(format_cell(row, "personal_accuracy")),
                 _format_causes(row),
+                _format_time(row.get("simulated_seconds")),
                 _format_price(row),
             ]
         )
@@ -156,11 +164,17 @@ def _format_causes(row: SummaryRow) -> str:
 
 
 def _format_price(row: SummaryRow) -> str:
-    """Format the joules to the target accuracy and how many seeds reached it."""
+    """Format the joules and the simulated time to the target accuracy and how many seeds reached it."""
     if row["seeds_reached"] is None:
         return "–"
     price = "never" if row["joules_to_target"] is None else format_energy(row["joules_to_target"])
-    return f"{price}\n({row['seeds_reached']} of {len(row['seeds'])})"
+    seconds = row.get("simulated_seconds_to_target")
+    cost = price if seconds is None else f"{price}, {_format_time(seconds)}"
+    return f"{cost}\n({row['seeds_reached']} of {len(row['seeds'])})"
+
+
+def _format_time(seconds: float | None) -> str:
+    return "–" if seconds is None else format_duration(seconds)
 
 
 ON_FRONT = "★"

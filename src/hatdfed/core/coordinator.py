@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.cross_check import find_contradictions
+from hatdfed.core.effort import Effort, full_effort
 from hatdfed.core.energy.energy_model import Cause, EnergyPrices
 from hatdfed.core.links import FloatColumn, Indices, LinkTable
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_beliefs, silence, with_candidates
 from hatdfed.core.regret import RegretSums
 from hatdfed.core.report_check import ReportLimits, find_breaches, recompute_energy
 from hatdfed.core.round import Caught, Presence, RoundPlan, RoundRecord, RoundReport, present
+from hatdfed.core.timing.pace import Pace
+from hatdfed.core.timing.round_time import RoundClock, RoundTime
 from hatdfed.core.utility import LinkUtility, RoundFacts
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable
@@ -39,6 +42,7 @@ class CoordinatorState(NamedTuple):
     regret: RegretSums  # of the rounds so far
     candidates: Indices | None = None  # [N, d] senders that every server considers; None: everybody
     caught: tuple[Caught, ...] = ()  # who has no links any more
+    busy: Vector | None = None  # [N] seconds of the next round that servers still train in; None: rounds have no end
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +59,21 @@ class Coordinator:
     candidates: CandidateRule | None = None  # None: everybody considers everybody
     message_share: float = 1.0  # what a message takes of a float32 model
     limits: ReportLimits | None = None  # of what a report may say; None: reports are not checked
+    clock: RoundClock | None = None  # None: nobody knows how fast the machines are
+    pace: Pace | None = None  # of simulated servers; None: in every round everybody is waited for
     _last: _LastConsidered = field(default_factory=lambda: _LastConsidered(), init=False, repr=False)
 
     def start(self, accuracy: Vector) -> CoordinatorState:
         """The state before round 0; `accuracy` is that of the initial models, P_0 (D13)."""
         num_servers, accuracy = self.prices.num_servers, np.asarray(accuracy, float)
+        busy = None if self.pace is None else self.pace.first_busy()
         if self.candidates is None:
             sums = RegretSums(np.zeros(len(LinkTable.all_of(num_servers))))
-            return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums)
+            return CoordinatorState(0, self.policy.init(num_servers), accuracy, sums, busy=busy)
         first = self.candidates.first(self.seed, num_servers)
         links = LinkTable.of_candidates(first)
         policy = with_candidates(self.policy).init_for(links)
-        return CoordinatorState(0, policy, accuracy, RegretSums(np.zeros(len(links))), first)
+        return CoordinatorState(0, policy, accuracy, RegretSums(np.zeros(len(links))), first, busy=busy)
 
     def grow(self, state: CoordinatorState, accuracy: Vector) -> CoordinatorState:
         """The state after servers joined at the end of the numbering; `accuracy` is that of their models."""
@@ -79,14 +86,19 @@ class Coordinator:
 
     def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
         """Phase I: draw the links of round `state.t`; `presence` is what real machines show of themselves."""
-        rng, context = stream(self.seed, "topology", state.t), self.context(state, presence)
+        rng, context, effort = (
+            stream(self.seed, "topology", state.t),
+            self.context(state, presence),
+            self._effort(state),
+        )
         if not context.budget:
-            return RoundPlan(state.t, silence(context, plans_mixing=self.policy.plans_mixing), presence)
+            draw = silence(context, plans_mixing=self.policy.plans_mixing)
+            return RoundPlan(state.t, draw, presence, effort, state.busy)
         draw = self.policy.propose(state.policy, context, rng)
         drawn, size = draw.topology.num_servers, len(context.active)
         if drawn != size:  # a mistake in a policy of one's own, which would show far from here
             raise ValueError(f"the policy made a draw for {drawn} servers, but there are {size}")
-        return RoundPlan(state.t, draw, presence)
+        return RoundPlan(state.t, draw, presence, effort, state.busy)
 
     def learn(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
@@ -96,7 +108,7 @@ class Coordinator:
         False reports are not used; neither are those of servers that were caught before.
         """
         report, caught = self._check(state, plan, report)
-        context, draw = self.context(state, plan.presence), plan.draw
+        context, draw, time = self.context(state, plan.presence), plan.draw, self._measure_time(plan, report)
         utility = self.utility(self.facts(state, plan, report))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
         utility[draw.places[lost]] = 0.0  # sent, never arrived
@@ -106,9 +118,11 @@ class Coordinator:
             accuracy=np.where(report.reported, report.accuracy, state.accuracy),
             regret=state.regret.add(draw.propensity, utility, int(np.count_nonzero(context.possible))),
             caught=state.caught + caught,
+            busy=None if self.pace is None or time is None else self.pace.next_busy(time),
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
-        record = RoundRecord(plan.t, draw, report, utility, new_state.regret.regret(), beliefs, caught)
+        regret = new_state.regret.regret()
+        record = RoundRecord(plan.t, draw, report, utility, regret, beliefs, caught, time)
         return self._swap_candidates(new_state, context), record
 
     def context(self, state: CoordinatorState, presence: Presence | None = None) -> PolicyContext:
@@ -119,6 +133,9 @@ class Coordinator:
             presence = Presence(active, np.ones(len(considered.links), dtype=bool))
         if state.caught:
             presence = presence._replace(active=presence.active & ~_is_caught(state.caught, len(presence.active)))
+        if self.pace is not None:
+            possible = self.pace.find_possible(state.t, state.busy, considered.links)
+            presence = presence._replace(reachable=presence.reachable & possible)
         context = PolicyContext(
             t=state.t,
             horizon=self.horizon,
@@ -128,7 +145,9 @@ class Coordinator:
             active=presence.active,
             reachable=presence.reachable,
         )
-        return context._replace(budget=min(self.budget, int(np.count_nonzero(context.possible))))
+        due = self._find_due(state.t, state.busy)
+        budget = self.budget if due.all() else max(1, round(self.budget * float(due.mean())))
+        return context._replace(budget=min(budget, int(np.count_nonzero(context.possible))))
 
     def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
         """What the utility of the round's links is computed from."""
@@ -136,10 +155,11 @@ class Coordinator:
         spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
+        took_part = report.reported & self._find_due(plan.t, plan.busy)
         return RoundFacts(
-            gain=fill_with_mean(report.accuracy - state.accuracy, report.reported),
-            upload_joules=fill_with_mean(spent[Cause.UPLOAD], report.reported),
-            compute_joules=fill_with_mean(spent[Cause.TRAINING], report.reported),
+            gain=fill_with_mean(report.accuracy - state.accuracy, took_part),
+            upload_joules=fill_with_mean(spent[Cause.UPLOAD], took_part),
+            compute_joules=fill_with_mean(spent[Cause.TRAINING], took_part),
             prices=self.prices,
             links=considered.links,
             link_joules=self.prices.drifted(considered.message_joules, considered.links, plan.t),
@@ -147,6 +167,27 @@ class Coordinator:
             report=report,
             possible=self.context(state, plan.presence).possible,
         )
+
+    def _measure_time(self, plan: RoundPlan, report: RoundReport) -> RoundTime | None:
+        """How long the round takes by the clock of the simulated machines."""
+        if self.clock is None:
+            return None
+        passes = None if plan.effort is None else plan.effort.passes
+        time = self.clock.measure(report.num_samples, passes, report.energy, plan.busy)
+        return time if self.pace is None else self.pace.close_round(plan.t, plan.busy, time)
+
+    def _effort(self, state: CoordinatorState) -> Effort | None:
+        """Servers that are not due at their pace rest."""
+        due = self._find_due(state.t, state.busy)
+        if due.all() or self.clock is None:
+            return None
+        return full_effort(len(due), self.clock.passes).rest(~due)
+
+    def _find_due(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
+        """Who trains in round t, as far as its pace decides it."""
+        if self.pace is None:
+            return np.ones(self.prices.num_servers, dtype=bool)
+        return self.pace.find_due(t, busy)
 
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport

@@ -8,11 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class ServerEffort(NamedTuple):
+    """What one server is to do in a round."""
+
+    passes: int  # over the round's data; 0: it rests
+    asks: bool  # whether devices are asked for data
+
+
 class Effort(NamedTuple):
     """One decision for each server; a server that takes no part rests and asks nobody."""
 
     passes: NDArray[np.int64]  # [N] over the round's data; 0: the server rests
     asks: NDArray[np.bool_]  # [N] whether devices are asked for data; otherwise it trains on what it holds
+
+    def of(self, server: int) -> ServerEffort:
+        """The decision for one server."""
+        return ServerEffort(int(self.passes[server]), bool(self.asks[server]))
+
+    def of_servers(self, first: int, last: int) -> Effort:
+        """The same for servers `first` to `last` − 1."""
+        return Effort(self.passes[first:last], self.asks[first:last])
 
     def rest(self, who: NDArray[np.bool_]) -> Effort:  # [N]
         """The same, but some servers rest and ask nobody."""

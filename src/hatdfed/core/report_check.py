@@ -77,7 +77,7 @@ def recompute_energy(
     claims = _Claims({server: report}, plan, prices, limits)
     receivers = set(plan.draw.topology.receivers(server))
     wanted = {_place(row): row for row in report.energy if _is_expected(row, server, plan.t, receivers)}
-    if not 0 <= report.num_samples <= limits.most_samples(server):
+    if not 0 <= report.num_samples <= _most_samples(claims, server):
         wanted.pop((Cause.TRAINING, server, server), None)
     rows = [row for row in wanted.values() if _describe_bits(claims, server, row) is None]
     joules = _price_rows(claims, [server] * len(rows), rows)
@@ -91,9 +91,15 @@ def _check_figures(claims: _Claims) -> Iterator[tuple[int, str]]:
     for server, report in claims.reports.items():
         if not 0 <= report.accuracy <= 1:
             yield server, f"It reported an accuracy of {report.accuracy:g}; accuracies lie between 0 and 1."
-        most = claims.limits.most_samples(server)
+        most = _most_samples(claims, server)
         if not 0 <= report.num_samples <= most:
             yield server, f"It reported {report.num_samples:,} samples; it can have had at most {most:,}."
+
+
+def _most_samples(claims: _Claims, server: int) -> int:
+    """None if it was to rest."""
+    effort = claims.plan.effort_of(server)
+    return 0 if effort is not None and not effort.passes else claims.limits.most_samples(server)
 
 
 def _check_models(claims: _Claims) -> Iterator[tuple[int, str]]:
@@ -186,6 +192,9 @@ def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
         return None if is_possible else f"It reported {row.bits:g} bits sent to server {row.receiver}."
     if row.cause is Cause.TRAINING:
         return None if row.bits == 0 else "It reported bits for its training."
+    effort = claims.plan.effort_of(server)
+    if effort is not None and not effort.asks:
+        return None if row.bits == 0 else "It reported uploads, but was to ask no device for data."
     if (per_sample := prices.sample_upload_bits) is not None:
         is_possible = _is_near(row.bits, claims.reports[server].num_samples * per_sample)
         return None if is_possible else f"It reported {row.bits:g} bits of uploads, which do not fit its samples."
@@ -216,7 +225,10 @@ def _price_rows(claims: _Claims, servers: list[int], rows: list[EnergyRow]) -> V
     trains, links = (
         np.array([row.cause is cause for row in rows], dtype=bool) for cause in (Cause.TRAINING, Cause.LINK)
     )
-    joules[trains] = [samples[servers[n]] * prices.compute_joules[servers[n]] for n in np.flatnonzero(trains)]
+    joules[trains] = [
+        prices.count_charged(samples[servers[n]], claims.plan.effort_of(servers[n])) * prices.compute_joules[servers[n]]
+        for n in np.flatnonzero(trains)
+    ]
     sent = [rows[n] for n in np.flatnonzero(links)]
     receiver = np.array([row.receiver for row in sent], dtype=np.int64)
     sender = np.array([-1 if row.sender is None else row.sender for row in sent], dtype=np.int64)

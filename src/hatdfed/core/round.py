@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.beliefs import Beliefs
-from hatdfed.core.effort import Effort
+from hatdfed.core.effort import Effort, ServerEffort
 from hatdfed.core.energy.energy_model import EnergyPrices, EnergyRow
 from hatdfed.core.links import BoolColumn, FloatColumn, FloatMatrix, Indices, LinkTable, Scalar, Topology
 from hatdfed.core.regret import Regret
+from hatdfed.core.timing.round_time import RoundTime
 from hatdfed.randomness import stream
 
 Values = NDArray[np.float64]
@@ -113,6 +114,11 @@ class RoundPlan(NamedTuple):
     draw: LinkDraw
     presence: Presence | None = None  # on real machines: who was there when it was drawn
     effort: Effort | None = None  # None: everybody trains on new data, as in the paper
+    busy: Values | None = None  # [N] seconds until servers can begin, in a simulation with a deadline; None: 0
+
+    def effort_of(self, server: int) -> ServerEffort | None:
+        """What one server is to do; None: as in the paper."""
+        return None if self.effort is None else self.effort.of(server)
 
 
 class ServerReport(NamedTuple):
@@ -183,7 +189,7 @@ def _energy_spent(
     use = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, LinkUse(compression))
     return (
         prices.upload(plan.t, server, work.devices_online, work.num_samples),
-        prices.training(plan.t, server, work.num_samples),
+        prices.training(plan.t, server, work.num_samples, plan.effort_of(server)),
         *(
             prices.link(plan.t, i, server, compression=use[i].share, again=use[i].again, hops=use[i].hops)
             for i in receivers
@@ -218,6 +224,11 @@ class RoundReport:
     def told_energy(self) -> tuple[EnergyRow, ...]:
         """Those of the reports that are used."""
         return tuple(chain.from_iterable(report.energy for report in self.servers if report is not None))
+
+    @cached_property
+    def num_samples(self) -> NDArray[np.int64]:
+        """[N] that servers trained on, 0 where no report came."""
+        return np.array([0 if report is None else report.num_samples for report in self.servers])
 
     def arrived(self, topology: Topology) -> NDArray[np.bool_]:
         """[L] which of the round's models arrived, in the order of its pairs."""
@@ -317,3 +328,4 @@ class RoundRecord(NamedTuple):
     regret: Regret
     beliefs: Beliefs | None = None  # of the policy after the round, if it has any
     caught: tuple[Caught, ...] = ()  # whose report of this round is false
+    time: RoundTime | None = None  # None: nobody knows how fast the machines are

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.core.round import is_present
 from hatdfed.randomness import stream, torch_seed
 from hatdfed.server.work import Batch, Indices, LazyBatches, Work, WorkPlan
@@ -93,9 +94,9 @@ class SimulatedDevices:
         most = len(self.shard) + len(self.held_out)
         return min(self.settings.batch_size, self.settings.samples_per_round, most)
 
-    def work(self, t: int) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
         """Collect the data of round t, in batches."""
-        plan = self.plan(t)
+        plan = self.plan(t, effort)
         return Work(
             batches=LazyBatches(self._take, plan.batches),
             num_samples=plan.num_samples,
@@ -104,18 +105,23 @@ class SimulatedDevices:
             validation=self.validation_at(t),
             seed=plan.seed,
             label_counts=self.label_counts_at(t) if self.num_classes else None,
+            spared=plan.spared,
         )
 
-    def plan(self, t: int) -> WorkPlan:
-        """Choose the round's images, as indices into the pool; a function of (seed, server, t) alone."""
-        collected, devices_online = self._collect(t)
+    def plan(self, t: int, effort: ServerEffort | None = None) -> WorkPlan:
+        """Choose the round's images, as indices into the pool; a function of (seed, server, t) and `effort` alone."""
+        passes, asks = effort or ServerEffort(self.settings.local_passes, asks=True)
+        offered, devices_online = self._collect(t)
+        sent = offered if asks else _NO_IMAGES
+        trained = sent if passes else _NO_IMAGES
         images, is_held_out = self._training_images[self._find_phase(t)], self.settings.holds_out_probe
         return WorkPlan(
-            batches=tuple(images[chosen] for chosen in self._batches(t, collected)),
-            num_samples=len(collected),
-            devices_online=devices_online,
-            probe=self._choose_held_out(t) if is_held_out else images[self._probe(t, collected)],
+            batches=tuple(images[chosen] for chosen in self._batches(t, trained, passes)),
+            num_samples=len(trained),
+            devices_online=devices_online if asks else 0,
+            probe=self._choose_held_out(t) if is_held_out else images[self._probe(t, sent)],
             seed=torch_seed(self.seed, "dropout", t, self.server),
+            spared=len(offered) - len(trained),
         )
 
     def _collect(self, t: int) -> tuple[Indices, int]:
@@ -127,11 +133,11 @@ class SimulatedDevices:
         online &= is_present(self.seed, t, self.server, self.settings.churn)
         return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(online.sum())
 
-    def _batches(self, t: int, collected: Indices) -> list[Indices]:
+    def _batches(self, t: int, collected: Indices, passes: int) -> list[Indices]:
         rng = stream(self.seed, "batches", t, self.server)
         size = self.settings.batch_size
         batches: list[Indices] = []
-        for _ in range(self.settings.local_passes):
+        for _ in range(passes):
             order = rng.permutation(collected)
             batches += [order[start : start + size] for start in range(0, len(order), size)]
         return batches

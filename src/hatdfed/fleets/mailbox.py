@@ -7,7 +7,7 @@ as on a real link.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.round import RoundPlan, RoundReport, make_server_report
+from hatdfed.core.timing.deadline import Deadline
 from hatdfed.errors import WireError
 from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import payload_bits
@@ -54,6 +55,7 @@ class MailboxFleet:
         channel: Callable[[bytes], bytes] = bytes,
         liars: Liars | None = None,
         loss: LinkLoss | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self._program = program
         self._sources = sources
@@ -63,6 +65,7 @@ class MailboxFleet:
         self._channel = channel
         self._liars = liars
         self._loss = loss
+        self._deadline = deadline
         self._initial_seeds = initial_seeds
         self._servers = [program.start(seed) for seed in initial_seeds]
         self._before: tuple[int, list[ServerState]] | None = None  # the last round played, and the servers before it
@@ -112,11 +115,11 @@ class MailboxFleet:
         """Train, exchange, merge, measure."""
         before = self._before[1] if self._before and self._before[0] == plan.t else self._servers
         everyone = range(self.num_servers)
-        works = [source.work(plan.t) for source in self._sources]
+        works = [source.work(plan.t, plan.effort_of(i)) for i, source in enumerate(self._sources)]
         trained = [self._train(before[i], works[i], plan.t) for i in everyone]
         servers, offers = zip(*(self._offer(plan, i, trained[i], works[i]) for i in everyone), strict=True)
         offers = tuple(self._with_lies(plan.t, trained, offers))
-        exchange = self._exchange(plan, offers)
+        exchange = self._exchange(plan, offers, self._find_lost(plan, works))
         mailboxes = exchange.mailboxes
         servers = tuple(self._program.take_back(servers[i], offers[i], exchange.failed[i]) for i in everyone)
         inboxes = [self._make_inbox(plan, i, servers[i], offers[i], mailboxes[i]) for i in everyone]
@@ -189,11 +192,10 @@ class MailboxFleet:
                 told[i] = offers[i]._replace(payload=payload)
         return told
 
-    def _exchange(self, plan: RoundPlan, offers: Sequence[Offer]) -> _Exchange:
-        """Post every offer along the drawn links."""
+    def _exchange(self, plan: RoundPlan, offers: Sequence[Offer], lost: Set[tuple[int, int]]) -> _Exchange:
+        """Post every offer along the drawn links; `lost` are receiver and sender of those that do not arrive."""
         done = _Exchange([{} for _ in offers], Counter())
         codec, limits = self._program.codec, self._limits
-        lost = self._find_lost(plan)
         for sender, offer in enumerate(offers):
             receivers = plan.draw.topology.receivers(sender)
             data = pack_offer(offer, self._mark, t=plan.t, sender=sender) if len(receivers) else b""
@@ -218,10 +220,15 @@ class MailboxFleet:
         models = torch.stack([self._program.learner.sent.take(server.params), *received])
         return make_inbox(models, server.mass, own, mailbox, plan.draw.find_mixing_row(i), i)
 
-    def _find_lost(self, plan: RoundPlan) -> set[tuple[int, int]]:
-        """Receiver and sender of the messages that the network loses."""
+    def _find_lost(self, plan: RoundPlan, works: Sequence[Work]) -> set[tuple[int, int]]:
+        """Receiver and sender of the messages that the network loses, or that come after the deadline."""
         pairs = plan.draw.topology.pairs
-        return set() if self._loss is None else set(map(tuple, pairs[self._loss.find_lost(plan.t, pairs)].tolist()))
+        lost = np.zeros(len(pairs), dtype=bool)
+        if self._loss is not None:
+            lost |= self._loss.find_lost(plan.t, pairs)
+        if self._deadline is not None:
+            lost |= self._deadline.find_late(plan, works)
+        return set(map(tuple, pairs[lost].tolist()))
 
     @property
     def _limits(self) -> Limits:

@@ -17,7 +17,7 @@ from typing import Any
 
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import environment
-from hatdfed.runs.statistics import CONFIDENCE, Comparison, price_of
+from hatdfed.runs.statistics import CONFIDENCE, Comparison, price_of, time_of
 
 
 def results_document(comparison: Comparison) -> dict[str, Any]:
@@ -69,10 +69,14 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _runs(comparison: Comparison, *, with_config: bool = False) -> list[dict[str, Any]]:
-    """Make the summary of every run, with its joules to the target accuracy where known."""
+    """Make the summary of every run, with its joules and simulated seconds to the target accuracy where known."""
     rows = []
     for result in (result for runs in comparison.runs.values() for result in runs):
-        row = {**result.summary, "joules_to_target": price_of(result, comparison.target_accuracy)}
+        row = {
+            **result.summary,
+            "joules_to_target": price_of(result, comparison.target_accuracy),
+            "simulated_seconds_to_target": time_of(result, comparison.target_accuracy),
+        }
         rows.append({**row, "config": result.config.model_dump(mode="json")} if with_config else row)
     return rows
 

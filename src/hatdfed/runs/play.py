@@ -149,7 +149,8 @@ def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | N
         for job in jobs:  # all of them before the first is touched: any may be refused
             stack.enter_context(_claimed(job))
         opened = [
-            _open(job, simulation, on_round, stack) for job, simulation in zip(jobs, batch.simulations, strict=True)
+            _open(job, simulation, notes, on_round, stack)
+            for job, simulation, notes in zip(jobs, batch.simulations, batch.notes, strict=True)
         ]
         runs = [
             RunInPlay(coordinator, recorder.begin(coordinator, state), job.config.rounds, [recorder.keep])
@@ -163,7 +164,7 @@ def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | N
 
 
 def _open(
-    job: Job, simulation: Simulation, on_round: OnRound | None, stack: ExitStack
+    job: Job, simulation: Simulation, told: Sequence[str], on_round: OnRound | None, stack: ExitStack
 ) -> tuple[Recorder, CoordinatorState | None]:
     """The run's recorder, and the state to go on from if it is resumed; `stack` closes its records."""
     config, (coordinator, fleet), folder = job.config, simulation, _folder(job)
@@ -175,13 +176,13 @@ def _open(
     if folder is not None and job.resumed:
         folder.write_config(config)  # only now: what cannot go on keeps the settings that it was played with
     watchers = [] if on_round is None else [lambda record, _: on_round(config, record)]
-    notes = partial(_notes, config, fleet)
+    notes = partial(_notes, config, fleet, told)
     return Recorder(config, fleet, folder, database, store=store, watchers=watchers, notes=notes), state
 
 
-def _notes(config: Config, fleet: Fleet) -> list[str]:
-    """How the settings were read, how the run was computed, and what was refused."""
-    return [*collect_notes(config), *_tell_computation(fleet), *describe_received(fleet.refused)]
+def _notes(config: Config, fleet: Fleet, told: Sequence[str]) -> list[str]:
+    """How the settings were read, how the run was prepared and computed, and what was refused."""
+    return [*collect_notes(config), *told, *_tell_computation(fleet), *describe_received(fleet.refused)]
 
 
 def _tell_computation(fleet: Fleet) -> list[str]:

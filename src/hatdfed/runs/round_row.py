@@ -203,6 +203,18 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         value=lambda played: played.record.report.consensus_distance,
         may_be_unknown=True,
     ),
+    RoundColumn(
+        name="simulated_seconds",
+        sql="REAL",
+        unit="s",
+        since=4,
+        label="simulated time",
+        meaning="Time that the round takes on the machines and links that the settings describe (docs/time.md).",
+        value=lambda played: None if played.record.time is None else played.record.time.seconds,
+        over_rounds="sum",
+        may_be_unknown=True,
+        curve="simulated_seconds",
+    ),
 )
 
 

@@ -77,6 +77,25 @@ def joules_to_reach(rounds: Iterable[Mapping[str, Any]], accuracy: float) -> flo
     return None
 
 
+def seconds_to_reach(rounds: Iterable[Mapping[str, Any]], accuracy: float) -> float | None:
+    """Simulated seconds up to the same round; None also where rounds of an older version have none."""
+    passed: list[float] = []
+    for row in rounds:
+        if (seconds := row.get("simulated_seconds")) is None:
+            return None
+        passed.append(seconds)
+        if row["avg_accuracy"] is not None and row["avg_accuracy"] >= accuracy:
+            return math.fsum(passed)
+    return None
+
+
+def time_of(result: RunResult, target_accuracy: float | None) -> float | None:
+    """`seconds_to_reach` for a run, as `price_of`."""
+    if target_accuracy is None or result.config.leaks_test:
+        return None
+    return seconds_to_reach(result.rounds, target_accuracy)
+
+
 def price_of(result: RunResult, target_accuracy: float | None) -> float | None:
     """`joules_to_reach` for a run; None also where there is no target or accuracy was measured on the test set."""
     if target_accuracy is None or result.config.leaks_test:
@@ -157,12 +176,19 @@ def _differences(runs: Sequence[RunResult], reference: Sequence[RunResult]) -> d
 
 
 def _prices(runs: Sequence[RunResult], target_accuracy: float | None) -> dict[str, Any]:
-    """Joules to the target, over the seeds that reached it."""
+    """Joules and simulated seconds to the target, over the seeds that reached it."""
     prices = [price_of(result, target_accuracy) for result in runs]
     mean, deviation = _mean_and_sd(prices)
+    time, time_deviation = _mean_and_sd(time_of(result, target_accuracy) for result in runs)
     is_open = target_accuracy is None or leaks(runs)
     reached = None if is_open else sum(price is not None for price in prices)
-    return {"joules_to_target": mean, "joules_to_target_sd": deviation, "seeds_reached": reached}
+    return {
+        "joules_to_target": mean,
+        "joules_to_target_sd": deviation,
+        "simulated_seconds_to_target": time,
+        "simulated_seconds_to_target_sd": time_deviation,
+        "seeds_reached": reached,
+    }
 
 
 def _mean_metrics(runs: Sequence[RunResult]) -> dict[str, float | None]:

@@ -164,7 +164,7 @@ class EdgeProgram:
             payload, memory = self.codec.encode(self.learner.sent.take(server.params), memory)
         share = server.mass / (num_receivers + 1) if self.aggregator.splits_mass else server.mass
         return server._replace(codec_memory=memory, mass=share), Offer(
-            payload, work.num_samples, share, self._label_shares(work)
+            payload, work.volume, share, self._label_shares(work)
         )
 
     def _label_shares(self, work: Work) -> Tensor | None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.core.fleet import FinalAccuracy, measured_accuracy
 from hatdfed.server.tasks import Classification, Task
 
@@ -86,12 +87,18 @@ class Work(NamedTuple):
     """The data of one server in one round. The test set is not part of it."""
 
     batches: Sequence[Batch]  # all passes over the round's data, in order
-    num_samples: int  # |D_k|
-    devices_online: int
+    num_samples: int  # |D_k|, trained on
+    devices_online: int  # that sent data
     probe: Batch  # a few of the server's own samples, to evaluate received models on
     validation: Batch
     seed: int  # for dropout
     label_counts: Tensor | None = None  # [C] number of the server's samples of each class; None: unknown, or no classes
+    spared: int = 0  # samples that it would have trained on as well, had it not been told to rest or to ask nobody
+
+    @property
+    def volume(self) -> int:
+        """Samples that count for the server's model in a merge: a model is worth no less after a round of rest."""
+        return self.num_samples + self.spared
 
 
 class LazyBatches(Sequence[Batch]):
@@ -122,6 +129,12 @@ class WorkPlan(NamedTuple):
     devices_online: int
     probe: Indices
     seed: int
+    spared: int = 0
+
+    @property
+    def volume(self) -> int:
+        """As of `Work`."""
+        return self.num_samples + self.spared
 
 
 class DataSource(Protocol):
@@ -131,8 +144,8 @@ class DataSource(Protocol):
     def validation(self) -> Batch:
         """Samples that accuracy is measured on before the first round."""
 
-    def work(self, t: int) -> Work:
-        """Return the server's work of round t."""
+    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
+        """Return the server's work of round t: as much as `effort` says, or as the settings say."""
 
 
 class PooledSource(DataSource, Protocol):
@@ -155,5 +168,5 @@ class PooledSource(DataSource, Protocol):
     def largest_batch(self) -> int:
         """Upper bound on the number of samples in a batch."""
 
-    def plan(self, t: int) -> WorkPlan:
+    def plan(self, t: int, effort: ServerEffort | None = None) -> WorkPlan:
         """Return the server's work of round t, as indices into the pool."""

@@ -10,11 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hatdfed.setup.machine_profiles import MachineProfile
+
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Efficiency = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # kbit/J
 Bits = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]  # such prices add up without overflow
 Joules = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]  # Mbit/s
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -79,13 +83,46 @@ class EnergyConfig(Section):
     model_bits: Bits | Literal["actual"] = "actual"
     """Bits of a model on a link: the paper's figure (with its networks), or `actual`, 32 bits for each number sent."""
     weak_joules_per_sample: Joules = 0.5
-    """τ: training energy per sample on machines of type A (D6)."""
+    """τ: training energy on machines of type A, for a sample or for a sample and pass (D6)."""
     strong_joules_per_sample: Joules = 0.25
-    """τ: training energy per sample on machines of type B (D6)."""
+    """τ: training energy on machines of type B, likewise (D6)."""
+    training_per: Literal["sample", "pass"] = "sample"
+    """What τ is charged for: a sample, however many passes are made over it (the paper), or a sample and pass (D6)."""
     device_kbit_per_joule: Efficiency = 1.0
     """EE^d: energy efficiency of a device's upload."""
     link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)
     """Range of EE^{ij}, the energy efficiency of a link, drawn once for each directed link."""
+
+
+class MachinesConfig(Section):
+    """Which machines the servers are, as described in docs/time.md."""
+
+    profiles: tuple[str | MachineProfile, ...] = ()
+    """Machines of the servers: names in `hatdfed profiles`, or YAML files with profiles of your own. Without any,
+    servers are the weak and strong machines of the paper, with the joules of `energy` and the seconds of `time`."""
+    assignment: Literal["in-turn", "random"] = "in-turn"
+    """How servers get their profile: one after the other, or at random by the seed."""
+
+
+class TimeConfig(Section):
+    """Simulated seconds, as described in docs/time.md."""
+
+    weak_seconds_per_sample: Seconds = 0.05
+    """Time to train on a sample once on machines of type A, which have no profile."""
+    strong_seconds_per_sample: Seconds = 0.025
+    """Time to train on a sample once on machines of type B, which have no profile."""
+    upload_mbit_per_second: Rate = 10.0
+    """Rate at which all devices of a server together send it their data, where it has no profile."""
+    uplink_mbit_per_second: Rate = 10.0
+    """Rate at which a server sends its model to all receivers together, where it has no profile."""
+    latency_seconds: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.02
+    """Delay of a message between servers, where they have no profile."""
+    deadline_seconds: Seconds | None = None
+    """When a simulated round ends at the latest. Servers that have not trained by then, and models that have not
+    arrived, are left out of its exchange; by default everybody is waited for."""
+    asynchronous: bool = False
+    """Whether simulated servers train at their own pace and merge what has come, instead of waiting for each other. A
+    round is then as long as the fastest server needs."""
 
 
 class PrivacyConfig(Section):
@@ -232,6 +269,8 @@ class Config(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     world: WorldConfig = WorldConfig()
     energy: EnergyConfig = EnergyConfig()
+    machines: MachinesConfig = MachinesConfig()
+    time: TimeConfig = TimeConfig()
     dataset_options: dict[str, Any] = {}
     """Options passed to the data set's loader."""
     checkpoint_every: Annotated[int, Field(ge=0)] = 10

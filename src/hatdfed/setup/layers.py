@@ -17,6 +17,7 @@ from hatdfed.data.members import Members, draw_members
 from hatdfed.data.own.dataset import FILE, is_own_data, open_own
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Component, Config, WorldConfig
+from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import METHODS, method_named
 from hatdfed.setup.versions import fill_in
 
@@ -78,7 +79,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _name_own_data(_rename_synonyms(user or {}))
+    layer = _read_profiles(_name_own_data(_rename_synonyms(user or {})))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
@@ -103,6 +104,45 @@ def _name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
     if FILE not in options and kind.name not in DATASETS:
         DATASETS.add(kind.name, kind)
     return {**layer, "dataset": kind.name, "dataset_options": options, "task": kind.task}
+
+
+def _read_profiles(layer: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the contents of profile files in place of their names, so that they are complete."""
+    machines = layer.get("machines")
+    given = machines.get("profiles") if isinstance(machines, Mapping) else None
+    if not isinstance(given, list | tuple) or not isinstance(machines, Mapping):
+        return layer
+    return {**layer, "machines": {**machines, "profiles": [_read_profile(each) for each in given]}}
+
+
+def _read_profile(given: object) -> object:
+    """The contents of a profile where it is a file or written out; its name otherwise."""
+    if isinstance(given, str) and Path(given).suffix in (".yaml", ".yml"):
+        return read_profile(Path(given)).model_dump(mode="json")
+    return _make_profile(given, "in machines.profiles").model_dump(mode="json") if isinstance(given, Mapping) else given
+
+
+def read_profile(path: Path) -> MachineProfile:
+    """Read the profile of a machine from a file of the user's own."""
+    return _make_profile(read_yaml(path), str(path))
+
+
+def _make_profile(content: Mapping[str, Any], where: str) -> MachineProfile:
+    try:
+        return MachineProfile.model_validate(content)
+    except ValidationError as error:
+        told = describe_error(error) if error.errors()[0]["loc"] else "It must have training_gflops or sample_seconds."
+        raise ConfigError(f"The profile {where} cannot be used: {told}") from None
+
+
+def _check_profiles(config: Config) -> None:
+    names = [each for each in config.machines.profiles if isinstance(each, str)]
+    for name in names:
+        if name not in shipped_profiles():
+            raise ConfigError(
+                f"machines.profiles names {name!r}, but there is no such profile. "
+                f"{did_you_mean(name, shipped_profiles())} A file with a profile of your own ends in .yaml."
+            )
 
 
 def _options(layer: Layer) -> Mapping[str, Any]:
@@ -159,6 +199,12 @@ def validate(settings: Layer) -> Config:
     if low > high:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
     _check_world(config)
+    _check_profiles(config)
+    if config.time.asynchronous and config.time.deadline_seconds is not None:
+        raise ConfigError(
+            "time.asynchronous and time.deadline_seconds are both set, but servers that wait for nobody need no "
+            "deadline. Leave one of them out."
+        )
     return config
 
 

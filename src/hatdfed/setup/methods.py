@@ -143,6 +143,15 @@ _TABLE = (
         {"policy": {"name": "ring"}, "aggregator": {"name": "by-plan"}},
     ),
     Method(
+        "ad-psgd",
+        "Asynchronous: servers train at their own pace and average with one random other (after Lian et al. 2018)",
+        {
+            "policy": {"name": "pairwise-averaging"},
+            "aggregator": {"name": "by-plan"},
+            "time": {"asynchronous": True},
+        },
+    ),
+    Method(
         "sgp",
         "Baseline: push-sum on the directed exponential graph, two peers per round (Assran et al. 2019)",
         {"policy": {"name": "exponential-graph", "peers": 2}, "aggregator": {"name": "push-sum"}},

@@ -147,8 +147,19 @@ SETTINGS: dict[str, Setting] = {
     "energy.model_bits": Setting(_WORLD),
     "energy.weak_joules_per_sample": Setting(_WORLD),
     "energy.strong_joules_per_sample": Setting(_WORLD),
+    "energy.training_per": Setting(_WORLD, "sample", Since.V0_2),
     "energy.device_kbit_per_joule": Setting(_WORLD),
     "energy.link_kbit_per_joule": Setting(_WORLD),
+    # Machines, and seconds in the same sense.
+    "machines.profiles": Setting(_WORLD, [], Since.V0_2),
+    "machines.assignment": Setting(_WORLD, "in-turn", Since.V0_2, only_with="machines.profiles"),
+    "time.weak_seconds_per_sample": Setting(_WORLD, 0.05, Since.V0_2),
+    "time.strong_seconds_per_sample": Setting(_WORLD, 0.025, Since.V0_2),
+    "time.upload_mbit_per_second": Setting(_WORLD, 10.0, Since.V0_2),
+    "time.uplink_mbit_per_second": Setting(_WORLD, 10.0, Since.V0_2),
+    "time.latency_seconds": Setting(_WORLD, 0.02, Since.V0_2),
+    "time.deadline_seconds": Setting(_PLAIN, None, Since.V0_2),
+    "time.asynchronous": Setting(_PLAIN, False, Since.V0_2),
 }
 
 # Methods whose first results were kept under another name, which is the one in their keys.

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hatdfed.core.effort import Effort, full_effort
 from hatdfed.core.energy.energy_model import Cause, Source, draw_prices
 from hatdfed.core.energy.price_drift import PriceDrift
 from hatdfed.core.links import LinkTable
@@ -47,6 +48,28 @@ def with_score(name, value):
 def test_an_honest_report_breaks_no_bound():
     assert find_reason(GOOD) is None
     assert find_breaches({}, PLAN, PRICES, LIMITS) == {}
+
+
+def test_a_server_that_was_to_rest_or_to_ask_nobody_did_neither():
+    resting = PLAN._replace(effort=full_effort(N, 2).rest(np.arange(N) == SERVER))
+    claims = find_breaches({SERVER: GOOD}, resting, PRICES, LIMITS)
+    assert "at most 0" in claims[SERVER]
+    asking_nobody = PLAN._replace(effort=Effort(np.full(N, 2), np.zeros(N, dtype=bool)))
+    assert "was to ask no device" in find_breaches({SERVER: GOOD}, asking_nobody, PRICES, LIMITS)[SERVER]
+    kept = {row.cause for row in recompute_energy(SERVER, GOOD, resting, PRICES, LIMITS)}
+    assert kept == {Cause.LINK}
+    assert find_breaches({SERVER: GOOD}, PLAN._replace(effort=full_effort(N, 2)), PRICES, LIMITS) == {}
+
+
+def test_training_is_checked_against_the_passes_of_the_plan():
+    prices = replace(PRICES, local_passes=2)
+    for plan, passes in ((PLAN, 2), (PLAN._replace(effort=full_effort(N, 5)), 5)):
+        row = prices.training(T, SERVER, 40, plan.effort_of(SERVER))
+        assert row.joules == pytest.approx(40 * passes * PRICES.compute_joules[SERVER])
+        told = GOOD._replace(energy=(GOOD.energy[0], row, *GOOD.energy[2:]))
+        assert find_breaches({SERVER: told}, plan, prices, LIMITS) == {}
+        assert "for training" in find_breaches({SERVER: GOOD}, plan, prices, LIMITS)[SERVER]
+        assert recompute_energy(SERVER, GOOD, plan, prices, LIMITS)[1].joules == row.joules
 
 
 def test_scores_that_are_no_numbers_say_nothing():

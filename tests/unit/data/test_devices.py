@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.data.devices import LocalWork, SimulatedDevices
 from hatdfed.server.work import Batch
 
@@ -96,3 +97,19 @@ def test_from_the_release_on_held_out_images_are_trained_on_too():
     assert int(source.label_counts_at(9).sum()) == 700
     assert int(source.label_counts_at(10).sum()) == 800
     assert source.label_counts_at(10) is source.label_counts_at(39)
+
+
+def test_an_effort_says_how_many_passes_are_made_and_whether_devices_are_asked():
+    source = devices(local_passes=2)
+    usual, thrice = source.work(3), source.work(3, ServerEffort(3, asks=True))
+    assert trained_on(thrice)[: len(usual.batches)] == trained_on(usual)
+    assert len(thrice.batches) == 3 * len(usual.batches) // 2
+    assert torch.equal(thrice.probe.y, usual.probe.y)
+    resting = source.work(3, ServerEffort(0, asks=True))
+    assert not resting.batches
+    assert (resting.num_samples, resting.devices_online) == (0, usual.devices_online)
+    assert resting.volume == usual.volume == usual.num_samples, "a model is worth no less after a round of rest"
+    idle = source.work(3, ServerEffort(2, asks=False))
+    assert not idle.batches
+    assert (idle.num_samples, idle.devices_online, idle.volume) == (0, 0, usual.volume)
+    assert len(idle.probe.y) == 16, "as if no device had connected"

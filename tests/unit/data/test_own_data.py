@@ -14,6 +14,7 @@ from tests.unit.data.own_files import (
     trained,
 )
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.data.devices import LocalWork
 from hatdfed.data.own.images import OwnSample
 from hatdfed.data.own.source import ImageStore, OwnData, SlowMachine
@@ -243,3 +244,24 @@ def test_images_that_are_all_alike_are_refused(tmp_path):
     np.savez(tmp_path / "same.npz", x=np.zeros((30, *SHAPE), dtype=np.uint8), y=np.zeros(30, dtype=np.int64))
     with pytest.raises(DataError, match="holds 30 images, but their contents are so similar that all are held out"):
         open_source(tmp_path / "same.npz", settings=WORK)
+
+
+def test_a_server_that_rests_keeps_its_new_images_for_later(tmp_path):
+    source = open_source(fill(tmp_path, range(60)))
+    resting = source.work(0, ServerEffort(0, asks=True))
+    assert not resting.batches
+    assert (resting.num_samples, resting.devices_online, resting.volume) == (0, 1, 12)
+    assert len(resting.probe.y) == WORK.probe_size
+    trained_on = trained(source.work(1, ServerEffort(3, asks=False)))
+    assert len(trained_on) == 12
+    assert trained_on == trained(open_source(tmp_path).work(1)), "they were not used up"
+
+
+def test_a_server_that_asks_nobody_does_not_look_for_new_images(tmp_path):
+    source = open_source(fill(tmp_path, range(40)))
+    source.work(0)
+    fill(tmp_path, range(40, 80))
+    held = source.work(1, ServerEffort(2, asks=False))
+    assert held.devices_online == 0
+    assert numbers(trained(held)) <= set(range(40))
+    assert source.work(2).devices_online == 1

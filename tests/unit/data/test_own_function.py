@@ -5,6 +5,7 @@ import pytest
 import torch
 from tests.unit.data.own_files import SHAPE, contents, open_source, picture, trained
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.data.own.source import SlowMachine
 from hatdfed.errors import ConfigError, DataError
 from hatdfed.server.work import Batch, Work
@@ -178,3 +179,11 @@ def test_work_that_does_not_fit_is_refused(monkeypatch):
     wrong = Work((batch(2, (1, 4, 4)),), 2, 1, batch(), batch(), seed=0)
     with pytest.raises(DataError, match=r"shape \[2, 1, 4, 4\] for round 3, .* samples of 1×8×8"):
         open_source(given(monkeypatch, Source(work=wrong))).work(3)
+
+
+def test_a_source_of_ones_own_trains_nothing_while_its_server_rests(monkeypatch):
+    source = Source()
+    opened = open_source(given(monkeypatch, source))
+    resting = opened.work(5, ServerEffort(0, asks=False))
+    assert (len(resting.batches), resting.num_samples, resting.devices_online, resting.volume) == (0, 0, 0, 2)
+    assert opened.work(5, ServerEffort(7, asks=True)) is source.made

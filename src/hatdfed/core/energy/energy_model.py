@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.core.energy.link_efficiency import LinkEfficiencies
 from hatdfed.core.energy.price_drift import PriceDrift
 from hatdfed.core.links import FloatColumn, FloatMatrix, LinkTable
+from hatdfed.core.timing.machines import draw_is_weak
 from hatdfed.randomness import stream
 
 
@@ -77,6 +79,7 @@ class EnergyPrices:
     model_bits: float  # BPM: a model in float32, as the price list counts it
     sample_upload_bits: float | None = None  # BPS, where every image sent is charged for; None: every connected device
     drift: PriceDrift | None = None  # of the links' prices during a run; None: they stay as they are
+    local_passes: int | None = None  # of a round, where τ is for a sample and pass; None: for a sample (D6)
 
     def __post_init__(self) -> None:
         for array in (self.compute_joules, self.link_joules_per_bit):
@@ -121,9 +124,16 @@ class EnergyPrices:
         bits = num_online * self.device_upload_bits if per_sample is None else num_samples * per_sample
         return EnergyRow(t, Cause.UPLOAD, None, server, bits, bits * self.device_joules_per_bit)
 
-    def training(self, t: int, server: int, num_samples: int) -> EnergyRow:
-        """E^cp of one server: τ for each sample, however many passes are made over it, Eq. (5)."""
-        return EnergyRow(t, Cause.TRAINING, server, server, 0.0, num_samples * float(self.compute_joules[server]))
+    def training(self, t: int, server: int, num_samples: int, effort: ServerEffort | None = None) -> EnergyRow:
+        """E^cp of one server, Eq. (5): τ for each sample, or for each sample and pass; `effort` is that of its plan."""
+        joules = self.count_charged(num_samples, effort) * float(self.compute_joules[server])
+        return EnergyRow(t, Cause.TRAINING, server, server, 0.0, joules)
+
+    def count_charged(self, num_samples: int, effort: ServerEffort | None) -> int:
+        """How many times τ is charged for training on so many samples."""
+        if self.local_passes is None:
+            return num_samples
+        return num_samples * (self.local_passes if effort is None else effort.passes)
 
     def link(
         self, t: int, receiver: int, sender: int, *, compression: float = 1.0, again: float = 0.0, hops: int = 1
@@ -153,9 +163,9 @@ def grow_prices(
     known = prices.num_servers
     compute, joules_per_bit = np.zeros(num_servers), np.zeros((num_servers, num_servers))
     compute[:known], joules_per_bit[:known, :known] = prices.compute_joules, prices._table
+    is_weak = draw_is_weak(seed, num_servers, known)
     for new in range(known, num_servers):
-        weak = stream(seed, "machines", new).random() < 0.5
-        compute[new] = weak_joules_per_sample if weak else strong_joules_per_sample
+        compute[new] = weak_joules_per_sample if is_weak[new] else strong_joules_per_sample
         efficiency = stream(seed, "link-efficiency", new).uniform(*link_kbit_per_joule, size=(2, new))
         joules_per_bit[new, :new], joules_per_bit[:new, new] = 1 / (1000 * efficiency)
     return replace(prices, compute_joules=compute, link_joules_per_bit=joules_per_bit)
@@ -176,21 +186,24 @@ def draw_prices(
     charge_samples: bool = False,
     with_table: bool = True,
     drift: PriceDrift | None = None,
+    local_passes: int | None = None,
 ) -> EnergyPrices:
     """The prices of world `seed`: machines weak or strong with probability ½, link efficiencies uniform (D6).
 
-    With `charge_samples` uploads are charged by the image, for servers that own different numbers of images. Without a
-    table of all links, those that are asked for are found one by one: the same, for very many servers.
+    With `charge_samples` uploads are charged by the image, for servers that own different numbers of images. With
+    `local_passes`, those of a usual round, training is charged by the sample and pass. Without a table of all links,
+    those that are asked for are found one by one: the same, for very many servers.
     """
-    weak = stream(seed, "machines").random(num_servers) < 0.5
+    is_weak = draw_is_weak(seed, num_servers)
     links = LinkEfficiencies(seed, num_servers, link_kbit_per_joule)
     return EnergyPrices(
         num_devices=num_devices,
         device_upload_bits=samples_per_device * bits_per_sample,
         device_joules_per_bit=1 / (1000 * device_kbit_per_joule),
-        compute_joules=np.where(weak, weak_joules_per_sample, strong_joules_per_sample),
+        compute_joules=np.where(is_weak, weak_joules_per_sample, strong_joules_per_sample),
         link_joules_per_bit=links.table() if with_table else links,
         model_bits=model_bits,
         sample_upload_bits=float(bits_per_sample) if charge_samples else None,
         drift=drift,
+        local_passes=local_passes,
     )

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.data.datasets.base import SampleFormat
 from hatdfed.data.own.arrays import as_array
 from hatdfed.data.own.images import AT_START, OnceWarner, OwnSample, format_shape, make_own_samples
@@ -130,8 +131,11 @@ class UserSource:
         """The validation images of the user's source."""
         return self.source.validation
 
-    def work(self, t: int) -> Work:
-        """Return the work of the user's source for round t."""
+    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
+        """Return the work of the user's source for round t; a server that rests trains on none of it.
+
+        How many passes its batches make is up to the source.
+        """
         work = self.source.work(t)
         if not isinstance(work, Work):
             raise DataError(
@@ -139,7 +143,9 @@ class UserSource:
             )
         for batch in (*work.batches, work.probe):
             self._check(f"round {t}", batch)
-        return work
+        if effort is not None and not effort.passes:
+            work = work._replace(batches=(), num_samples=0, spared=work.volume)
+        return work if effort is None or effort.asks else work._replace(devices_online=0)
 
     def _check(self, what: str, batch: Any) -> None:
         if not isinstance(batch, Batch) or tuple(batch.x.shape) != (len(batch.y), *self.shape):

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.core.task import NEXT_TOKEN
 from hatdfed.data.datasets.base import Examples, SampleFormat
 from hatdfed.data.devices import LocalWork
@@ -192,9 +193,9 @@ class SlowMachine:
         """The validation images of the source."""
         return self.source.validation
 
-    def work(self, t: int) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
         """Return the first part of the source's work; `num_samples` counts the images that are left in it."""
-        work = self.source.work(t)
+        work = self.source.work(t, effort)
         batches = work.batches[: count_batches(len(work.batches), self.work_share)]
         # A pass sees every image once, so images cut from the first pass are not seen at all.
         seen = min(work.num_samples, sum(len(batch.y) for batch in batches))
@@ -217,13 +218,14 @@ class CountedWork:
         """The validation images of the source."""
         return self.source.validation
 
-    def work(self, t: int) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
         """Return the source's work; only the counts are limited."""
-        work = self.source.work(t)
-        if work.num_samples <= self.most_samples and work.devices_online <= self.most_devices:
+        work = self.source.work(t, effort)
+        if work.volume <= self.most_samples and work.devices_online <= self.most_devices:
             return work
         samples, devices = min(work.num_samples, self.most_samples), min(work.devices_online, self.most_devices)
-        return work._replace(num_samples=samples, devices_online=devices)
+        spared = min(work.spared, self.most_samples - samples)
+        return work._replace(num_samples=samples, devices_online=devices, spared=spared)
 
 
 def count_batches(num_batches: int, work_share: float) -> int:
@@ -240,7 +242,8 @@ class OwnData:
     """A server's own images: a round trains on the new ones first, then on others that the server has.
 
     The same round can be requested again until the next one is; older rounds cannot be replayed. Which images were
-    used is remembered while the process lives; after a restart all images count as new again.
+    used is remembered while the process lives; after a restart all images count as new again. A server that asks nobody
+    does not look for new images, and trains on those that it has.
     """
 
     def __init__(
@@ -263,7 +266,7 @@ class OwnData:
         order = stream(seed, "own stock", AT_START, server).permutation(len(images))
         self.num_found = store.add([images[i] for i in order])
         self._has_new = True
-        self._last: tuple[int, Work] | None = None
+        self._last: tuple[int, ServerEffort, Work] | None = None
         self._validation = self._batch(store.held_out)
 
     @property
@@ -277,12 +280,14 @@ class OwnData:
         labels = torch.tensor([int(sample.y) for sample in self._store.training], dtype=torch.int64)
         return torch.bincount(labels, minlength=self._form.task.num_classes)
 
-    def work(self, t: int) -> Work:
+    def work(self, t: int, effort: ServerEffort | None = None) -> Work:
         """Look for new images and return the work of round t."""
-        if self._last is None or self._last[0] != t:
-            self._add_new(t)
-            self._last = t, self._make_work(t)
-        return self._last[1]
+        effort = effort or ServerEffort(self._settings.local_passes, asks=True)
+        if self._last is None or self._last[:2] != (t, effort):
+            if effort.asks:
+                self._add_new(t)
+            self._last = t, effort, self._make_work(t, effort)
+        return self._last[2]
 
     def _add_new(self, t: int) -> None:
         before = self._store.dropped
@@ -292,18 +297,23 @@ class OwnData:
         if self._store.dropped > before:
             self._warner.warn_too_many(len(self._store.training))
 
-    def _make_work(self, t: int) -> Work:
+    def _make_work(self, t: int, effort: ServerEffort) -> Work:
         chosen = self._choose(t)
-        self._store.use(chosen)
-        has_new, self._has_new = self._has_new, False
+        trained = chosen if effort.passes else []
+        self._store.use(trained)
+        has_new = effort.asks and self._has_new
+        self._has_new &= not effort.asks
         return Work(
-            batches=tuple(self._batch([chosen[i] for i in part]) for part in self._parts(t, len(chosen))),
-            num_samples=len(chosen),
+            batches=tuple(
+                self._batch([trained[i] for i in part]) for part in self._parts(t, len(trained), effort.passes)
+            ),
+            num_samples=len(trained),
             devices_online=int(has_new),
             probe=self._batch(self._choose_probe(t, chosen)),
             validation=self._validation,
             seed=torch_seed(self._seed, "dropout", t, self._server),
             label_counts=self.label_counts if self._form.task.has_classes else None,
+            spared=len(chosen) - len(trained),
         )
 
     def _choose(self, t: int) -> list[OwnSample]:
@@ -315,10 +325,10 @@ class OwnData:
         rng = stream(self._seed, "own sample", t, self._server)
         return fresh + [used[i] for i in rng.permutation(len(used))[: most - len(fresh)]]
 
-    def _parts(self, t: int, count: int) -> list[list[int]]:
+    def _parts(self, t: int, count: int, num_passes: int) -> list[list[int]]:
         rng = stream(self._seed, "batches", t, self._server)
         size = self._settings.batch_size
-        passes = [rng.permutation(count).tolist() for _ in range(self._settings.local_passes)]
+        passes = [rng.permutation(count).tolist() for _ in range(num_passes)]
         return [order[start : start + size] for order in passes for start in range(0, count, size)]
 
     def _choose_probe(self, t: int, chosen: list[OwnSample]) -> list[OwnSample]:

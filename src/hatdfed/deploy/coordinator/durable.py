@@ -23,6 +23,7 @@ from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.transport.frames import MAX_SENDS
 from hatdfed.jsonable import to_jsonable
 from hatdfed.setup.build.coordinator import make_coordinator, make_limits, make_prices
+from hatdfed.setup.build.machines import make_machines, price_profiles
 from hatdfed.setup.config import Config
 
 
@@ -118,17 +119,19 @@ class DurableCoordinator:
     def _for_servers(self, servers: int) -> Coordinator:
         config = self._config.model_copy(update={"servers": servers})
         share = self._manifest.message_share
-        prices = self._make_prices(servers)
-        coordinator = make_coordinator(config, prices, message_share=share, attempts=self._attempts)
+        machines = make_machines(self._config, servers, self._forward_flops)
+        coordinator = make_coordinator(
+            config, self._make_prices(servers), machines=machines, message_share=share, attempts=self._attempts
+        )
         return replace(coordinator, limits=make_limits(config, MAX_SENDS * share))  # for each hop
 
     def _make_prices(self, servers: int) -> EnergyPrices:
         manifest, energy = self._manifest, self._config.energy
         sizes: dict[str, Any] = {"bits_per_sample": manifest.bits_per_sample, "num_params": manifest.num_params}
-        first = make_prices(self._config, **sizes)
+        first = make_prices(self._config, **sizes, forward_flops=self._forward_flops)
         if servers == first.num_servers:
             return first
-        return grow_prices(
+        grown = grow_prices(
             first,
             self._config.seed,
             servers,
@@ -136,6 +139,12 @@ class DurableCoordinator:
             strong_joules_per_sample=energy.strong_joules_per_sample,
             link_kbit_per_joule=energy.link_kbit_per_joule,
         )
+        return price_profiles(self._config, grown, self._forward_flops)
+
+    @property
+    def _forward_flops(self) -> float:
+        """Of a sample, as the edges have counted them; edges that did not are all too old to know profiles."""
+        return self._manifest.forward_flops or 2.0 * self._manifest.num_params
 
 
 def _note_state(what: str, state: CoordinatorState | None) -> None:

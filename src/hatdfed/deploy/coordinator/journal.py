@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hatdfed.core.coordinator import CoordinatorState, read_state
+from hatdfed.core.effort import Effort
 from hatdfed.core.links import LinkTable
 from hatdfed.core.policies.base import make_draw
 from hatdfed.core.round import Presence, RoundPlan
@@ -243,6 +244,8 @@ def _plan_to_json(plan: RoundPlan) -> dict[str, Any]:
     arrays = {"links": draw.topology.links, "propensity": propensity, "mixing": draw.mixing_matrix}
     if presence is not None:
         arrays |= {"active": presence.active, "reachable": draw.links.to_dense(presence.reachable)}
+    if plan.effort is not None:
+        arrays |= plan.effort._asdict()
     return {name: to_jsonable(array) for name, array in arrays.items()}
 
 
@@ -253,4 +256,5 @@ def _plan_from_json(t: int, text: dict[str, Any]) -> RoundPlan:
     mixing = None if read["mixing"] is None else links.from_dense(read["mixing"])
     draw = make_draw(links, links.from_dense(read["links"]), links.from_dense(read["propensity"]), mixing)
     presence = Presence(read["active"], links.from_dense(read["reachable"])) if "active" in read else None
-    return RoundPlan(t, draw, presence)
+    effort = Effort(read["passes"], read["asks"]) if "passes" in read else None
+    return RoundPlan(t, draw, presence, effort)

@@ -26,6 +26,7 @@ _MAX_RETRIES_AT_ONCE = 8  # for one server: most retries fail slowly
 _MAX_SENTENCES = 20
 _LAYOUT = re.compile(r"[0-9a-f]{1,64}")
 _MAX_MODEL_SIZE = 10**12
+_MAX_FLOPS = 1e18  # of a sample
 _MAX_MESSAGE_SHARE = 4.0  # no codec makes a model longer than that
 
 
@@ -349,6 +350,7 @@ class Manifest:
     bits_per_sample: int
     layout: str
     message_share: float
+    forward_flops: float = 0.0  # of a sample; 0: not counted, as no machine has a profile
 
 
 def read_manifest(prepared: pb.Prepared) -> Manifest | None:
@@ -359,7 +361,14 @@ def read_manifest(prepared: pb.Prepared) -> Manifest | None:
         and _LAYOUT.fullmatch(prepared.layout) is not None
         and 0 < prepared.message_share <= _MAX_MESSAGE_SHARE
         and 0 <= prepared.accuracy <= 1
+        and 0 <= prepared.forward_flops <= _MAX_FLOPS
     )
     if not is_plausible:
         return None
-    return Manifest(prepared.num_params, prepared.bits_per_sample, prepared.layout, prepared.message_share)
+    return Manifest(
+        num_params=prepared.num_params,
+        bits_per_sample=prepared.bits_per_sample,
+        layout=prepared.layout,
+        message_share=prepared.message_share,
+        forward_flops=prepared.forward_flops,
+    )

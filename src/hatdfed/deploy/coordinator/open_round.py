@@ -227,10 +227,10 @@ def make_missing_order(epoch: int, t: int, servers: Iterable[int], silent: Itera
 
 def _make_round_order(plan: RoundPlan, membership: Membership, member: EdgeMember, seconds: float) -> pb.RoundOrder:
     topology, i = plan.draw.topology, member.index
-    mixing = plan.draw.find_mixing_row(i)
+    mixing, effort = plan.draw.find_mixing_row(i), plan.effort_of(i)
     receivers = [membership.get(j) for j in topology.receivers(i)]
     senders = [membership.get(j) for j in topology.senders(i)]
-    return pb.RoundOrder(
+    order = pb.RoundOrder(
         round=plan.t,
         seconds=seconds,
         receivers=[_describe_receiver(o, membership.choose_route(member, o)) for o in receivers if o],
@@ -245,6 +245,9 @@ def _make_round_order(plan: RoundPlan, membership: Membership, member: EdgeMembe
         ],
         own_mixing=math.nan if mixing is None else mixing[i],
     )
+    if effort is not None:
+        order.passes, order.asks = effort.passes, effort.asks
+    return order
 
 
 def _describe_receiver(member: EdgeMember, route: Route) -> pb.Neighbour:

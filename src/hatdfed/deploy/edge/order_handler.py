@@ -11,7 +11,7 @@ from hatdfed.deploy.edge.coordinator_link import CALL_SECONDS, CoordinatorLink
 from hatdfed.deploy.edge.denied_peers import DeniedPeers
 from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
-from hatdfed.deploy.edge.round_runner import RoundRunner
+from hatdfed.deploy.edge.round_runner import RoundRunner, read_effort
 from hatdfed.deploy.edge.setup import EdgeSetup
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.server.work import Answers, HeldOut
@@ -70,6 +70,7 @@ class OrderHandler:
             accuracy=await self.runner.find_accuracy(),
             round=self.runner.next_round,
             relayed=self.peers.is_relayed,
+            forward_flops=self.setup.forward_flops,
         )
         await self._link.stub.Ready(prepared, timeout=CALL_SECONDS)
 
@@ -205,6 +206,10 @@ class OrderHandler:
 
 
 def is_report_of(outcome: pb.Outcome, order: pb.RoundOrder) -> bool:
-    """Return whether a report can be one of this order: it names no link that the order does not have."""
+    """Return whether a report can be one of this order: it names no link, and no training, that the order has not."""
+    effort = read_effort(order)
+    trained, asked = outcome.num_samples > 0, outcome.devices_online > 0
+    if effort is not None and ((trained and not effort.passes) or (asked and not effort.asks)):
+        return False
     senders, receivers = {peer.index for peer in order.senders}, {peer.index for peer in order.receivers}
     return {slot.server for slot in outcome.slots[1:]} <= senders and {s.receiver for s in outcome.sent} <= receivers

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from hatdfed.core.effort import ServerEffort
 from hatdfed.deploy import history
 from hatdfed.deploy.edge.open_round_files import KeptRound, OpenRoundFiles
 from hatdfed.deploy.edge.peers import Peers, check_message
@@ -73,7 +74,7 @@ class RoundRunner:
         mailbox, program = self._mailbox, self._program
         kept = await self._begin(order)
         self._begin_phase("training", f"training for round {t}")
-        work: Work = await self.run_off_loop(self._source.work, t)
+        work: Work = await self.run_off_loop(self._source.work, t, read_effort(order))
         try:
             server = mailbox.allocate_models(kept.trained or await self._train_off_loop(work, t))
             self._worker.submit(tidy_freed_memory)
@@ -295,3 +296,10 @@ class RoundRunner:
     async def run_off_loop(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run a computation on the worker thread, so that it does not block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+
+def read_effort(order: pb.RoundOrder) -> ServerEffort | None:
+    """How much this edge is to train in a round; None: as the settings say."""
+    if not order.HasField("passes"):
+        return None
+    return ServerEffort(max(0, order.passes), asks=order.asks if order.HasField("asks") else True)

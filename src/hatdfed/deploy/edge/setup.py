@@ -28,7 +28,7 @@ from hatdfed.server.message import Buffer, compute_overhead, unpack
 from hatdfed.server.private_steps import secret_noise
 from hatdfed.server.program import EdgeProgram, Offer, ServerState
 from hatdfed.server.work import DataSource, HeldOut
-from hatdfed.setup.build.program import initial_seed, make_program
+from hatdfed.setup.build.program import find_forward_flops, initial_seed, make_program
 from hatdfed.setup.build.world import local_work, make_world
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import find_removed_choice, validate
@@ -48,6 +48,7 @@ class EdgeSetup(NamedTuple):
     initial_seed: int
     bits_per_sample: int
     test: HeldOut | None  # for after the last round; None for an edge with its own data
+    forward_flops: float = 0.0  # of a sample; 0: not counted, as no machine has a profile
 
     @property
     def layout(self) -> str:
@@ -77,6 +78,8 @@ def make_edge_setup(
     """
     dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
     program, seed = make_program(config, dataset, secret_noise), initial_seed(config, index)
+    flops = find_forward_flops(config, dataset, program.learner)
+    counted = 0.0 if flops is None else flops.operations
     if own_data is not None:
         source = open_own_data(
             own_data,
@@ -89,7 +92,7 @@ def make_edge_setup(
         )
         if program.learner.private is not None:
             refuse_uncounted(own_data, source)
-        return EdgeSetup(program, source, seed, dataset.bits_per_sample, None)
+        return EdgeSetup(program, source, seed, dataset.bits_per_sample, None, counted)
     here = config if index < config.servers else config.model_copy(update={"servers": index + 1})
     world = make_world(here, dataset)
     return EdgeSetup(
@@ -98,6 +101,7 @@ def make_edge_setup(
         initial_seed=seed,
         bits_per_sample=dataset.bits_per_sample,
         test=world.test.of_servers(index, index + 1),
+        forward_flops=counted,
     )
 
 

@@ -55,7 +55,7 @@ class Welcome(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ..., config: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., idle_seconds: _Optional[float] = ..., round: _Optional[int] = ..., copy_from: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., denied: _Optional[_Union[DenyList, _Mapping]] = ..., connection_seconds: _Optional[float] = ..., least_bytes_per_second: _Optional[float] = ..., relay: _Optional[_Union[RelayAddress, _Mapping]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("epoch", "num_params", "bits_per_sample", "layout", "message_share", "accuracy", "round", "relayed")
+    __slots__ = ("epoch", "num_params", "bits_per_sample", "layout", "message_share", "accuracy", "round", "relayed", "forward_flops")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUM_PARAMS_FIELD_NUMBER: _ClassVar[int]
     BITS_PER_SAMPLE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class Prepared(_message.Message):
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     RELAYED_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_FLOPS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     num_params: int
     bits_per_sample: int
@@ -72,7 +73,8 @@ class Prepared(_message.Message):
     accuracy: float
     round: int
     relayed: bool
-    def __init__(self, epoch: _Optional[int] = ..., num_params: _Optional[int] = ..., bits_per_sample: _Optional[int] = ..., layout: _Optional[str] = ..., message_share: _Optional[float] = ..., accuracy: _Optional[float] = ..., round: _Optional[int] = ..., relayed: bool = ...) -> None: ...
+    forward_flops: float
+    def __init__(self, epoch: _Optional[int] = ..., num_params: _Optional[int] = ..., bits_per_sample: _Optional[int] = ..., layout: _Optional[str] = ..., message_share: _Optional[float] = ..., accuracy: _Optional[float] = ..., round: _Optional[int] = ..., relayed: bool = ..., forward_flops: _Optional[float] = ...) -> None: ...
 
 class RelayAddress(_message.Message):
     __slots__ = ("name", "address")
@@ -123,18 +125,22 @@ class Order(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., round: _Optional[_Union[RoundOrder, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ..., finish: _Optional[_Union[Nothing, _Mapping]] = ..., stop: _Optional[_Union[Nothing, _Mapping]] = ..., leave: _Optional[str] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ...) -> None: ...
 
 class RoundOrder(_message.Message):
-    __slots__ = ("round", "seconds", "receivers", "senders", "own_mixing")
+    __slots__ = ("round", "seconds", "receivers", "senders", "own_mixing", "passes", "asks")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     RECEIVERS_FIELD_NUMBER: _ClassVar[int]
     SENDERS_FIELD_NUMBER: _ClassVar[int]
     OWN_MIXING_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FIELD_NUMBER: _ClassVar[int]
     round: int
     seconds: float
     receivers: _containers.RepeatedCompositeFieldContainer[Neighbour]
     senders: _containers.RepeatedCompositeFieldContainer[Neighbour]
     own_mixing: float
-    def __init__(self, round: _Optional[int] = ..., seconds: _Optional[float] = ..., receivers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., senders: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., own_mixing: _Optional[float] = ...) -> None: ...
+    passes: int
+    asks: bool
+    def __init__(self, round: _Optional[int] = ..., seconds: _Optional[float] = ..., receivers: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., senders: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., own_mixing: _Optional[float] = ..., passes: _Optional[int] = ..., asks: bool = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("round", "servers", "silent")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.effort import Effort
 from hatdfed.core.round import RoundPlan
 from hatdfed.errors import ConfigError
 
@@ -30,6 +31,7 @@ class ShardOrder(NamedTuple):
     num_receivers: Indices  # [n] how many servers hear each, here and elsewhere
     guests: Indices  # [g] senders of other shards, ascending
     post: Mapping[int, Indices]  # shards that want models of this one: whose, counted from its first server
+    effort: Effort | None = None  # of the shard's servers; None: as in the paper
 
 
 def even_bounds(num_servers: int, shards: int) -> tuple[int, ...]:
@@ -75,6 +77,7 @@ def cut(plan: RoundPlan, bounds: Sequence[int]) -> list[ShardOrder]:
                 num_receivers=num_receivers[low:high],
                 guests=guests[shard],
                 post={other: rows for other, rows in wanted.items() if len(rows)},
+                effort=None if plan.effort is None else plan.effort.of_servers(low, high),
             )
         )
     return orders

@@ -33,14 +33,14 @@ class Letter(NamedTuple):
 
     sender: Indices  # [k] counted through the whole fleet, ascending
     payload: Mapping[str, NDArray[Any]]  # [k, …] each
-    num_samples: Indices  # [k] that each was trained on in this round
+    volume: Indices  # [k] samples that count for each in a merge
     share: NDArray[np.float64]  # [k] of its push-sum mass that every receiver gets
     label_shares: NDArray[np.uint8] | None = None  # [k, C] of each one's data, where receivers want them
 
     @property
     def num_bytes(self) -> int:
         """Of what the letter holds."""
-        return sum(array.nbytes for array in (self.sender, self.num_samples, self.share, *self.payload.values()))
+        return sum(array.nbytes for array in (self.sender, self.volume, self.share, *self.payload.values()))
 
 
 class ShardReport(NamedTuple):
@@ -90,18 +90,18 @@ class Shard:
         """Local training, and what other shards want of the new models."""
         rows, times = self._stack.rows, {0: order.t}
         with matrix_products(rows.how):
-            works = self._stack.plan_work(times)
+            works = self._stack.plan_work(times, {} if order.effort is None else {0: order.effort})
             self._stack.train(times, works)
         senders, payload, sent, compression = self._encode(order)
         splits_mass = rows.members[0].program.aggregator.splits_mass
         share = rows.mass / (order.num_receivers + 1) if splits_mass else rows.mass.copy()
-        samples = np.array([works[row].num_samples for row in range(rows.count)])
+        volume = np.array([works[row].volume for row in range(rows.count)])
         letters, labels = {}, self._label_shares(order.t)
         for shard, wanted in order.post.items():
             place = rows.tensor(np.searchsorted(senders, wanted))
             written = {name: tensor[place].cpu().numpy() for name, tensor in payload.items()}
             told = None if labels is None else labels[rows.tensor(wanted)].cpu().numpy()
-            letters[shard] = Letter(wanted + self._first, written, samples[wanted], share[wanted], told)
+            letters[shard] = Letter(wanted + self._first, written, volume[wanted], share[wanted], told)
         posted = sum(letter.num_bytes for letter in letters.values())
         self._open = _Open(order, works, sent, compression, share, posted)
         return letters
@@ -203,11 +203,11 @@ class Shard:
         order, count = here.order, self._stack.rows.count
         total = count + len(order.guests)
         samples, share, receivers = np.zeros(total, dtype=np.int64), np.zeros(total), np.zeros(total, dtype=np.int64)
-        samples[:count] = [here.works[row].num_samples for row in range(count)]
+        samples[:count] = [here.works[row].volume for row in range(count)]
         share[:count], receivers[:count] = here.share, order.num_receivers
         for letter in letters:
             place = count + np.searchsorted(order.guests, letter.sender)
-            samples[place], share[place] = letter.num_samples, letter.share
+            samples[place], share[place] = letter.volume, letter.share
         mixing = np.full(slots.sender.shape, np.nan)
         if order.mixing is not None:
             own, received = order.mixing

@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.core.effort import Effort, ServerEffort
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.errors import RunFolderError
@@ -50,8 +51,10 @@ from hatdfed.server.work import Answers, Batch, Measured, WorkPlan
 
 Plans = Mapping[int, RoundPlan]  # by the number of the run
 Times = Mapping[int, int]  # the round that each run is in
+Efforts = Mapping[int, Effort]  # of the runs whose plans have one
 Runs = Collection[int]
 Works = Mapping[int, WorkPlan]  # by the number of the server, counted through all runs
+WorkKey = tuple[int, int, ServerEffort | None]  # source, round and effort: by these, runs share their work
 Judge = Callable[[Tensor, Tensor], Tensor]  # what models give out [n, …] and targets [n, …] -> [n, …]
 
 _COMPARED_AT_ONCE = 1 << 24  # logits
@@ -72,7 +75,7 @@ class StackedFleet:
             model = choose_model(learner, pool, execution.device)
         self.rows = Rows(members, execution, model)
         self.fleets = tuple(RunView(self, run) for run in range(len(members)))
-        self._ahead: dict[tuple[int, int], WorkPlan] = {}  # of the next round, made while a GPU is busy with this one
+        self._ahead: dict[WorkKey, WorkPlan] = {}  # of the next round, made while a GPU is busy with this one
 
     def run_rounds(self, plans: Plans) -> dict[int, RoundReport]:
         """One round of the runs that have a plan."""
@@ -87,18 +90,19 @@ class StackedFleet:
         with matrix_products(self.rows.how):
             pending = self._begin(plans)
         if self.rows.how.device.type == "cuda":
-            self._ahead = self._sources_at({run: plan.t + 1 for run, plan in plans.items()})
+            # How much the servers of other runs are to train is not known before their next plan.
+            self._ahead = self._sources_at({run: plan.t + 1 for run, plan in plans.items() if plan.effort is None}, {})
         return pending
 
     def _begin(self, plans: Plans) -> PendingRound:
         rows, times = self.rows, {run: plan.t for run, plan in plans.items()}
-        works = self.plan_work(times)
+        works = self.plan_work(times, {run: plan.effort for run, plan in plans.items() if plan.effort is not None})
         self.train(times, works)
         slots = make_inboxes(rows.count, [(rows.first[run], plan.draw.topology.pairs) for run, plan in plans.items()])
         own = rows.shared
         sent, compression = self._send(plans, slots, own)
         norms = rows.norms if sent is own else compute_norms(sent)
-        slots = self._without_lost(plans, slots)
+        slots = self._without_lost(plans, works, slots)
         held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
         merged = self.merge(times, works, slots, held, sent)
         accuracy, distance = self.measure(times), self.consensus_distance(times)
@@ -118,23 +122,24 @@ class StackedFleet:
             consensus_distance=distance,
         )
 
-    def plan_work(self, times: Times) -> dict[int, WorkPlan]:
-        """Every server's work; runs that share a world share it."""
-        made = self._sources_at(times)
+    def plan_work(self, times: Times, efforts: Efforts) -> dict[int, WorkPlan]:
+        """Every server's work; runs that share a world share it, as far as they train alike."""
+        made = self._sources_at(times, efforts)
         return {
-            self.rows.first[run] + place: made[id(source), t]
+            self.rows.first[run] + place: made[id(source), t, _effort_of(efforts, run, place)]
             for run, t in times.items()
             for place, source in enumerate(self.rows.members[run].sources)
         }
 
-    def _sources_at(self, times: Times) -> dict[tuple[int, int], WorkPlan]:
-        """What the sources of each run bring at its time, by source and time."""
-        made: dict[tuple[int, int], WorkPlan] = {}
+    def _sources_at(self, times: Times, efforts: Efforts) -> dict[WorkKey, WorkPlan]:
+        """What the sources of each run bring at its time."""
+        made: dict[WorkKey, WorkPlan] = {}
         for run, t in times.items():
-            for source in self.rows.members[run].sources:
-                key = (id(source), t)
+            for place, source in enumerate(self.rows.members[run].sources):
+                effort = _effort_of(efforts, run, place)
+                key = (id(source), t, effort)
                 if key not in made:
-                    made[key] = self._ahead[key] if key in self._ahead else source.plan(t)
+                    made[key] = self._ahead[key] if key in self._ahead else source.plan(t, effort)
         return made
 
     def train(self, times: Times, works: Works) -> None:
@@ -196,21 +201,27 @@ class StackedFleet:
                 sent[servers.start + i] = sent_models(codec, crafted[None], [memory]).models[0]
         return sent
 
-    def _without_lost(self, plans: Plans, slots: InboxTable) -> InboxTable:
-        """The inboxes without the messages that the network lost."""
+    def _without_lost(self, plans: Plans, works: Works, slots: InboxTable) -> InboxTable:
+        """The inboxes without the messages that the network lost, or that came after the deadline."""
         lost = np.zeros(len(slots.link_receiver), dtype=bool)
         for run, plan in plans.items():
-            loss, servers = self.rows.members[run].loss, self.rows.of_run(run)
+            loss, deadline, servers = (
+                self.rows.members[run].loss,
+                self.rows.members[run].deadline,
+                self.rows.of_run(run),
+            )
+            here = (slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop)
             if loss is not None:
-                here = (slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop)
                 pairs = np.stack([slots.link_receiver[here], slots.link_sender[here]], axis=1) - servers.start
                 lost[here] = loss.find_lost(plan.t, pairs)
+            if deadline is not None:  # a run's links are in the order of its plan
+                lost[here] |= deadline.find_late(plan, [works[s] for s in range(servers.start, servers.stop)])
         return slots.without(lost) if lost.any() else slots
 
     def _hold(self, plans: Plans, works: Works, slots: InboxTable, usable: Tensor) -> StackedInbox:
         """The inboxes; a model that is not usable is refused, and push-sum mass that nobody took stays at home."""
         rows = self.rows
-        samples = np.array([works[s].num_samples if s in works else 0 for s in range(rows.count)])
+        samples = np.array([works[s].volume if s in works else 0 for s in range(rows.count)])
         mixing = np.full(slots.sender.shape, np.nan)
         shares, receivers = rows.mass.copy(), slots.num_receivers
         for run, plan in plans.items():
@@ -554,6 +565,10 @@ class _Questions(NamedTuple):
     sent: Tensor  # [rows, P]
     judged: NDArray[np.bool_]  # [S] whose inboxes
     probes: Tensor  # [S, Q] indices
+
+
+def _effort_of(efforts: Efforts, run: int, place: int) -> ServerEffort | None:
+    return efforts[run].of(place) if run in efforts else None
 
 
 def _keep_logits(logits: Tensor, labels: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
+from hatdfed.core.timing.deadline import Deadline
 from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
 from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import Memory
@@ -38,6 +39,7 @@ class RunServers(NamedTuple):
     test: HeldOut
     liars: Liars | None = None  # None: everybody is honest
     loss: LinkLoss | None = None  # None: every message arrives
+    deadline: Deadline | None = None  # None: everybody is waited for
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,28 @@ from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.report_check import ReportLimits
+from hatdfed.core.timing.machines import Machines
+from hatdfed.core.timing.round_time import RoundClock
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
+from hatdfed.setup.build.machines import price_profiles
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
 
 def make_coordinator(
-    config: Config, prices: EnergyPrices, *, message_share: float = 1.0, attempts: int = 1
+    config: Config,
+    prices: EnergyPrices,
+    *,
+    machines: Machines | None = None,
+    message_share: float = 1.0,
+    attempts: int = 1,
 ) -> Coordinator:
     """The coordinator that `config` describes.
 
     A message takes `message_share` of a float32 model, and may be sent `attempts` times along a link in a round.
+    Without `machines` nobody knows how long a round takes.
     """
     policy = _policy(config, message_share, attempts)
     return Coordinator(
@@ -43,6 +52,7 @@ def make_coordinator(
         candidates=_candidates(config, policy),
         message_share=message_share,
         limits=make_limits(config, attempts * message_share),
+        clock=None if machines is None else RoundClock(machines, config.local_passes),
     )
 
 
@@ -91,10 +101,12 @@ def _true_groups(config: Config) -> dict[str, Any]:
     return {"group": tuple(before.tolist()), "last_group": tuple(after.tolist()), "change_at": config.world.change_at}
 
 
-def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> EnergyPrices:
-    """The prices of the world `config.seed`."""
+def make_prices(
+    config: Config, *, bits_per_sample: int, num_params: int, forward_flops: float | None = None
+) -> EnergyPrices:
+    """The prices of the world `config.seed`; `forward_flops` are those of a sample, for machines with profiles."""
     energy = config.energy
-    return draw_prices(
+    prices = draw_prices(
         config.seed,
         config.servers,
         num_devices=config.devices,
@@ -107,8 +119,10 @@ def make_prices(config: Config, *, bits_per_sample: int, num_params: int) -> Ene
         link_kbit_per_joule=energy.link_kbit_per_joule,
         charge_samples=config.split == "groups" or config.world.amount_ratio > 1,
         drift=_make_drift(config),
+        local_passes=config.local_passes if energy.training_per == "pass" else None,
         with_table=considered_links(config) is None,
     )
+    return price_profiles(config, prices, forward_flops)
 
 
 def _make_drift(config: Config) -> PriceDrift | None:

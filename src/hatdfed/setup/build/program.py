@@ -21,6 +21,7 @@ from hatdfed.randomness import torch_seed
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS, codec_for
 from hatdfed.server.codecs.base import message_share
+from hatdfed.server.flops import ForwardFlops, count_forward_flops
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
 from hatdfed.server.networks import PRIVATE_NETWORK, find_network
@@ -30,6 +31,8 @@ from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixin
 from hatdfed.server.program import EdgeProgram, StepSchedule
 from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
+from hatdfed.setup.build.machines import make_machines
+from hatdfed.setup.build.pace import make_pace
 from hatdfed.setup.config import Config, PrivacyConfig
 
 
@@ -37,11 +40,14 @@ def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProg
     """Coordinator and server, refused with a sentence if they cannot work together or with so many servers."""
     program = make_program(config, dataset)
     _refuse_missing_plan(config, program)
-    num_params = program.learner.num_params
-    prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params)
-    coordinator = make_coordinator(config, prices, message_share=message_share(program.codec, num_params))
+    num_params, flops = program.learner.num_params, find_forward_flops(config, dataset, program.learner)
+    count = None if flops is None else flops.operations
+    prices = make_prices(config, bits_per_sample=dataset.bits_per_sample, num_params=num_params, forward_flops=count)
+    machines = make_machines(config, config.servers, count)
+    share = message_share(program.codec, num_params)
+    coordinator = make_coordinator(config, prices, machines=machines, message_share=share)
     _refuse_impossible_draw(coordinator, config.servers)
-    return coordinator, program
+    return dataclasses.replace(coordinator, pace=make_pace(config, coordinator)), program
 
 
 def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
@@ -133,6 +139,24 @@ def _refuse_unfit_network(config: Config, dataset: Dataset, module: nn.Module) -
             f"network {config.network!r} gives out {list(found)} for {samples}, but task {dataset.task.name} needs "
             f"{list(wanted)}. Choose or write another network."
         )
+
+
+def find_forward_flops(config: Config, dataset: Dataset, learner: Learner) -> ForwardFlops | None:
+    """The work that a sample is for the network; None where machines have no profile, so that nobody asks."""
+    if not config.machines.profiles:
+        return None
+    sample = make_tensors(dataset.validation.take(slice(0, 1)), dataset.format)
+    return count_forward_flops(learner.module, sample.x)
+
+
+def describe_flops(config: Config, flops: ForwardFlops | None) -> list[str]:
+    """A sentence for a network whose operations could not be counted."""
+    if flops is None or flops.is_counted:
+        return []
+    return [
+        f"The FLOPs of network {config.network} cannot be counted, so its training is priced and timed at "
+        f"{flops.operations:,.0f} FLOPs a sample, two for each parameter."
+    ]
 
 
 def make_private_steps(settings: PrivacyConfig, noise: NoiseSource) -> PrivateSteps | None:

@@ -9,6 +9,7 @@ import torch
 
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.fleet import Fleet, FleetGroup, SeparateFleets
+from hatdfed.core.timing.deadline import Deadline
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError
@@ -21,7 +22,7 @@ from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.server.program import EdgeProgram
 from hatdfed.setup.build.placement import Placement, chosen_placement
-from hatdfed.setup.build.program import initial_seed, make_actors, make_learner
+from hatdfed.setup.build.program import describe_flops, find_forward_flops, initial_seed, make_actors, make_learner
 from hatdfed.setup.build.world import World, make_worlds
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import sources_key
@@ -43,6 +44,7 @@ class SimulatedRuns(NamedTuple):
     fleets: FleetGroup
     placement: Placement
     num_total: int  # parameters of the network, sent or not
+    notes: list[list[str]]  # what a user should know about how each run was prepared
 
     @property
     def simulations(self) -> list[Simulation]:
@@ -79,12 +81,17 @@ def make_batch(
                 test=part.world.test,
                 liars=part.world.liars,
                 loss=part.world.loss,
+                deadline=_find_deadline(part.coordinator),
             )
             for part in parts
         ]
         fleets = StackedFleet(members, execution_for(members, torch.device(placement.device)))
     num_total = parts[0].program.learner.num_total
-    return SimulatedRuns([part.coordinator for part in parts], fleets, placement, num_total)
+    notes = [
+        describe_flops(config, find_forward_flops(config, dataset, part.program.learner))
+        for config, part in zip(configs, parts, strict=True)
+    ]
+    return SimulatedRuns([part.coordinator for part in parts], fleets, placement, num_total, notes)
 
 
 def describe_computation(computed_by: Mapping[str, str | int]) -> str:
@@ -117,9 +124,15 @@ def _in_shards(config: Config, parts: _Parts, dataset: Dataset, placement: Place
 
     if parts.world.liars is not None or parts.world.loss is not None:
         raise ConfigError("world.liars and world.link_loss are not simulated in shards. Use --fleet stacked.")
+    if _find_deadline(parts.coordinator) is not None:
+        raise ConfigError("time.deadline_seconds is not simulated in shards. Use --fleet stacked.")
     bounds = even_bounds(config.servers, placement.shards or 1)
     shards = RayShards(config, dataset, bounds, placement.device, placement.address)
     return ShardedFleet(shards, parts.coordinator.prices, parts.world.test)
+
+
+def _find_deadline(coordinator: Coordinator) -> Deadline | None:
+    return coordinator.pace if isinstance(coordinator.pace, Deadline) else None
 
 
 def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
@@ -133,4 +146,5 @@ def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
         run=run,
         liars=parts.world.liars,
         loss=parts.world.loss,
+        deadline=_find_deadline(parts.coordinator),
     )

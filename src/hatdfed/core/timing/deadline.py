@@ -1,0 +1,64 @@
+"""Rounds with a deadline: whoever is late is left out of the round's exchange, and nobody waits for it.
+
+A server that has not trained by then neither sends nor receives; it goes on training while the next round begins, and
+takes part again once it is done. A model that is still under way does not arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.energy.energy_model import EnergyPrices
+from hatdfed.core.links import BoolColumn, LinkTable
+from hatdfed.core.round import RoundPlan, Worked
+from hatdfed.core.timing.machines import Seconds
+from hatdfed.core.timing.round_time import RoundClock, RoundTime
+
+
+class Deadline(NamedTuple):
+    """When a round ends at the latest, and what is needed to know who is late."""
+
+    seconds: float  # since the round began
+    clock: RoundClock
+    prices: EnergyPrices
+    message_bits: float  # along one link
+
+    def first_busy(self) -> Seconds:  # -> [N]
+        """Nobody is busy before the first round."""
+        return np.zeros(self.prices.num_servers)
+
+    def find_due(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
+        """Who trains in a round: all but those that are busy until its deadline."""
+        return (self.first_busy() if busy is None else busy) < self.seconds
+
+    def find_possible(self, t: int, busy: Seconds | None, links: LinkTable) -> BoolColumn:  # [N] -> [E]
+        """Links between servers that are not busy until the deadline."""
+        due = self.find_due(t, busy)
+        return links.at_receivers(due) & links.at_senders(due)
+
+    def find_late(self, plan: RoundPlan, works: Sequence[Worked]) -> NDArray[np.bool_]:  # [N] -> [L]
+        """Which messages of a round do not arrive, because their sender or their receiver is late."""
+        receiver, sender = plan.draw.topology.pairs.T
+        samples = np.array([work.num_samples for work in works])
+        rows = (self.prices.upload(plan.t, i, work.devices_online, work.num_samples) for i, work in enumerate(works))
+        passes = None if plan.effort is None else plan.effort.passes
+        busy = self.first_busy() if plan.busy is None else plan.busy
+        upload = self.clock.find_upload(np.array([row.bits for row in rows]))
+        ready = busy + upload + self.clock.find_compute(samples, passes)
+        sending = self.clock.find_sending(sender, np.full(len(sender), self.message_bits))
+        arrival = (ready + sending + self.clock.machines.latency_seconds)[sender]
+        is_late: NDArray[np.bool_] = (arrival > self.seconds) | (ready[receiver] > self.seconds)
+        return is_late
+
+    def close_round(self, t: int, busy: Seconds | None, time: RoundTime) -> RoundTime:
+        """The time of a round that nobody is waited for in, beyond its deadline or if it is busy until then."""
+        done = time.done[self.find_due(t, busy)]
+        return time._replace(seconds=min(self.seconds, float(done.max(initial=0.0))))
+
+    def next_busy(self, time: RoundTime) -> Seconds:  # -> [N]
+        """For how much of the next round each server is still training."""
+        return np.maximum(0.0, time.ready - time.seconds)

@@ -1,0 +1,34 @@
+"""When servers train and exchange models, where they do not all wait for each other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.links import BoolColumn, LinkTable
+from hatdfed.core.timing.machines import Seconds
+from hatdfed.core.timing.round_time import RoundTime
+
+
+class Pace(Protocol):
+    """Decides before a round who trains and which links can be used, and after it how long it took.
+
+    `busy` are the seconds of the round in which servers still train for an earlier one, for a pace that counts them.
+    """
+
+    def first_busy(self) -> Seconds | None:  # -> [N]
+        """Before the first round; None: nobody counts."""
+
+    def find_due(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
+        """Who trains and merges in round t; all others rest."""
+
+    def find_possible(self, t: int, busy: Seconds | None, links: LinkTable) -> BoolColumn:  # [N] -> [E]
+        """Along which links a model can come."""
+
+    def close_round(self, t: int, busy: Seconds | None, time: RoundTime) -> RoundTime:  # [N]
+        """The time of a round in which everybody is waited for, as it is at this pace."""
+
+    def next_busy(self, time: RoundTime) -> Seconds | None:  # -> [N]
+        """Before the next round."""

@@ -1,0 +1,99 @@
+"""How long a round takes: a function of what servers did, of what they sent, and of how fast their machines are.
+
+A server receives its devices' data, trains, and sends its model. Receivers of one model share the sender's uplink
+evenly, so all of them have it at the same time. A server is done when it has trained, its model is sent, and all models
+for it have arrived; a round is over when the slowest server is done. Judging and merging models takes no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hatdfed.core.energy.energy_model import Cause, EnergyRow
+from hatdfed.core.timing.machines import Machines, Seconds
+
+Counts = NDArray[np.int64]
+
+
+class RoundTime(NamedTuple):
+    """Simulated seconds of one round."""
+
+    seconds: float  # until the round is over
+    upload: Seconds  # [N] receiving data from devices
+    compute: Seconds  # [N] training
+    sending: Seconds  # [N] the uplink is busy with the server's model
+    ready: Seconds  # [N] since the round began, until the server has trained
+    done: Seconds  # [N] since the round began
+
+    @property
+    def waiting(self) -> Seconds:
+        """[N] for the slowest."""
+        return np.maximum(0.0, self.seconds - self.done)
+
+
+class Sent(NamedTuple):
+    """What went over the network in a round."""
+
+    upload_bits: NDArray[np.float64]  # [N] from devices to each server
+    receiver: Counts  # [L]
+    sender: Counts  # [L]
+    bits: NDArray[np.float64]  # [L] along each link, everything that was sent again included
+
+
+class RoundClock(NamedTuple):
+    """The machines of a run and the passes that they make over a round's data, unless a plan says otherwise."""
+
+    machines: Machines
+    passes: int
+
+    def measure(
+        self, samples: Counts, passes: Counts | None, rows: Iterable[EnergyRow], busy: Seconds | None = None
+    ) -> RoundTime:  # [N] each
+        """The seconds of a round in which servers trained on `samples` and the ledger got these rows.
+
+        A server that was `busy` with an earlier round begins later.
+        """
+        sent = read_sent(rows, self.machines.num_servers)
+        upload = self.find_upload(sent.upload_bits)
+        compute = self.find_compute(samples, passes)
+        ready = upload + compute if busy is None else busy + upload + compute
+        sending = self.find_sending(sent.sender, sent.bits)
+        arrival = (ready + sending + self.machines.latency_seconds)[sent.sender]
+        done = ready.copy()
+        np.maximum.at(done, sent.sender, arrival)
+        np.maximum.at(done, sent.receiver, arrival)
+        return RoundTime(float(done.max(initial=0.0)), upload, compute, sending, ready, done)
+
+    def find_upload(self, bits: NDArray[np.float64]) -> Seconds:  # [N] -> [N]
+        """Seconds in which each server receives so many bits from its devices."""
+        seconds: Seconds = bits / self.machines.upload_bits_per_second
+        return seconds
+
+    def find_compute(self, samples: Counts, passes: Counts | None) -> Seconds:  # [N], [N] -> [N]
+        """Seconds of training on so many samples, so many times."""
+        times = self.passes if passes is None else passes
+        seconds: Seconds = samples * times * self.machines.sample_seconds
+        return seconds
+
+    def find_sending(self, sender: Counts, bits: NDArray[np.float64]) -> Seconds:  # [L], [L] -> [N]
+        """Seconds in which each server's uplink is busy, with all its receivers one after another or at once."""
+        sums = np.bincount(sender, weights=bits, minlength=self.machines.num_servers)
+        seconds: Seconds = sums / self.machines.uplink_bits_per_second
+        return seconds
+
+
+def read_sent(rows: Iterable[EnergyRow], num_servers: int) -> Sent:
+    """What the rows of a round's ledger say about data on the network."""
+    upload = np.zeros(num_servers)
+    links = []
+    for row in rows:
+        if row.cause is Cause.UPLOAD:
+            upload[row.receiver] += row.bits
+        elif row.cause is Cause.LINK and row.sender is not None:
+            links.append((row.receiver, row.sender, row.bits))
+    receiver, sender, bits = np.array(links).reshape(-1, 3).T
+    return Sent(upload, receiver.astype(np.int64), sender.astype(np.int64), bits)
