@@ -12,6 +12,7 @@ import typer
 
 from hatdfed import __version__
 from hatdfed.cli.backup import backup_command, restore_command
+from hatdfed.cli.calibrate import calibrate_command
 from hatdfed.cli.compare import compare_command
 from hatdfed.cli.console import discard_output, prepare_streams, print_error
 from hatdfed.cli.coordinator import coordinator_command
@@ -50,6 +51,7 @@ app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
 app.add_typer(traces_app, name="traces")
 app.command("profiles")(profiles_command)
+app.command("calibrate")(calibrate_command)
 app.command("show")(show_command)
 app.command("dashboard")(dashboard_command)
 app.command("report")(report_command)
