@@ -44,7 +44,7 @@ class Deadline(NamedTuple):
         """Which messages of a round do not arrive, because their sender or their receiver is late."""
         receiver, sender = plan.draw.topology.pairs.T
         samples = np.array([work.num_samples for work in works])
-        rows = (self.prices.upload(plan.t, i, work.devices_online, work.num_samples) for i, work in enumerate(works))
+        rows = (self.prices.upload(plan.t, i, work.devices_online, work.num_sent) for i, work in enumerate(works))
         passes = None if plan.effort is None else plan.effort.passes
         busy = self.first_busy() if plan.busy is None else plan.busy
         upload = self.clock.find_upload(np.array([row.bits for row in rows]))

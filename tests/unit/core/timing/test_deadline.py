@@ -18,7 +18,7 @@ PRICES = draw_prices(
 )  # fmt: skip
 MACHINES = Machines(np.array([1.0, 2.0, 4.0]), np.full(3, 1000.0), np.full(3, 10.0), np.full(3, 0.5))
 CLOCK = RoundClock(MACHINES, 1)
-WORKS = [WorkDone(10, 1)] * 3  # takes 1 s to upload, and 10, 20 or 40 s to train on
+WORKS = [WorkDone(10, 1, 10)] * 3  # takes 1 s to upload, and 10, 20 or 40 s to train on
 
 
 def deadline(seconds):
@@ -47,8 +47,8 @@ def test_a_model_that_is_still_under_way_does_not_arrive_but_its_sender_receives
 
 
 def test_a_sender_with_several_receivers_takes_longer():
-    late = deadline(12.6).find_late(plan((1, 0)), [WorkDone(10, 1), WorkDone(0, 0), WorkDone(0, 0)])
-    both = deadline(12.6).find_late(plan((1, 0), (2, 0)), [WorkDone(10, 1), WorkDone(0, 0), WorkDone(0, 0)])
+    late = deadline(12.6).find_late(plan((1, 0)), [WorkDone(10, 1, 10), WorkDone(0, 0, 0), WorkDone(0, 0, 0)])
+    both = deadline(12.6).find_late(plan((1, 0), (2, 0)), [WorkDone(10, 1, 10), WorkDone(0, 0, 0), WorkDone(0, 0, 0)])
     assert late.tolist() == [False]
     assert both.tolist() == [True, True]
 
