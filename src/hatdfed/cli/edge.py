@@ -26,7 +26,9 @@ from hatdfed.cli.coordinator import (
 )
 from hatdfed.cli.identity import edge_join, renew_command, require_deploy, split_address
 from hatdfed.cli.options import DataDir
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.meters.base import ESTIMATE, EXTERNAL, SOURCES
+from hatdfed.meters.choose import Metering, MeterOptions
 from hatdfed.runs.garbage import collect_often
 from hatdfed.runs.malloc import return_freed_memory
 from hatdfed.runs.onednn import keep_few_kernels
@@ -84,6 +86,16 @@ def edge_command(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus here.")
     ] = None,
+    meter: Annotated[
+        str | None,
+        typer.Option(
+            "--meter",
+            help="Measure energy by the first that works of these, such as rapl,nvml,hwmon.",
+        ),
+    ] = None,
+    external: Annotated[
+        str, typer.Option("--external", help="External meter: a command or an http address that gives watts.")
+    ] = "",
     name: Annotated[str | None, typer.Option("--name", help="With --insecure: name of this edge.")] = None,
     data_dir: DataDir = None,
     insecure: Insecure = False,
@@ -124,12 +136,30 @@ def edge_command(
     metrics_address = None if metrics is None else split_listen(metrics, "--metrics")
     options = EdgeOptions(coordinator, listen, advertise, patience, relay, join_address, metrics_address)
     states = EdgeStore(store or Path(f"store-{endpoints.node.name}"), keep_models, keep_mb << 20)
-    make_setup = partial(make_edge_setup, data_dir=data_dir, own_data=data, work_share=work_share)
+    make_setup = partial(
+        make_edge_setup,
+        data_dir=data_dir,
+        own_data=data,
+        work_share=work_share,
+        metering=_read_metering(meter, external),
+    )
     if endpoints.identity is not None:
         rehearse_tls(endpoints.identity)
     collect_often()
     why = asyncio.run(_serve(partial(Edge, options, endpoints, states, make_setup)))
     _log.info("This edge is done: %s.", why)
+
+
+def _read_metering(order: str | None, external: str) -> Metering | None:
+    """How energy is measured, if that was asked for; whether it can be is seen when the edge joins a run."""
+    if order is None and not external:
+        return None
+    names = tuple(name.strip() for name in (order or EXTERNAL).split(",") if name.strip())
+    for name in names:
+        require_one_of("--meter", name, SOURCES)
+    if ESTIMATE in names:
+        raise ConfigError("--meter names estimate, but an estimate is no measurement. Leave it out.")
+    return Metering(names, MeterOptions(external=external))
 
 
 def _resolve_listen(listen: str | None, advertise: str, host: str, port: int) -> tuple[str, str]:

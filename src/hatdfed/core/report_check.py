@@ -83,7 +83,7 @@ def recompute_energy(
     rows = [row for row in wanted.values() if _describe_bits(claims, server, row) is None]
     joules = _price_rows(claims, [server] * len(rows), rows)
     return tuple(
-        row._replace(joules=float(each)) if row.source is Source.MODELLED else row
+        row if row.source is Source.MEASURED else row._replace(joules=float(each))
         for row, each in zip(rows, joules, strict=True)
     )
 
@@ -158,7 +158,7 @@ def _check_rows(claims: _Claims) -> Iterator[tuple[int, str]]:
         receivers = claims.plan.draw.topology.receivers(server)
         links = [(Cause.LINK, server, i) for i in receivers]
         expected = [(Cause.UPLOAD, None, server), (Cause.TRAINING, server, server), *links]
-        told = [_place(row) for row in report.energy]
+        told = [_place(row) for row in report.energy if row.cause is not Cause.EXCHANGE]
         if told != expected and Counter(told) != Counter(expected):  # mostly in this order, which is quick to see
             yield server, f"Its energy is not that of one upload, one training and {len(receivers)} links."
         elif any(row.t != claims.plan.t for row in report.energy):
@@ -174,7 +174,7 @@ def _is_expected(row: EnergyRow, server: int, t: int, receivers: set[int]) -> bo
         return False
     if row.cause is Cause.LINK:
         return row.sender == server and row.receiver in receivers
-    return row.receiver == server and row.sender == (server if row.cause is Cause.TRAINING else None)
+    return row.receiver == server and row.sender == (None if row.cause is Cause.UPLOAD else server)
 
 
 def _check_bits(claims: _Claims) -> Iterator[tuple[int, str]]:
@@ -191,8 +191,8 @@ def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
         most = (prices.model_bits * limits.sent_share + prices.overhead_bits) * row.hops
         is_possible = row.hops in (1, 2) and 0 <= row.bits_again <= row.bits <= most
         return None if is_possible else f"It reported {row.bits:g} bits sent to server {row.receiver}."
-    if row.cause is Cause.TRAINING:
-        return None if row.bits == 0 else "It reported bits for its training."
+    if row.cause in (Cause.TRAINING, Cause.EXCHANGE):
+        return None if row.bits == 0 else f"It reported bits for its {row.cause}."
     effort = claims.plan.effort_of(server)
     if effort is not None and not effort.asks:
         return None if row.bits == 0 else "It reported uploads, but was to ask no device for data."
@@ -223,7 +223,7 @@ def _check_joules(claims: _Claims) -> Iterator[tuple[int, str]]:
     is_false = ~(np.abs(told - priced) <= _PRICE_ROUNDING * np.abs(priced))
     for place in np.flatnonzero(is_false).tolist():
         row = rows[place]
-        if row.source is Source.MODELLED:
+        if row.source is not Source.MEASURED:
             joules = f"{row.joules:.4g} J for {row.cause}; at the list's prices it is {priced[place]:.4g} J"
             yield servers[place], f"It reported {joules}."
 
@@ -235,6 +235,7 @@ def _price_rows(claims: _Claims, servers: list[int], rows: list[EnergyRow]) -> V
     trains, links = (
         np.array([row.cause is cause for row in rows], dtype=bool) for cause in (Cause.TRAINING, Cause.LINK)
     )
+    joules[[row.cause is Cause.EXCHANGE for row in rows]] = 0.0  # which the price list does not know
     joules[trains] = [
         prices.count_charged(samples[servers[n]], claims.plan.effort_of(servers[n])) * prices.compute_joules[servers[n]]
         for n in np.flatnonzero(trains)

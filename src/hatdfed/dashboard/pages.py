@@ -41,10 +41,12 @@ def page_routes(site: Site) -> APIRouter:
     def run(run_id: str) -> HTMLResponse:
         folder, card = site.find_run(run_id)
         content: dict[str, Any] = {"settings": [], "environment": [], "results": {}, "notes": []}
+        content["energy_source"] = "modelled"
         try:
             results = read_document(folder, "results.json")
             content = {
-                "settings": flat_settings(read_settings(folder)),
+                "settings": (settings := flat_settings(read_settings(folder))),
+                "energy_source": dict(settings).get("energy.source", "modelled"),
                 "environment": flat_settings(read_document(folder, "environment.json")),
                 "results": {name: number(value) for name, value in results.items()},
                 "notes": texts(results.get("notes"), 500),

@@ -30,6 +30,14 @@ class MeterOptions(NamedTuple):
     watts_per_core: float | None = None  # of an estimate
 
 
+class Metering(NamedTuple):
+    """How energy is measured during a run."""
+
+    order: tuple[str, ...] = DEFAULT_ORDER
+    options: MeterOptions = MeterOptions()
+    idle_seconds: float = 10.0  # before the first round, to know what the idle machine takes
+
+
 class Choice(NamedTuple):
     """The meter that works here, if any, and why those before it do not."""
 

@@ -222,7 +222,8 @@ def _make_numbers(summary: Mapping[str, Any]) -> list[ReportNumber]:
         "Accuracy on own labels": "personal_accuracy",
     }
     found = [ReportNumber(name, number(summary.get(key)), percent) for name, key in accuracies.items()]
-    found.append(ReportNumber("Energy", _convert_to_joules(summary.get("total_energy_mj")), joules))
+    source = text(summary.get("energy_source") or "modelled", 20)
+    found.append(ReportNumber(f"Energy, {source}", _convert_to_joules(summary.get("total_energy_mj")), joules))
     for cause, name in JOULES.items():
         if cause not in PAPER_CAUSES and not causes.get(cause):
             continue

@@ -38,6 +38,7 @@ CAUSE_COLOURS = {
     JOULES[Cause.PROBE]: "#009E73",
     JOULES[Cause.MERGE]: "#CC79A7",
     JOULES[Cause.IDLE]: "#4D4D4D",
+    JOULES[Cause.EXCHANGE]: "#E69F00",
 }
 VERDICT_COLOURS = (PALETTE[1], "#F3F5F7", PALETTE[0])  # from bad over undecided to good
 UNKNOWN, WAITING, ALONE = "#C3C9D0", FAINT, "#8A929B"

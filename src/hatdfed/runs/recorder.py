@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from hatdfed.core.coordinator import CoordinatorState
 from hatdfed.core.energy.energy_model import EnergyPrices
-from hatdfed.core.fleet import Fleet
+from hatdfed.core.fleet import REMOTE, Fleet
 from hatdfed.core.loop import Plans
 from hatdfed.core.round import Caught, RoundRecord
 from hatdfed.errors import RunFolderError
+from hatdfed.runs.measured_energy import describe_energy_source, summarise_measured
 from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy
 from hatdfed.runs.records.database import MATRIX_LIMIT, Records, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
@@ -180,7 +181,11 @@ class Recorder:
             summary["privacy"] = describe_privacy(self._config, counted)
         summary |= summarise_groups(read_changes(self._database.records("trust")))
         summary["caught"] = [each._asdict() for each in self._caught]
+        source, measured = self._config.energy.source, summarise_measured(self._database)
+        summary["energy_source"], summary["measured_energy"] = source, measured
         outcome = outcome_notes(self._config, rounds, self._fleet.refused)
+        is_deployed = self._fleet.computed_by.get("fleet") == REMOTE
+        outcome += describe_energy_source(source, measured, is_deployed=is_deployed)
         figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config.task)]
         summary["notes"] = [*self._notes(), *figures, *outcome, *describe_caught(self._caught)]
         if self._folder is not None:

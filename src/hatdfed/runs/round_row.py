@@ -206,6 +206,12 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
     ),
     _joules(Cause.PROBE, "probes", "Energy that servers spent to evaluate models on their probe.", since=4),
     _joules(Cause.MERGE, "merges", "Energy that servers spent to merge models.", since=4),
+    _joules(
+        Cause.EXCHANGE,
+        "exchanges",
+        "Energy that processors of servers spent on sending and receiving models, where it was measured.",
+        since=4,
+    ),
     _joules(Cause.IDLE, "idling", "Energy that servers spent because they were switched on.", since=4),
     RoundColumn(
         name="servers_away",

@@ -82,6 +82,9 @@ class ParametersConfig(Section):
 class EnergyConfig(Section):
     """The paper's energy prices, in joules."""
 
+    source: Literal["modelled", "calibrated", "measured"] = "modelled"
+    """Training energy that counts: modelled by prices, calibrated by profiles that `hatdfed calibrate` has measured, or
+    measured in every round by the edges of a deployment (docs/measuring.md)."""
     model_bits: Bits | Literal["actual"] = "actual"
     """Bits of a model on a link: the paper's figure (with its networks), or `actual`, 32 bits for each number sent."""
     weak_joules_per_sample: Joules = 0.5

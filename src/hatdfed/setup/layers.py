@@ -148,6 +148,27 @@ def _make_profile(content: Mapping[str, Any], where: str) -> MachineProfile:
         raise ConfigError(f"The profile {where} cannot be used: {told}") from None
 
 
+def _check_calibrated(config: Config) -> None:
+    """Calibrated joules are those of profiles in which training was measured."""
+    if config.energy.source != "calibrated":
+        return
+    profiles = [
+        each if isinstance(each, MachineProfile) else shipped_profiles()[each] for each in config.machines.profiles
+    ]
+    if not profiles:
+        raise ConfigError(
+            "energy.source is calibrated, but machines.profiles names no profile. Make one with `hatdfed calibrate` "
+            "and name its file."
+        )
+    for profile in profiles:
+        speed = profile.sample_seconds or profile.training_gflops
+        if speed is None or {speed.how, profile.training_watts.how} != {"measured"}:
+            raise ConfigError(
+                f"energy.source is calibrated, but training was not measured in profile {profile.name!r}. Make one "
+                "with `hatdfed calibrate` on that machine, or use energy.source: modelled."
+            )
+
+
 def _check_profiles(config: Config) -> None:
     names = [each for each in config.machines.profiles if isinstance(each, str)]
     for name in names:
@@ -214,6 +235,7 @@ def validate(settings: Layer) -> Config:
     _check_world(config)
     _check_supply(config)
     _check_profiles(config)
+    _check_calibrated(config)
     if config.time.asynchronous and config.time.deadline_seconds is not None:
         raise ConfigError(
             "time.asynchronous and time.deadline_seconds are both set, but servers that wait for nobody need no "

@@ -34,6 +34,7 @@ class Cause(StrEnum):
     PROBE = "probe"  # it evaluates models on its probe; this and what follows costs nothing in the paper
     MERGE = "merge"  # it merges models
     IDLE = "idle"  # it is switched on
+    EXCHANGE = "exchange"  # its processor sends and receives models; known only where it is measured
 
 
 PAPER_CAUSES = (Cause.UPLOAD, Cause.TRAINING, Cause.LINK)
@@ -42,8 +43,9 @@ PAPER_CAUSES = (Cause.UPLOAD, Cause.TRAINING, Cause.LINK)
 class Source(StrEnum):
     """Where a figure comes from."""
 
-    MODELLED = "modelled"
-    MEASURED = "measured"
+    MODELLED = "modelled"  # by the price list
+    CALIBRATED = "calibrated"  # by prices that `hatdfed calibrate` measured
+    MEASURED = "measured"  # in this very round
 
 
 class EnergyRow(NamedTuple):
@@ -58,6 +60,10 @@ class EnergyRow(NamedTuple):
     source: Source = Source.MODELLED
     bits_again: float = 0.0  # of `bits`: what had been sent before, in transfers that failed or broke off
     hops: int = 1  # 2 through a relay; `bits` and `joules` are those of all hops
+    modelled_joules: float | None = None  # by the price list, where it was measured, too; None: as `joules`
+    measured_joules: float | None = None  # by a meter, whether that counts or not; None: nobody measured
+    uncertainty_joules: float | None = None  # of the measurement, in either direction
+    meter: str | None = None  # what measured it, such as rapl
 
 
 def total_joules(rows: Iterable[EnergyRow]) -> float:
@@ -85,6 +91,8 @@ class EnergyPrices:
     model_bits: float  # BPM: a model in float32, as the price list counts it
     sample_upload_bits: float | None = None  # BPS, where every image sent is charged for; None: every connected device
     drift: PriceDrift | None = None  # of the links' prices during a run; None: they stay as they are
+    training_source: Source = Source.MODELLED  # or calibrated
+    counts_measured: bool = False  # whether measured joules are charged where there are some
     overhead_bits: float = 0.0  # of a message, besides its model
     local_passes: int | None = None  # of a round, where τ is for a sample and pass; None: for a sample (D6)
 
@@ -139,7 +147,7 @@ class EnergyPrices:
     def training(self, t: int, server: int, num_samples: int, effort: ServerEffort | None = None) -> EnergyRow:
         """E^cp of one server, Eq. (5): τ for each sample, or for each sample and pass; `effort` is that of its plan."""
         joules = self.count_charged(num_samples, effort) * float(self.compute_joules[server])
-        return EnergyRow(t, Cause.TRAINING, server, server, 0.0, joules)
+        return EnergyRow(t, Cause.TRAINING, server, server, 0.0, joules, self.training_source)
 
     def count_charged(self, num_samples: int, effort: ServerEffort | None) -> int:
         """How many times τ is charged for training on so many samples."""

@@ -1,7 +1,8 @@
 """The round that is being played: its orders, the reports on it, and who need not wait for whom.
 
 An edge is told only of its own links. A report is untrusted: numbers out of range are refused before anything learns
-from them. Edges do not report energy: the coordinator computes it from what was done and its own price list.
+from them. The coordinator computes energy from what was done and its own price list; what edges have measured is kept
+beside it, and charged where the settings say so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hatdfed.core.energy.energy_model import EnergyPrices
+from hatdfed.core.energy.energy_model import Cause, EnergyPrices
+from hatdfed.core.energy.measured import MEASURED_CAUSES, MOST_JOULES, Metered, add_measured
 from hatdfed.core.refusals import OTHER, WORDS
 from hatdfed.core.report_check import ReportLimits, find_breaches
 from hatdfed.core.round import (
@@ -33,6 +35,7 @@ from hatdfed.deploy.coordinator.conduct import Refusals, RoundEvidence
 from hatdfed.deploy.coordinator.membership import EdgeMember, Membership, Route, describe_neighbour
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import WireError
+from hatdfed.meters.base import SOURCES
 
 BAD_REPORT = "bad-report"
 BAD_FINAL = "bad-final"
@@ -263,7 +266,7 @@ def _read_report(
     reported = {sent.receiver: LinkUse(sent.share, sent.again) for sent in outcome.sent}
     receivers = plan.draw.topology.receivers(server)
     use = {i: reported.get(i, LinkUse(0.0))._replace(hops=1 + (i in relayed)) for i in receivers}
-    return make_server_report(
+    report = make_server_report(
         plan,
         prices,
         server,
@@ -279,6 +282,23 @@ def _read_report(
         compression=use,
         sketch=_read_sketch(outcome),
     )
+    metered, counts = _read_metered(outcome), prices.counts_measured
+    if not metered:
+        return report
+    return report._replace(energy=add_measured(report.energy, metered, t=plan.t, server=server, counts=counts))
+
+
+def _read_metered(outcome: pb.Outcome) -> dict[Cause, Metered]:
+    """Read what the edge has measured, by cause; what can be no reading is left out."""
+    names = {str(cause): cause for cause in MEASURED_CAUSES}
+    return {
+        names[each.cause]: Metered(each.joules, each.uncertainty, each.meter)
+        for each in outcome.metered[: len(names)]
+        if each.cause in names
+        and 0 <= each.joules <= MOST_JOULES
+        and 0 <= each.uncertainty <= MOST_JOULES
+        and each.meter in SOURCES
+    }
 
 
 def _read_sketch(outcome: pb.Outcome) -> Sketch | None:

@@ -31,6 +31,7 @@ from hatdfed.deploy.edge.order_stream import OrderStream
 from hatdfed.deploy.edge.peers import Peers, PeerService
 from hatdfed.deploy.edge.presence import CoordinatorPresence
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.edge.round_meter import RoundMeter
 from hatdfed.deploy.edge.round_runner import RoundRunner
 from hatdfed.deploy.edge.setup import MakeSetup, load_first_state, make_limits, pack_model, read_settings
 from hatdfed.deploy.edge.store import EdgeStore
@@ -272,7 +273,14 @@ class Edge:
         peers = Peers(self._endpoints, mailbox, welcome.idle_seconds, self._denied, relay)
         saved = await load_first_state(setup, self._store, welcome, peers, limits)
         runner = RoundRunner(
-            setup.program, setup.source, mailbox, peers, self._store, saved, self._link.report_lost_peer
+            setup.program,
+            setup.source,
+            mailbox,
+            peers,
+            self._store,
+            saved,
+            self._link.report_lost_peer,
+            RoundMeter(setup.meter),
         )
         if relay is not None:
             self._endpoints.listen(server, relay.listen_address)

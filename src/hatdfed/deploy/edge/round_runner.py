@@ -12,11 +12,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hatdfed.core.effort import ServerEffort
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.deploy import history
 from hatdfed.deploy.edge.open_round_files import KeptRound, OpenRoundFiles
 from hatdfed.deploy.edge.peers import Peers, check_message
 from hatdfed.deploy.edge.private_rounds import PrivateRounds
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.edge.round_meter import RoundMeter
 from hatdfed.deploy.edge.store import EdgeStore, SavedState, set_aside_later
 from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.monitoring.time_by_kind import TimeByKind
@@ -47,6 +49,7 @@ class RoundRunner:
         store: EdgeStore,
         saved: SavedState,
         report_lost_peer: Callable[[int, int], Awaitable[None]],  # with a round and the peer no longer called in it
+        meter: RoundMeter | None = None,
     ) -> None:
         self._program = program
         self._source = source
@@ -56,6 +59,7 @@ class RoundRunner:
         self._files = OpenRoundFiles(store.folder / "open-round")
         mailbox.keep_received = self._files.keep_received
         self._report_lost_peer = report_lost_peer
+        self._meter = meter or RoundMeter(None)
         self._private_rounds = PrivateRounds(store.folder)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self.server: ServerState
@@ -86,8 +90,10 @@ class RoundRunner:
                 self._worker.submit(self._files.keep_trained, mailbox.run, t, trained)
             del trained
             self._begin_phase("exchange", f"exchanging models of round {t}")
+            await self._measure(Cause.EXCHANGE)
             await self._exchange_models(order, until)
             self._begin_phase("merging", f"merging round {t}")
+            await self._measure(None)
             self._worker.submit(tidy_freed_memory)
             server = program.take_back(server, offer, mailbox.failed_sends)
             inbox = await self.run_off_loop(mailbox.make_inbox, server, offer)
@@ -103,6 +109,7 @@ class RoundRunner:
             del inbox
             await self._commit(server, t + 1, outcome)
         except Exception:
+            self._meter.take()  # nobody is told of this round
             await self._recover()
             await self.run_off_loop(self._files.clear)
             raise
@@ -112,6 +119,11 @@ class RoundRunner:
         self.doing = "waiting for a round"
         self.played_rounds, self.round_seconds = self.played_rounds + 1, time.monotonic() - began
         return outcome
+
+    async def _measure(self, cause: Cause | None) -> None:
+        """Measure the energy of what follows, until the next call; None: nothing."""
+        if self._meter.is_there:  # a meter may be slow to answer
+            await asyncio.to_thread(self._meter.end if cause is None else partial(self._meter.begin, cause))
 
     def _begin_phase(self, phase: str, doing: str) -> None:
         self.phases.begin(phase)
@@ -133,7 +145,9 @@ class RoundRunner:
         return kept
 
     async def _train_off_loop(self, work: Work, t: int) -> ServerState:
+        await self._measure(Cause.TRAINING)
         server, trouble = await self.run_off_loop(self._train, work, t)
+        await self._measure(None)
         self._count(trouble, t)
         return server
 
@@ -265,6 +279,7 @@ class RoundRunner:
             ],
             sent=[record.sent for record in mailbox.sent.values()],
             refused=refused,
+            metered=self._meter.take(),
             refusals=by_sender,
         )
 

@@ -22,6 +22,8 @@ from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.store import EdgeStore, SavedState, set_aside_other_runs
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import ConfigError, IdentityError, WireError
+from hatdfed.meters.base import Meter
+from hatdfed.meters.choose import Metering, choose_meter, measure_idle, require_meter
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.exchange import Limits, MessageContext, check_norm, pack_offer_parts
 from hatdfed.server.message import Buffer, compute_overhead, unpack
@@ -49,6 +51,7 @@ class EdgeSetup(NamedTuple):
     bits_per_sample: int
     test: HeldOut | None  # for after the last round; None for an edge with its own data
     forward_flops: float = 0.0  # of a sample; 0: not counted, as no machine has a profile
+    meter: Meter | None = None  # None: energy is not measured here
 
     @property
     def layout(self) -> str:
@@ -70,12 +73,37 @@ MakeSetup = Callable[[Config, int], EdgeSetup]
 
 
 def make_edge_setup(
-    config: Config, index: int, *, data_dir: Path | None = None, own_data: str | None = None, work_share: float = 1.0
+    config: Config,
+    index: int,
+    *,
+    data_dir: Path | None = None,
+    own_data: str | None = None,
+    work_share: float = 1.0,
+    metering: Metering | None = None,
 ) -> EdgeSetup:
     """Set up an edge with the same data as in a simulation: its shard of a public data set, from simulated devices.
 
     With `own_data` the edge trains on that instead, and the data set only says what samples look like.
     """
+    setup = _make_setup(config, index, data_dir, own_data, work_share)
+    return setup._replace(meter=find_meter(config, metering))
+
+
+def find_meter(config: Config, metering: Metering | None) -> Meter | None:
+    """The edge's meter, where it was told to measure or the run wants it; its idle power is measured first."""
+    if metering is None and config.energy.source != "measured":
+        return None
+    wanted = metering or Metering()
+    meter = require_meter(choose_meter(wanted.order, wanted.options))
+    idle = measure_idle(meter, wanted.idle_seconds)
+    watts = idle.gross_joules / idle.seconds
+    _log.info("energy is measured by %s (%s); idle %.3g W", meter.source, ", ".join(meter.domains), watts)
+    return meter.with_idle(watts)
+
+
+def _make_setup(
+    config: Config, index: int, data_dir: Path | None, own_data: str | None, work_share: float
+) -> EdgeSetup:
     dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
     program, seed = make_program(config, dataset, secret_noise), initial_seed(config, index)
     flops = find_forward_flops(config, dataset, program.learner)

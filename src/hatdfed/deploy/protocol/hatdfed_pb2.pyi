@@ -211,8 +211,20 @@ class Refusal(_message.Message):
     count: int
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
+class Metered(_message.Message):
+    __slots__ = ("cause", "meter", "joules", "uncertainty")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    METER_FIELD_NUMBER: _ClassVar[int]
+    JOULES_FIELD_NUMBER: _ClassVar[int]
+    UNCERTAINTY_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    meter: str
+    joules: float
+    uncertainty: float
+    def __init__(self, cause: _Optional[str] = ..., meter: _Optional[str] = ..., joules: _Optional[float] = ..., uncertainty: _Optional[float] = ...) -> None: ...
+
 class Outcome(_message.Message):
-    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch", "num_sent", "refusals")
+    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch", "num_sent", "metered", "refusals")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +242,7 @@ class Outcome(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     SKETCH_FIELD_NUMBER: _ClassVar[int]
     NUM_SENT_FIELD_NUMBER: _ClassVar[int]
+    METERED_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
@@ -241,8 +254,9 @@ class Outcome(_message.Message):
     refused: _containers.ScalarMap[str, int]
     sketch: _containers.RepeatedScalarFieldContainer[float]
     num_sent: int
+    metered: _containers.RepeatedCompositeFieldContainer[Metered]
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ..., num_sent: _Optional[int] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ..., num_sent: _Optional[int] = ..., metered: _Optional[_Iterable[_Union[Metered, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
 class Received(_message.Message):
     __slots__ = ("accepted", "reason")

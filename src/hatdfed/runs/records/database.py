@@ -130,13 +130,13 @@ LEDGER = _table(
         Column(
             name="cause",
             sql="TEXT",
-            meaning="What the energy was spent on: upload, training, link, probe, merge or idle.",
+            meaning="What the energy was spent on: upload, training, link, probe, merge, idle or exchange.",
         ),
         Column(name="sender", sql="INTEGER", meaning="Server that sent; null where devices did.", may_be_unknown=True),
         Column(name="receiver", sql="INTEGER", meaning="Server that trained or received."),
         Column(name="bits", sql="REAL", unit="bits", meaning="Data that were sent."),
         Column(name="joules", sql="REAL", unit="J", meaning="Energy that it took."),
-        Column(name="source", sql="TEXT", meaning="Whether the energy was modelled or measured."),
+        Column(name="source", sql="TEXT", meaning="How `joules` is known: modelled, calibrated or measured."),
         Column(
             name="bits_again",
             sql="REAL",
@@ -150,6 +150,31 @@ LEDGER = _table(
             since=2,
             meaning="1, or 2 where a relay forwarded the model; `bits` and `joules` are those of all hops.",
         ),
+        Column(
+            name="modelled_joules",
+            sql="REAL",
+            unit="J",
+            since=4,
+            may_be_unknown=True,
+            meaning="Energy by the price list, where it was also measured; null: as `joules`.",
+        ),
+        Column(
+            name="measured_joules",
+            sql="REAL",
+            unit="J",
+            since=4,
+            may_be_unknown=True,
+            meaning="Energy by a meter, whether that is what counts or not; null: not measured.",
+        ),
+        Column(
+            name="uncertainty_joules",
+            sql="REAL",
+            unit="J",
+            since=4,
+            may_be_unknown=True,
+            meaning="How far the measurement may be off, in either direction.",
+        ),
+        Column(name="meter", sql="TEXT", since=4, may_be_unknown=True, meaning="What measured it, such as rapl."),
     ),
 )
 TRUST = _table(
@@ -285,6 +310,17 @@ class RunDatabase:
             with self._connection as connection:
                 for table in TABLES:
                     connection.execute(f"DELETE FROM {table} WHERE t >= ?", (t,))  # noqa: S608 (our own table names)
+        except SQLITE_ERRORS as error:
+            raise self._trouble(error) from None
+
+    def read_measured(self) -> list[tuple[str, float, float, int, int, str]]:
+        """By cause of which anything was measured: modelled and measured joules of that, its rows, all rows, meters."""
+        query = (
+            "SELECT cause, SUM(modelled_joules), SUM(measured_joules), COUNT(measured_joules), COUNT(*), "
+            "GROUP_CONCAT(DISTINCT meter) FROM ledger GROUP BY cause HAVING COUNT(measured_joules) > 0 ORDER BY cause"
+        )
+        try:
+            return list(self._connection.execute(query))
         except SQLITE_ERRORS as error:
             raise self._trouble(error) from None
 

@@ -166,7 +166,8 @@ def make_prices(
         local_passes=config.local_passes if energy.training_per == "pass" else None,
         with_table=considered_links(config) is None,
     )
-    return price_profiles(config, prices, forward_flops)
+    priced = price_profiles(config, prices, forward_flops)
+    return dataclasses.replace(priced, counts_measured=energy.source == "measured")
 
 
 def _make_drift(config: Config) -> PriceDrift | None:

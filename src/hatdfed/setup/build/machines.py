@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hatdfed.core.energy.energy_model import EnergyPrices
+from hatdfed.core.energy.energy_model import EnergyPrices, Source
 from hatdfed.core.timing.machines import Machines, draw_is_weak
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
@@ -57,7 +57,8 @@ def price_profiles(config: Config, prices: EnergyPrices, forward_flops: float | 
         return prices
     flops, passes = _need(forward_flops), config.local_passes if prices.local_passes is None else 1
     joules = [passes * each.find_sample_joules(flops) for each in profiles]
-    return replace(prices, compute_joules=np.array(joules))
+    source = Source.CALIBRATED if config.energy.source == "calibrated" else Source.MODELLED
+    return replace(prices, compute_joules=np.array(joules), training_source=source)
 
 
 def _need(forward_flops: float | None) -> float:

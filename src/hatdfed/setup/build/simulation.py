@@ -59,10 +59,19 @@ class _Parts(NamedTuple):
     seeds: list[int]
 
 
+def _refuse_measured(configs: Sequence[Config]) -> None:
+    if any(config.energy.source == "measured" for config in configs):
+        raise ConfigError(
+            "energy.source is measured, but in a simulation there are no machines to measure. Use modelled, or "
+            "calibrated with a profile that `hatdfed calibrate` has made."
+        )
+
+
 def make_batch(
     configs: Sequence[Config], dataset: Dataset, placement: Placement, names: Sequence[str]
 ) -> SimulatedRuns:
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
+    _refuse_measured(configs)
     parts = _parts(configs, dataset)
     placement = chosen_placement(placement)
     fleets: FleetGroup

@@ -1,0 +1,48 @@
+"""What meters and price list say of the same work in a whole run, beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hatdfed.core.energy.energy_model import Cause
+from hatdfed.runs.records.database import RunDatabase
+
+
+def summarise_measured(database: RunDatabase) -> dict[str, Any]:
+    """By cause: measured and modelled joules of what was measured, their ratio, how many rows that is of all."""
+    found: dict[str, Any] = {}
+    for cause, modelled, measured, rows, all_rows, meters in database.read_measured():
+        found[cause] = {
+            "measured_joules": measured,
+            "modelled_joules": modelled,
+            "ratio": measured / modelled if modelled else None,
+            "rows": rows,
+            "rows_in_all": all_rows,
+            "meters": sorted(meters.split(",")),
+        }
+    return found
+
+
+def describe_energy_source(source: str, measured: Mapping[str, Any], *, is_deployed: bool) -> list[str]:
+    """Sentences on how the energy of a run is known; none for a simulation whose energy is modelled, as always."""
+    training = measured.get(Cause.TRAINING)
+    if training is None:
+        wanted = " although energy.source is measured" if source == "measured" else ""
+        return (
+            [f"All energy is {_say(source)}{wanted}: no meter was read."] if is_deployed or source != "modelled" else []
+        )
+    share = f"{training['rows']} of {training['rows_in_all']} trainings"
+    ratio = "" if training["ratio"] is None else f", {training['ratio']:.3g} times what the price list says"
+    counts = "counts" if source == "measured" else "is shown beside the modelled energy, which counts"
+    said = [
+        f"The energy of {share} was measured by {', '.join(training['meters'])}{ratio}; it {counts}. "
+        "The energy of links is modelled by their bits."
+    ]
+    if source == "measured" and training["rows"] < training["rows_in_all"]:
+        said.append("Trainings that were not measured are charged as modelled; the ledger says which.")
+    return said
+
+
+def _say(source: str) -> str:
+    return "modelled" if source == "measured" else source
