@@ -60,9 +60,10 @@ def show_command(
 
 
 def _print_last_round(rounds: Sequence[Mapping[str, Any]]) -> None:
-    """Print the columns of the last round, and what those that are sums come to over all rounds."""
+    """Print the columns of the last round, and what those that are sums come to over all rounds, if anybody knew."""
+    known = [column for column in ROUND_COLUMNS.values() if any(row.get(column.name) is not None for row in rounds)]
     for heading, kind in (("Last round", "last"), ("All rounds", "sum")):
-        chosen = [column for column in ROUND_COLUMNS.values() if column.over_rounds == kind]
+        chosen = [column for column in known if column.over_rounds == kind]
         if kind == "sum":
             chosen = [column for column in chosen if column.in_results]  # the others are in the table
         if rounds and chosen:
