@@ -148,7 +148,7 @@ def _format_signed(value: float | None, decimals: int, unit: str = "") -> str:
 
 
 def _format_causes(row: SummaryRow) -> str:
-    """Format the energy by cause in one unit, that of the sum; what the paper has no cause for is one number, if any."""
+    """Format the energy by cause in one unit, that of the sum; causes that the paper does not have are one number."""
     joules = {cause: JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in Cause}
     unit = format_energy(sum(joules.values())).split()[1]
     *others, link = (f"{joules[cause] / _JOULES[unit]:.2f}" for cause in PAPER_CAUSES)
