@@ -1,9 +1,9 @@
 """Servers on solar panels: who is away when, and that nobody spends what it does not have.
 
 Ten servers learn the digits for two days, a round every half hour. They are on mains, or have a battery and a panel
-each: one that brings more than a server on mains spends, or one that brings less. The weather is that of two days in April of a
-typical year in Greensboro, North Carolina (pvlib's data), or by formula with `--site none`. An exploration with a few
-seeds: accuracies are those of validation images, and no method is chosen by them.
+each: one that brings more than a server on mains spends, or one that brings less. The weather is that of two days in
+April of a typical year in Greensboro, North Carolina (pvlib's data), or by formula with `--site none`. An exploration
+with a few seeds: accuracies are those of validation images, and no method is chosen by them.
 
 python benchmarks/batteries.py [--seeds 5] [--rounds 96] [--site greensboro] [--out FILE.json]
 """

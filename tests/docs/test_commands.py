@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from hatdfed.cli.app import app
 from hatdfed.cli.options import read_user_layer
@@ -91,14 +92,17 @@ def test_commands_are_found():
 
 
 @pytest.fixture
-def _own_table(tmp_path, monkeypatch):
-    """The file that docs/data.md is about, where the command is typed."""
+def _own_files(tmp_path, monkeypatch):
+    """The files that docs/data.md and docs/traces.md are about, where the command is typed."""
     x = np.random.default_rng(0).normal(size=(200, 4))
     np.savez(tmp_path / "table.npz", x=x, y=x[:, 0])
     monkeypatch.chdir(tmp_path)
+    traces = "traces solar --servers 5 --days 2 --peak-watts 0.2 -o sun.csv"
+    assert f"hatdfed {traces}\n" in (ROOT / "docs/traces.md").read_text(encoding="utf-8")
+    assert CliRunner().invoke(app, traces.split()).exit_code == 0
 
 
-@pytest.mark.usefixtures("_own_table")
+@pytest.mark.usefixtures("_own_files")
 @pytest.mark.parametrize("words", TYPED.values(), ids=TYPED)
 def test_a_command_of_the_documents_works_as_typed(words):
     if any(word.startswith(ELSEWHERE) for word in words):

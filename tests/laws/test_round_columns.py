@@ -135,6 +135,7 @@ def test_it_is_in_the_status_of_a_deployment(played):
         progress.count(record, 1.0)
     assert progress.figures[NAME] == expected(result)[-1]
     assert progress.figures["links"] == sum(row["links"] for row in result.rounds)
+    assert progress.figures["carbon_grams"] is None  # of a deployment, too
 
 
 def test_a_run_from_before_goes_on_and_knows_it_from_there_on(monkeypatch, tmp_path, request):

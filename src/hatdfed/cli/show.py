@@ -61,13 +61,18 @@ def show_command(
 
 def _print_last_round(rounds: Sequence[Mapping[str, Any]]) -> None:
     """Print the columns of the last round, and what those that are sums come to over all rounds."""
+    shown = [column for column in ROUND_COLUMNS.values() if not column.is_optional or _is_known(column.name, rounds)]
     for heading, kind in (("Last round", "last"), ("All rounds", "sum")):
-        chosen = [column for column in ROUND_COLUMNS.values() if column.over_rounds == kind]
+        chosen = [column for column in shown if column.over_rounds == kind]
         if kind == "sum":
             chosen = [column for column in chosen if column.in_results]  # the others are in the table
         if rounds and chosen:
             figures = [f"{column.label} {column.text(column.value_over(rounds))}" for column in chosen]
             out.print(f"{heading}: {', '.join(figures)}.", soft_wrap=True)
+
+
+def _is_known(name: str, rounds: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row.get(name) is not None for row in rounds)
 
 
 def _print_groups(groups: Mapping[str, Any]) -> None:

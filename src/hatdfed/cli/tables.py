@@ -157,11 +157,12 @@ def _format_signed(value: float | None, decimals: int, unit: str = "") -> str:
 
 
 def _format_causes(row: SummaryRow) -> str:
-    """Format the energy by cause in one unit, that of the sum; what the paper has no cause for, only if it costs."""
+    """Format the energy by cause in one unit, that of the sum; causes that the paper does not have are one number."""
     joules = {cause: JOULES_PER_MJ * row[f"{cause}_energy_mj"] for cause in Cause}
     unit = format_energy(sum(joules.values())).split()[1]
-    spent = [f"{joules[cause] / _JOULES[unit]:.2f}" for cause in Cause if cause in PAPER_CAUSES or joules[cause]]
-    return f"{' + '.join(spent[:2])}\n+ {' + '.join(spent[2:])} {unit}"
+    *others, link = (f"{joules[cause] / _JOULES[unit]:.2f}" for cause in PAPER_CAUSES)
+    more = sum(joules[cause] for cause in Cause if cause not in PAPER_CAUSES) / _JOULES[unit]
+    return f"{' + '.join(others)}\n+ {link} {unit}" + (f"\n+ {more:.2f} other" if more else "")
 
 
 def _format_price(row: SummaryRow) -> str:

@@ -292,8 +292,8 @@ class Coordinator:
         is_away = {Away.CHURN: ~present(self.seed, state.t, size, self.churn)}
         if self.supply is not None:
             is_away[Away.TRACE] = ~self.supply.is_available(state.t, size)
-            there = ~is_away[Away.CHURN] & ~is_away[Away.TRACE]
-            most = self._find_most(state, there)
+        if self.supply is not None and state.charge is not None:
+            most = self._find_most(state, ~is_away[Away.CHURN] & ~is_away[Away.TRACE])
             is_away[Away.BATTERY] = self.supply.is_exhausted(state.t, state.charge, most.joules, most.received)
         active = ~np.logical_or.reduce(list(is_away.values()))
         found = reversed(is_away.items())  # so that the first reason of a server stays

@@ -67,6 +67,7 @@ class RoundColumn(Column):
     label: str  # as people read it
     value: Callable[[PlayedRound], Number | None]
     over_rounds: Literal["sum", "last"] | None = "last"  # what it comes to in a whole run
+    is_optional: bool = False  # unknown unless the settings ask for it: not shown where nobody knows it
     in_results: bool = True  # whether that stands in results.json, under the same name
     curve: str | None = ""  # its name in TensorBoard and MLflow; empty: the column's; None: not shown there
     chart: Literal["accuracy", "energy", "regret", "own"] | None = "own"  # of the dashboard; None: in none
@@ -232,6 +233,7 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         meaning="Charge of the emptiest battery after the round; unknown where servers are on mains.",
         value=lambda played: None if played.record.charge is None else float(played.record.charge.min()),
         may_be_unknown=True,
+        is_optional=True,
         chart=None,
     ),
     RoundColumn(
@@ -245,6 +247,7 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         value=lambda played: None if played.record.bill is None else played.record.bill.carbon_grams,
         over_rounds="sum",
         may_be_unknown=True,
+        is_optional=True,
         chart=None,
     ),
     RoundColumn(
@@ -257,6 +260,7 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         value=lambda played: None if played.record.bill is None else played.record.bill.cost,
         over_rounds="sum",
         may_be_unknown=True,
+        is_optional=True,
         chart=None,
     ),
     RoundColumn(

@@ -103,6 +103,24 @@ def test_overhead_is_paid_for_every_message_and_compression_does_not_reduce_it()
     assert plain.with_overhead(0.5) == 0.5
 
 
+@pytest.mark.parametrize("codec", ["float32", "int8"])
+def test_reports_with_overhead_are_believed_and_cost_more(codec):
+    settings = {**SMALL, "method": "rnd", "codec": codec}
+    plain, more = hatdfed.run(**settings), hatdfed.run(**settings, energy={"overhead_bits": 5e4})
+    assert more.summary["caught"] == []
+    assert len(more.links) == len(plain.links) > 0
+    for before, after in zip(plain.ledger, more.ledger, strict=True):
+        extra = 5e4 if before["cause"] == "link" else 0.0
+        assert after["bits"] == pytest.approx(before["bits"] + extra)
+
+
+def test_a_budget_of_link_joules_holds_with_overhead():
+    settings = {**SMALL, "method": "full", "rounds": 12, "codec": "int8", "energy": {"overhead_bits": 5e4}}
+    spent = hatdfed.run(**settings).summary["link_energy_mj"] * 1e6
+    limited = hatdfed.run(**settings, schedule={"budget_joules": spent / 2})
+    assert 0 < limited.summary["link_energy_mj"] * 1e6 <= spent / 2
+
+
 def test_without_any_of_it_there_is_no_supply():
     assert make_supply(resolve(SMALL)) is None
     assert make_supply(resolve({**SMALL, "supply": {"round_seconds": 5}})) is None

@@ -80,9 +80,9 @@ class Supply:
             return report
         return replace(report, upkeep_energy=self.upkeep.find_rows(t, report, active, self._length(t)))
 
-    def is_exhausted(self, t: int, charge: Values | None, most: Values, most_received: Values) -> NDArray[np.bool_]:
+    def is_exhausted(self, t: int, charge: Values, most: Values, most_received: Values) -> NDArray[np.bool_]:
         """[N] who cannot pay the most that round t can cost: `most` for training and links, and its upkeep."""
-        if self.batteries is None or charge is None:
+        if self.batteries is None:
             return np.zeros(len(most), dtype=bool)
         upkeep = 0.0 if self.upkeep is None else self.upkeep.find_most(most_received, self._length(t))
         return ~self.batteries.can_cover(charge, most + upkeep)

@@ -29,8 +29,11 @@ class DeploymentProgress:
         self.rounds = rounds
         self.played = 0
         self.undelivered = 0
-        # Every figure over the rounds so far: its sum, or its last known value.
-        self.figures: dict[str, Any] = {name: 0 if column.over_rounds == "sum" else None for name, column in _figures()}
+        # Every figure over the rounds so far: its sum, or its last known value; None while nobody knows it.
+        self.figures: dict[str, Any] = {
+            name: 0 if column.over_rounds == "sum" and not column.may_be_unknown else None
+            for name, column in _figures()
+        }
         self.state = "starting"
         self.coordinator_seconds = 0.0  # own work in the last round: drawing, learning, committing
         self.last_round_at = time.time()  # or when this coordinator started
@@ -70,7 +73,8 @@ class DeploymentProgress:
         self.played += 1
         for name, column in _figures():
             if row[name] is not None:
-                self.figures[name] = row[name] + (self.figures[name] if column.over_rounds == "sum" else 0)
+                before = self.figures[name] if column.over_rounds == "sum" else None
+                self.figures[name] = row[name] + (before or 0)
 
 
 class LinkCounts:
