@@ -64,7 +64,7 @@ RECIPES: dict[str, Settings] = {
     "keep, ask every 4th": {**KEEP, **_train("every", rounds=1, ask_every=4)},
     "keep, skip-train 2/1": {**KEEP, **_train("skip-train", train_rounds=2, sync_rounds=1)},
     "keep, skip-train 1/1": {**KEEP, **_train("skip-train")},
-    "keep, skip-train 1/1, budget": {**KEEP, **_train("skip-train", sync_rounds=0, budget_rounds=60)},
+    "keep, skip-train 1/0, 60 rounds": {**KEEP, **_train("skip-train", sync_rounds=0, budget_rounds=60)},
     "marginal-gain 0.4": _train("marginal-gain", saved=0.4),
     "keep, marginal-gain 0.3": {**KEEP, **_train("marginal-gain", saved=0.3)},
     "keep, marginal-gain 0.5": {**KEEP, **_train("marginal-gain", saved=0.5)},
@@ -82,6 +82,14 @@ RECIPES: dict[str, Settings] = {
     "keep, marginal-gain 0.5, batch 8": {**KEEP, **_train("marginal-gain", saved=0.5), "batch_size": 8},
     "keep, every 2nd, 1 pass, batch 8": {**KEEP, **_train("every", rounds=2), "local_passes": 1, "batch_size": 8},
 }
+
+# Recipes that are compared with each other, seed by seed.
+PAIRS = (
+    ("keep, marginal-gain 0.5", "keep, every 2nd in turn"),
+    ("keep, marginal-gain 0.3", "keep, skip-train 2/1"),
+    ("keep, marginal-gain 0.5, batch 8", "keep, every 2nd in turn, batch 8"),
+    ("keep, every 2nd in turn, batch 8", "batch 8"),
+)
 
 
 def main() -> None:
@@ -102,6 +110,7 @@ def main() -> None:
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for per in ACCOUNTINGS:
         _print_table([row for row in rows if row["charged_per"] == per], per)
+    _print_pairs([row for row in rows if row["charged_per"] == ACCOUNTINGS[0]])
 
 
 def _config(dataset: str, recipe: str, per: str, seed: int) -> Config:
@@ -145,6 +154,15 @@ def _print_table(rows: list[dict[str, Any]], per: str) -> None:
         accuracy = np.mean([row["accuracy"] for row in found])
         figures = f"{accuracy:5.2f} %  {lost.mean():+5.2f} ± {error:4.2f}  saved {100 * np.mean(saved):5.1f} %"
         print(f"    {recipe:42} {figures}  {parts}")
+
+
+def _print_pairs(rows: list[dict[str, Any]]) -> None:
+    accuracy = {(row["recipe"], row["seed"]): row["accuracy"] for row in rows}
+    seeds = sorted({seed for _, seed in accuracy})
+    for one, other in PAIRS:
+        gains = np.array([accuracy[one, seed] - accuracy[other, seed] for seed in seeds])
+        error = gains.std(ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else np.nan
+        print(f"{one} − {other}: {gains.mean():+.2f} ± {error:.2f}")
 
 
 def _options() -> argparse.Namespace:
