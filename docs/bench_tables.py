@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,30 @@ def privacy_table() -> str:
         epsilon = "–" if row["epsilon"] is None else f"{row['epsilon']:.1f}"
         rows.append([noise, epsilon, *(f"{row['accuracy'][m][0]:.1f} ± {row['accuracy'][m][1]:.1f}" for m in methods)])
     return table(("σ", "ε at δ = 10⁻⁵", *(f"`{method}`" for method in methods)), rows)
+
+
+def effort_table() -> str:
+    """What changes to training and uploads save, with both ways to charge for training; differences by seed."""
+    rows = load("effort-digits.json")["rows"]
+    cells = []
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        figures = {per: _compare_effort(rows, recipe, per) for per in ("pass", "sample")}
+        accuracy, gain, error, _ = figures["pass"]
+        told = "–" if recipe == rows[0]["recipe"] else f"{gain:+.2f} ± {error:.2f}"
+        saved = [f"{100 * figures[per][3]:.0f}" for per in figures]
+        cells.append([recipe, f"{accuracy:.2f}", told, *saved])
+    return table(("recipe", "accuracy, %", "difference", "saved by the pass, %", "saved by the sample, %"), cells)
+
+
+def _compare_effort(rows: list[Mapping[str, Any]], recipe: str, per: str) -> tuple[float, float, float, float]:
+    """Accuracy, its difference to the first recipe, the standard error of that, and the share of joules saved."""
+    charged = [row for row in rows if row["charged_per"] == per]
+    reference = {row["seed"]: row for row in charged if row["recipe"] == rows[0]["recipe"]}
+    found = [row for row in charged if row["recipe"] == recipe]
+    gains = [row["accuracy"] - reference[row["seed"]]["accuracy"] for row in found]
+    saved = [1 - row["total_joules"] / reference[row["seed"]]["total_joules"] for row in found]
+    accuracy, error = statistics.mean(row["accuracy"] for row in found), statistics.stdev(gains) / len(gains) ** 0.5
+    return accuracy, statistics.mean(gains), error, statistics.mean(saved)
 
 
 def adapters_table() -> str:

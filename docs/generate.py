@@ -15,6 +15,7 @@ theory.md              how often learned trust finds the groups of drawn verdict
 ARCHITECTURE.md        how many files a round goes through, from the same
 faults.md              which faults were injected and what was observed, from docs/faults
 privacy.md             what private training costs, from the same
+training.md            what decisions about training and uploads save, from benchmarks/results
 parameters.md          what adapters save, from benchmarks/results
 energy.md              who is away where servers have batteries, from the same
 hat-dfed-plus.md       what goes beyond the paper, from the same
@@ -36,6 +37,7 @@ from bench_tables import (
     batteries_table,
     coordinator_table,
     edge_memory_table,
+    effort_table,
     fifty_edges_line,
     fleets_table,
     fuzz_table,
@@ -247,6 +249,7 @@ def generated() -> dict[Path, str]:
             },
             {},
         ),
+        ROOT / "docs/training.md": _filled(ROOT / "docs/training.md", {"effort-digits": effort_table()}, {}),
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),

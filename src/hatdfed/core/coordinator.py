@@ -155,15 +155,15 @@ class Coordinator:
 
     def training_context(self, state: CoordinatorState, context: PolicyContext) -> TrainingContext:
         """What the training policy may know before a round."""
-        prices, usual, servers = self.prices, self.usual_work, range(len(context.active))
-        uploads = [prices.upload(context.t, i, usual.devices_online, usual.num_sent).joules for i in servers]
+        prices, usual = self.prices, self.usual_work
+        upload = prices.upload(context.t, 0, usual.devices_online, usual.num_sent)  # the same for all
         return TrainingContext(
             t=context.t,
             horizon=context.horizon,
             passes=self.passes,
             active=context.active,
-            training_joules=np.array([prices.training(context.t, i, usual.num_samples).joules for i in servers]),
-            upload_joules=np.array(uploads),
+            training_joules=prices.count_charged(usual.num_samples, None) * prices.compute_joules,
+            upload_joules=np.full(prices.num_servers, upload.joules),
             charge=state.charge,
             capacity=None if self.supply is None else self.supply.capacity,
         )

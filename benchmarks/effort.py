@@ -1,0 +1,179 @@
+"""Where joules of training and uploads can be saved: decisions about training, and uploads that are kept. Exploratory.
+
+    OMP_NUM_THREADS=1 python benchmarks/effort.py [--dataset digits] [--seeds 30 31 32 33 34]
+        prints tables, writes results/effort-DATASET.json
+
+Every recipe is that of hat-dfed-plus with a few parts changed, charged by the sample and pass, and by the sample as in
+the paper (D6). On digits, prices are such that training, uploads and links have about the shares that they have with
+hat-dfed-plus on Fashion-MNIST. Accuracies are those on validation data after the last round; the test set is not used.
+A cell that is in the file already is not played again. Recipes share seeds, so they meet the same worlds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hatdfed.runs.play import Job, play
+from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.folder import environment
+from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import resolve
+from hatdfed.setup.run_identity import fleet_key
+
+RESULTS = Path(__file__).parent / "results"
+ACCOUNTINGS = ("pass", "sample")
+CAUSES = ("training", "upload", "link")
+REFERENCE = "hat-dfed-plus"
+Settings = Mapping[str, Any]
+
+COMMON: dict[str, Settings] = {
+    "digits": {
+        "servers": 8,
+        "rounds": 120,
+        "images_per_server": 240,
+        "energy": {"weak_joules_per_sample": 0.7, "strong_joules_per_sample": 0.35, "link_kbit_per_joule": [5.0, 12.5]},
+    },
+    "fashion-mnist": {},
+}
+KEEP: Settings = {"uploads": {"keep": "samples"}}
+
+
+def _train(name: str, **settings: Any) -> Settings:
+    return {"training": {"name": name, **settings}}
+
+
+RECIPES: dict[str, Settings] = {
+    REFERENCE: {},
+    "keep": KEEP,
+    "keep at most 60": {"uploads": {"keep": "samples", "memory_samples": 60}},
+    "1 pass": {"local_passes": 1},
+    "4 passes": {"local_passes": 4},
+    "every 2nd": _train("every", rounds=2),
+    "keep, every 2nd": {**KEEP, **_train("every", rounds=2)},
+    "keep, every 2nd in turn": {**KEEP, **_train("every", rounds=2, staggered=True)},
+    "keep, every 2nd, 4 passes": {**KEEP, **_train("every", rounds=2), "local_passes": 4},
+    "keep, every 3rd, 6 passes": {**KEEP, **_train("every", rounds=3), "local_passes": 6},
+    "keep, ask every 4th": {**KEEP, **_train("every", rounds=1, ask_every=4)},
+    "keep, skip-train 2/1": {**KEEP, **_train("skip-train", train_rounds=2, sync_rounds=1)},
+    "keep, skip-train 1/1": {**KEEP, **_train("skip-train")},
+    "keep, skip-train 1/0, 60 rounds": {**KEEP, **_train("skip-train", sync_rounds=0, budget_rounds=60)},
+    "marginal-gain 0.4": _train("marginal-gain", saved=0.4),
+    "keep, marginal-gain 0.3": {**KEEP, **_train("marginal-gain", saved=0.3)},
+    "keep, marginal-gain 0.5": {**KEEP, **_train("marginal-gain", saved=0.5)},
+    "keep, by-price 2/1": {**KEEP, **_train("by-price")},
+    "keep, 1 pass": {**KEEP, "local_passes": 1},
+    "keep, 1 pass, batch 16": {**KEEP, "local_passes": 1, "batch_size": 16},
+    "keep, 1 pass, batch 8": {**KEEP, "local_passes": 1, "batch_size": 8},
+    "1 pass, batch 16": {"local_passes": 1, "batch_size": 16},
+    "batch 8": {"batch_size": 8},
+    "keep, every 2nd, batch 16": {**KEEP, **_train("every", rounds=2), "batch_size": 16},
+    "keep, every 2nd, batch 8": {**KEEP, **_train("every", rounds=2), "batch_size": 8},
+    "keep, every 2nd in turn, batch 8": {**KEEP, **_train("every", rounds=2, staggered=True), "batch_size": 8},
+    "keep, every 3rd, batch 8": {**KEEP, **_train("every", rounds=3), "batch_size": 8},
+    "keep, skip-train 2/1, batch 8": {**KEEP, **_train("skip-train", train_rounds=2), "batch_size": 8},
+    "keep, marginal-gain 0.5, batch 8": {**KEEP, **_train("marginal-gain", saved=0.5), "batch_size": 8},
+    "keep, every 2nd, 1 pass, batch 8": {**KEEP, **_train("every", rounds=2), "local_passes": 1, "batch_size": 8},
+}
+
+# Recipes that are compared with each other, seed by seed.
+PAIRS = (
+    ("keep, marginal-gain 0.5", "keep, every 2nd in turn"),
+    ("keep, marginal-gain 0.3", "keep, skip-train 2/1"),
+    ("keep, marginal-gain 0.5, batch 8", "keep, every 2nd in turn, batch 8"),
+    ("keep, every 2nd in turn, batch 8", "batch 8"),
+)
+
+
+def main() -> None:
+    """Play what is missing, recipe by recipe, and keep everything after each."""
+    options = _options()
+    path = options.out or RESULTS / f"effort-{options.dataset}.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = [row for row in rows if row["recipe"] in RECIPES and row["recipe"] not in options.again]
+    for recipe in RECIPES:
+        have = {(row["recipe"], row["charged_per"], row["seed"]) for row in rows}
+        todo = [cell for cell in itertools.product([recipe], ACCOUNTINGS, options.seeds) if cell not in have]
+        configs = [_config(options.dataset, *cell) for cell in todo]
+        rows += [
+            {"recipe": recipe, "charged_per": per, "seed": seed, **_figures(config, result)}
+            for (_, per, seed), config, result in zip(todo, configs, _play(configs, options.data), strict=True)
+        ]
+        content = {"machine": environment(), "common": COMMON[options.dataset], "rows": rows}
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for per in ACCOUNTINGS:
+        _print_table([row for row in rows if row["charged_per"] == per], per)
+    _print_pairs([row for row in rows if row["charged_per"] == ACCOUNTINGS[0]])
+
+
+def _config(dataset: str, recipe: str, per: str, seed: int) -> Config:
+    common = COMMON[dataset]
+    energy = {**common.get("energy", {}), "training_per": per}
+    fixed = {"method": "hat-dfed-plus", "dataset": dataset, "seed": seed, "checkpoint_every": 0}
+    return resolve({**fixed, **common, "energy": energy, **RECIPES[recipe]})
+
+
+def _play(configs: list[Config], data: Path | None) -> list[RunResult]:
+    """In groups that can share a fleet."""
+    results: list[RunResult] = []
+    for _, alike in itertools.groupby(configs, fleet_key):
+        results += play([Job(config) for config in alike], Placement(fleet="stacked"), data_dir=data)
+    return results
+
+
+def _figures(config: Config, result: RunResult) -> dict[str, Any]:
+    """Mean validation accuracy of the servers in percent, and joules by cause."""
+    joules = {cause: 1e6 * result.summary["energy_by_cause_mj"][cause] for cause in CAUSES}
+    return {
+        "accuracy": result.rounds[-1]["avg_accuracy"],
+        "curve": [row["avg_accuracy"] for row in result.rounds][:: max(1, config.rounds // 20)],
+        "joules": joules,
+        "total_joules": sum(joules.values()),
+    }
+
+
+def _print_table(rows: list[dict[str, Any]], per: str) -> None:
+    """Means over seeds, beside the reference; the difference in accuracy with its standard error, seed by seed."""
+    print(f"charged per {per}")
+    reference = {row["seed"]: row for row in rows if row["recipe"] == REFERENCE}
+    for recipe in RECIPES:
+        found = [row for row in rows if row["recipe"] == recipe and row["seed"] in reference]
+        if not found:
+            continue
+        lost = np.array([row["accuracy"] - reference[row["seed"]]["accuracy"] for row in found])
+        saved = [1 - row["total_joules"] / reference[row["seed"]]["total_joules"] for row in found]
+        parts = "  ".join(f"{cause} {np.mean([row['joules'][cause] for row in found]):6.0f}" for cause in CAUSES)
+        error = lost.std(ddof=1) / len(lost) ** 0.5 if len(lost) > 1 else np.nan
+        accuracy = np.mean([row["accuracy"] for row in found])
+        figures = f"{accuracy:5.2f} %  {lost.mean():+5.2f} ± {error:4.2f}  saved {100 * np.mean(saved):5.1f} %"
+        print(f"    {recipe:42} {figures}  {parts}")
+
+
+def _print_pairs(rows: list[dict[str, Any]]) -> None:
+    accuracy = {(row["recipe"], row["seed"]): row["accuracy"] for row in rows}
+    seeds = sorted({seed for _, seed in accuracy})
+    for one, other in PAIRS:
+        gains = np.array([accuracy[one, seed] - accuracy[other, seed] for seed in seeds])
+        error = gains.std(ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else np.nan
+        print(f"{one} − {other}: {gains.mean():+.2f} ± {error:.2f}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="digits", choices=COMMON)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[30, 31, 32, 33, 34])
+    parser.add_argument("--data", type=Path, help="folder of the data set; the usual one if not given")
+    parser.add_argument("--again", default=[], nargs="+", metavar="RECIPE", help="recipes to play anew")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
