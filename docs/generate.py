@@ -17,6 +17,7 @@ faults.md              which faults were injected and what was observed, from do
 privacy.md             what private training costs, from the same
 parameters.md          what adapters save, from benchmarks/results
 hat-dfed-plus.md       what goes beyond the paper, from the same
+time.md                profiles of machines, and how simulated time compares, from benchmarks/results
 operations.md          every metric of a deployment, from their declaration
 """
 
@@ -69,6 +70,7 @@ from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
 from pydantic import BaseModel
 from scale_blocks import scale_blocks, scale_lines
+from time_blocks import time_blocks
 
 from hatdfed.cli.tables import COLUMNS, format_cell
 from hatdfed.core.refusals import COORDINATOR_MEANINGS, MEANINGS
@@ -247,6 +249,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
+        ROOT / "docs/time.md": _filled(ROOT / "docs/time.md", time_blocks(), {}),
     }
 
 

@@ -145,8 +145,8 @@ class Coordinator:
             active=presence.active,
             reachable=presence.reachable,
         )
-        due = self._find_due(state.t, state.busy)
-        budget = self.budget if due.all() else max(1, round(self.budget * float(due.mean())))
+        there = self._find_exchanging(state.t, state.busy)
+        budget = self.budget if there.all() else max(1, round(self.budget * float(there.mean())))
         return context._replace(budget=min(budget, int(np.count_nonzero(context.possible))))
 
     def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
@@ -155,7 +155,7 @@ class Coordinator:
         spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
-        took_part = report.reported & self._find_due(plan.t, plan.busy)
+        took_part = report.reported & self._find_exchanging(plan.t, plan.busy)
         return RoundFacts(
             gain=fill_with_mean(report.accuracy - state.accuracy, took_part),
             upload_joules=fill_with_mean(spent[Cause.UPLOAD], took_part),
@@ -177,17 +177,17 @@ class Coordinator:
         return time if self.pace is None else self.pace.close_round(plan.t, plan.busy, time)
 
     def _effort(self, state: CoordinatorState) -> Effort | None:
-        """Servers that are not due at their pace rest."""
-        due = self._find_due(state.t, state.busy)
-        if due.all() or self.clock is None:
+        """Servers that do not train at their pace rest."""
+        if self.pace is None or self.clock is None:
             return None
-        return full_effort(len(due), self.clock.passes).rest(~due)
+        trains = self.pace.find_training(state.t, state.busy)
+        return None if trains.all() else full_effort(len(trains), self.clock.passes).rest(~trains)
 
-    def _find_due(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
-        """Who trains in round t, as far as its pace decides it."""
+    def _find_exchanging(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
+        """Who may receive models in round t, as far as its pace decides it."""
         if self.pace is None:
             return np.ones(self.prices.num_servers, dtype=bool)
-        return self.pace.find_due(t, busy)
+        return self.pace.find_exchanging(t, busy)
 
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport
