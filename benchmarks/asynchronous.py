@@ -24,7 +24,7 @@ from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve
 
 SERVERS, ROUNDS = 1000, 20
-ASKED = ("find_due", "find_possible", "close_round", "first_busy", "next_busy")
+ASKED = ("find_training", "find_exchanging", "find_possible", "close_round", "first_busy", "next_busy")
 CASES: dict[str, dict[str, Any]] = {
     "ad-psgd, all links considered": {"method": "ad-psgd"},
     "rnd, 16 candidates": {"method": "rnd", "candidates": 16, "link_share": 0.1},

@@ -156,7 +156,7 @@ class Network:
 
     def limit(self, place: int, mbit_per_second: float) -> None:
         """Limit what is sent from there."""
-        limits = ("rate", f"{mbit_per_second}mbit", "burst", "32kb", "latency", "2s")
+        limits = ("rate", f"{mbit_per_second}mbit", "burst", "16kb", "latency", "100ms")
         _run("tc", "-n", self._names[place], "qdisc", "replace", "dev", "eth0", "root", "tbf", *limits)
 
     def start(self, place: int, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for logs and records, which are deleted otherwise")
     arguments = parser.parse_args()
     sample_seconds, rows = measure_sample_seconds(), []
-    for case in CASES[2:3] if arguments.quick else CASES:
+    for case in CASES[:1] if arguments.quick else CASES:
         with tempfile.TemporaryDirectory() as name:
             rows.append(play(arguments.keep or Path(name), case, sample_seconds))
         print(json.dumps(rows[-1]), flush=True)

@@ -19,6 +19,7 @@ training.md            what decisions about training and uploads save, from benc
 parameters.md          what adapters save, from benchmarks/results
 energy.md              who is away where servers have batteries, from the same
 hat-dfed-plus.md       what goes beyond the paper, from the same
+time.md                profiles of machines, and how simulated time compares, from benchmarks/results
 operations.md          every metric of a deployment, from their declaration
 """
 
@@ -73,6 +74,7 @@ from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
 from pydantic import BaseModel
 from scale_blocks import scale_blocks, scale_lines
+from time_blocks import time_blocks
 
 from hatdfed.cli.tables import COLUMNS, format_cell
 from hatdfed.core.refusals import COORDINATOR_MEANINGS, MEANINGS
@@ -253,6 +255,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
+        ROOT / "docs/time.md": _filled(ROOT / "docs/time.md", time_blocks(), {}),
     }
 
 

@@ -70,6 +70,14 @@ def test_deployment_and_simulation_leave_the_same_fields(play, tmp_path, one_thr
     assert deployment["computed_by"] == {"fleet": "remote"}
 
 
+def test_deployment_and_simulation_take_the_same_simulated_time(play, tmp_path, one_thread):
+    config = settings(rounds=2, machines={"profiles": ["raspberry-pi-4", "phone"]})
+    simulation = run(config, fleet="mailbox")
+    _, _, summary = play(deployed(tmp_path, config))
+    assert summary["simulated_seconds"] == pytest.approx(simulation.summary["simulated_seconds"])
+    assert summary["energy_by_cause_mj"] == pytest.approx(simulation.summary["energy_by_cause_mj"])
+
+
 async def beliefs_of(folder, config):
     async with Deployment(folder, config) as deployment:
         await deployment.start_edges(config.servers)

@@ -55,6 +55,17 @@ def test_a_deadline_makes_rounds_shorter_and_leaves_slow_servers_behind():
     assert (trained[~is_slow] == 8).all()
 
 
+def test_slow_servers_exchange_models_once_they_are_done():
+    records = played(*simulation_of(settings(deadline=4.0, rounds=16), "stacked"), 16)
+    is_slow = records[0].time.compute > 4.0
+    heard = np.zeros(5, dtype=bool)
+    for record in records:
+        pairs = record.draw.topology.pairs
+        heard[pairs[record.report.arrived(record.draw.topology), 1]] = True
+    assert is_slow.any()
+    assert heard.all()
+
+
 def test_a_run_with_a_deadline_is_resumed_to_the_same_result(tmp_path):
     whole = hatdfed.run(settings(deadline=2.0), out=tmp_path / "whole")
     hatdfed.run(settings(deadline=2.0, rounds=3, horizon=8), out=tmp_path / "part")

@@ -137,7 +137,7 @@ class Coordinator:
         self, state: CoordinatorState, context: PolicyContext, draw: LinkDraw, presence: Presence | None
     ) -> Effort | None:
         """What the training policy wants and the budget allows; None: as in the paper."""
-        rests = ~self._find_due(state.t, state.busy)
+        rests = ~self._find_training(state.t, state.busy)
         if self.training is None:
             if presence is not None and presence.reasons:
                 rests = rests | ~presence.active
@@ -263,8 +263,8 @@ class Coordinator:
         )
         if self.run_budget is not None:
             context = context._replace(allowance=self.run_budget.allow(state.spent, context))
-        due = self._find_due(state.t, state.busy)
-        budget = self.budget if due.all() else max(1, round(self.budget * float(due.mean())))
+        there = self._find_exchanging(state.t, state.busy)
+        budget = self.budget if there.all() else max(1, round(self.budget * float(there.mean())))
         return context._replace(budget=min(budget, int(np.count_nonzero(context.possible))))
 
     def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
@@ -273,7 +273,7 @@ class Coordinator:
         spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
-        took_part = report.reported & self._find_due(plan.t, plan.busy)
+        took_part = report.reported & self._find_exchanging(plan.t, plan.busy)
         return RoundFacts(
             gain=fill_with_mean(report.accuracy - state.accuracy, took_part),
             upload_joules=fill_with_mean(spent[Cause.UPLOAD], took_part),
@@ -324,11 +324,17 @@ class Coordinator:
         time = self.clock.measure(report.num_samples, passes, report.energy, plan.busy)
         return time if self.pace is None else self.pace.close_round(plan.t, plan.busy, time)
 
-    def _find_due(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
+    def _find_training(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
         """Who trains in round t, as far as its pace decides it."""
         if self.pace is None:
             return np.ones(self.prices.num_servers, dtype=bool)
-        return self.pace.find_due(t, busy)
+        return self.pace.find_training(t, busy)
+
+    def _find_exchanging(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
+        """Who may receive models in round t, as far as its pace decides it."""
+        if self.pace is None:
+            return np.ones(self.prices.num_servers, dtype=bool)
+        return self.pace.find_exchanging(t, busy)
 
     def _check(
         self, state: CoordinatorState, plan: RoundPlan, report: RoundReport

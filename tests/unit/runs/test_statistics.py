@@ -7,7 +7,7 @@ import pytest
 
 from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.runs.play import RunResult
-from hatdfed.runs.statistics import joules_to_reach, paired_difference, summarise_runs
+from hatdfed.runs.statistics import joules_to_reach, paired_difference, seconds_to_reach, summarise_runs
 from hatdfed.runs.summary import summarise
 from hatdfed.setup.layers import resolve
 
@@ -83,6 +83,14 @@ def test_joules_are_counted_up_to_the_first_round_that_reaches_the_accuracy():
     assert joules_to_reach([], 1.0) is None
 
 
+def test_time_to_an_accuracy_is_counted_as_joules_are():
+    timed = [{**row, "simulated_seconds": 2.0 + t} for t, row in enumerate(rounds(10.0, 50.0, 40.0, 60.0))]
+    assert seconds_to_reach(timed, 50.0) == 5.0
+    assert seconds_to_reach(timed, 50.1) == 14.0
+    assert seconds_to_reach(timed, 61.0) is None
+    assert seconds_to_reach(rounds(10.0, 50.0), 5.0) is None  # of a version that did not know them
+
+
 def made_up(method, seed, accuracy, *, joules=100.0, curve=None):
     """A run that ended at `accuracy` percent, on the test set and (or as `curve` says) on the validation data."""
     config = resolve({"method": method, "seed": seed, "servers": 2, "dataset": "digits"})
@@ -91,7 +99,7 @@ def made_up(method, seed, accuracy, *, joules=100.0, curve=None):
             "t": t, "links": 1, "avg_accuracy": value, "std_accuracy": 0.0, "best_accuracy": value,
             "worst_accuracy": value, "upload_joules": 0.1 * joules, "training_joules": 0.3 * joules,
             "link_joules": 0.6 * joules, "regret_best_fixed": 0.5, "regret_best_each_round": 1.0, "seconds": 0.1,
-            "consensus_distance": 0.01 * value,
+            "consensus_distance": 0.01 * value, "simulated_seconds": 3.0,
         }
         for t, value in enumerate(curve or [accuracy / 2, accuracy])
     ]  # fmt: skip

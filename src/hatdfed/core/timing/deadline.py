@@ -1,7 +1,8 @@
 """Rounds with a deadline: whoever is late is left out of the round's exchange, and nobody waits for it.
 
-A server that has not trained by then neither sends nor receives; it goes on training while the next round begins, and
-takes part again once it is done. A model that is still under way does not arrive.
+A server that has not trained by then neither sends nor receives. It goes on training while the next rounds are played,
+and exchanges models in the one in which it is done, without training anew in that one. A model that is still under way
+when a round ends does not arrive.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ class Deadline(NamedTuple):
         """Nobody is busy before the first round."""
         return np.zeros(self.prices.num_servers)
 
-    def find_due(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
-        """Who trains in a round: all but those that are busy until its deadline."""
+    def find_training(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
+        """All but those that are busy with an earlier round."""
+        return (self.first_busy() if busy is None else busy) <= 0
+
+    def find_exchanging(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
+        """All but those that are busy until the deadline."""
         return (self.first_busy() if busy is None else busy) < self.seconds
 
     def find_possible(self, t: int, busy: Seconds | None, links: LinkTable) -> BoolColumn:  # [N] -> [E]
         """Links between servers that are not busy until the deadline."""
-        due = self.find_due(t, busy)
-        return links.at_receivers(due) & links.at_senders(due)
+        there = self.find_exchanging(t, busy)
+        return links.at_receivers(there) & links.at_senders(there)
 
     def find_late(self, plan: RoundPlan, works: Sequence[Worked]) -> NDArray[np.bool_]:  # [N] -> [L]
         """Which messages of a round do not arrive, because their sender or their receiver is late."""
@@ -56,7 +61,7 @@ class Deadline(NamedTuple):
 
     def close_round(self, t: int, busy: Seconds | None, time: RoundTime) -> RoundTime:
         """The time of a round that nobody is waited for in, beyond its deadline or if it is busy until then."""
-        done = time.done[self.find_due(t, busy)]
+        done = time.done[self.find_exchanging(t, busy)]
         return time._replace(seconds=min(self.seconds, float(done.max(initial=0.0))))
 
     def next_busy(self, time: RoundTime) -> Seconds:  # -> [N]

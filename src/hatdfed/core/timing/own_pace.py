@@ -35,7 +35,15 @@ class OwnPace(NamedTuple):
         """A cycle that is not over is no delay."""
         return
 
-    def find_due(self, t: int, busy: Seconds | None = None) -> NDArray[np.bool_]:  # -> [N]
+    def find_training(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # -> [N]
+        """Those that are due: what they have trained since their last cycle is computed now."""
+        return self.find_due(t)
+
+    def find_exchanging(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # -> [N]
+        """Those that are due."""
+        return self.find_due(t)
+
+    def find_due(self, t: int) -> NDArray[np.bool_]:  # -> [N]
         """Whose cycle ends in tick t."""
         return self.count_cycles(t) > self.count_cycles(t - 1)
 

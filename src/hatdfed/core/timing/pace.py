@@ -21,8 +21,11 @@ class Pace(Protocol):
     def first_busy(self) -> Seconds | None:  # -> [N]
         """Before the first round; None: nobody counts."""
 
-    def find_due(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
-        """Who trains and merges in round t; all others rest."""
+    def find_training(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
+        """Who begins to train in round t."""
+
+    def find_exchanging(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # [N] -> [N]
+        """Who may receive models in round t."""
 
     def find_possible(self, t: int, busy: Seconds | None, links: LinkTable) -> BoolColumn:  # [N] -> [E]
         """Along which links a model can come."""

@@ -53,7 +53,7 @@ def test_a_sender_with_several_receivers_takes_longer():
     assert both.tolist() == [True, True]
 
 
-def test_a_server_that_is_busy_begins_later():
+def test_a_server_that_is_busy_is_ready_later():
     busy = np.array([15.0, 0.0, 0.0])
     assert deadline(23.0).find_late(plan((1, 0)), WORKS).tolist() == [False]
     assert deadline(23.0).find_late(plan((1, 0), busy=busy), WORKS).tolist() == [True]
@@ -79,7 +79,14 @@ def test_nobody_waits_for_a_server_that_is_busy_until_the_deadline():
 def test_who_is_late_goes_on_in_the_next_round():
     closed = deadline(15.0).close_round(0, np.zeros(3), time_of(np.zeros(3)))
     assert deadline(15.0).next_busy(closed).tolist() == [0, 6, 26]
-    assert deadline(15.0).find_due(1, np.array([0.0, 6.0, 26.0])).tolist() == [True, True, False]
+    busy = np.array([0.0, 6.0, 26.0])
+    assert deadline(15.0).find_training(1, busy).tolist() == [True, False, False]
+    assert deadline(15.0).find_exchanging(1, busy).tolist() == [True, True, False]
+
+
+def test_who_is_done_in_a_later_round_exchanges_models_in_that_one():
+    busy, rested = np.array([0.0, 6.0, 0.0]), [WorkDone(10, 1), WorkDone(0, 0), WorkDone(10, 1)]
+    assert deadline(15.0).find_late(plan((0, 1), (1, 0), busy=busy), rested).tolist() == [False, False]
 
 
 def test_links_of_a_busy_server_are_not_drawn():
@@ -91,7 +98,7 @@ def test_links_of_a_busy_server_are_not_drawn():
 def test_a_server_never_trains_more_than_time_has_passed(seconds):
     limit, busy, passed, trained = deadline(seconds), np.zeros(3), 0.0, np.zeros(3)
     for t in range(40):
-        samples = np.where(limit.find_due(t, busy), 10, 0)
+        samples = np.where(limit.find_training(t, busy), 10, 0)
         time: RoundTime = limit.close_round(t, busy, time_of(busy, samples.tolist()))
         trained, passed = trained + time.upload + time.compute, passed + time.seconds
         busy = limit.next_busy(time)

@@ -1,0 +1,133 @@
+"""Simulated time to accuracy with unequal machines: synchronous rounds, rounds with a deadline, asynchronous rounds.
+
+OMP_NUM_THREADS=1 python benchmarks/time_to_accuracy.py             prints, writes results/time-to-accuracy-digits.json
+OMP_NUM_THREADS=1 python benchmarks/time_to_accuracy.py --quick     one seed, prints only
+
+Exploratory, on validation data of digits. About half of the servers take ten times as long for a sample as the others.
+All runs of a seed last as long in simulated time as the synchronous run of their method. Intervals are 95 % intervals
+of the mean over seeds; differences to synchronous rounds are paired by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hatdfed.data.datasets import load_dataset
+from hatdfed.runs.play import run
+from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.records.folder import environment
+from hatdfed.runs.statistics import joules_to_reach, paired_difference, paired_or_none, seconds_to_reach
+from hatdfed.setup.build.program import make_actors
+from hatdfed.setup.config import Config
+from hatdfed.setup.layers import resolve
+
+SEEDS = (30, 31, 32, 33, 34)
+ROUNDS = 80  # of the synchronous run
+DEADLINE = 4.0  # seconds: the fast machines are in time, the slow ones are not
+TARGETS = (60.0, 70.0, 80.0)
+WORLD: dict[str, Any] = {"dataset": "digits", "servers": 10}
+MACHINES = {"weak_seconds_per_sample": 0.25, "strong_seconds_per_sample": 0.025}
+MODES: dict[str, dict[str, Any]] = {
+    "synchronous": {"asynchronous": False},
+    "deadline": {"asynchronous": False, "deadline_seconds": DEADLINE},
+    "asynchronous": {"asynchronous": True},
+}
+METHODS = {"hat-dfed-plus": tuple(MODES), "el-local": tuple(MODES), "ad-psgd": ("synchronous", "asynchronous")}
+
+
+def make_config(method: str, mode: str, seed: int, rounds: int) -> Config:
+    """One run."""
+    time = {**MACHINES, **MODES[mode]}
+    return resolve({**WORLD, "method": method, "seed": seed, "rounds": rounds, "time": time})
+
+
+def count_rounds(method: str, mode: str, seed: int, seconds: float) -> int:
+    """Rounds that last so long; of a deadline at least."""
+    config = make_config(method, mode, seed, ROUNDS)
+    if mode == "deadline":
+        return math.ceil(seconds / DEADLINE)
+    pace = make_actors(config, load_dataset("digits"))[0].pace
+    return math.ceil(seconds / pace.tick)  # type: ignore[union-attr]  # which is that of asynchronous rounds
+
+
+def cut(result: RunResult, seconds: float) -> list[dict[str, Any]]:
+    """The rounds of a run that begin within so many simulated seconds."""
+    passed, kept = 0.0, []
+    for row in result.rounds:
+        if passed >= seconds:
+            break
+        kept.append(row)
+        passed += row["simulated_seconds"]
+    return kept
+
+
+def play(method: str, seed: int) -> dict[str, list[dict[str, Any]]]:
+    """The rounds of every mode, all of the same simulated time."""
+    waiting = run(make_config(method, "synchronous", seed, ROUNDS))
+    seconds = waiting.summary["simulated_seconds"]
+    found = {"synchronous": list(waiting.rounds)}
+    for mode in METHODS[method][1:]:
+        rounds = count_rounds(method, mode, seed, seconds)
+        found[mode] = cut(run(make_config(method, mode, seed, rounds)), seconds)
+    return found
+
+
+def describe(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of one run."""
+    last = statistics.fmean(row["avg_accuracy"] for row in rounds[-5:])  # rounds differ in length, the last few little
+    return {
+        "rounds": len(rounds),
+        "simulated_seconds": math.fsum(row["simulated_seconds"] for row in rounds),
+        "joules": math.fsum(row[name] for row in rounds for name in row if name.endswith("_joules")),
+        "last_validation_accuracy": last,
+        "seconds_to": {f"{target:g}": seconds_to_reach(rounds, target) for target in TARGETS},
+        "joules_to": {f"{target:g}": joules_to_reach(rounds, target) for target in TARGETS},
+    }
+
+
+def summarise(runs: Mapping[int, Mapping[str, Any]], waiting: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Means with intervals over seeds, and paired differences to synchronous rounds."""
+    summary: dict[str, Any] = {}
+    for name, read in {
+        "last_validation_accuracy": lambda each: each["last_validation_accuracy"],
+        "joules": lambda each: each["joules"],
+        **{f"seconds_to_{t:g}": (lambda each, t=t: each["seconds_to"][f"{t:g}"]) for t in TARGETS},
+        **{f"joules_to_{t:g}": (lambda each, t=t: each["joules_to"][f"{t:g}"]) for t in TARGETS},
+    }.items():
+        mine, theirs = ({seed: read(each) for seed, each in some.items()} for some in (runs, waiting))
+        mine, theirs = ({s: value for s, value in some.items() if value is not None} for some in (mine, theirs))
+        mean = paired_difference(mine, dict.fromkeys(mine, 0.0)) if mine else None
+        difference = paired_or_none(mine, theirs)
+        summary[name] = None if mean is None else mean._asdict()
+        summary[f"{name}_difference"] = None if difference is None else difference._asdict()
+    return summary
+
+
+def main() -> None:
+    """Play, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed, nothing is written")
+    quick = parser.parse_args().quick
+    rows = []
+    for method, modes in METHODS.items():
+        played = {seed: play(method, seed) for seed in (SEEDS[:1] if quick else SEEDS)}
+        figures = {mode: {seed: describe(found[mode]) for seed, found in played.items()} for mode in modes}
+        for mode in modes:
+            summary = summarise(figures[mode], figures["synchronous"])
+            rows.append({"method": method, "mode": mode, **summary, "runs": figures[mode]})
+            print(json.dumps({key: value for key, value in rows[-1].items() if key != "runs"}), flush=True)
+    if not quick:
+        place = Path(__file__).parent / "results/time-to-accuracy-digits.json"
+        told = {"seeds": SEEDS, "world": WORLD, "machines": MACHINES, "deadline_seconds": DEADLINE, "rows": rows}
+        content = {"environment": environment(), **told}
+        place.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
