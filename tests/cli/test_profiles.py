@@ -46,7 +46,7 @@ def test_a_profile_of_ones_own_is_shown_and_used(hatdfed, tmp_path):  # noqa: F8
 def test_a_comparison_has_seconds_beside_joules(hatdfed, tmp_path):  # noqa: F811
     asked = ["--methods", "rnd,local", "--seeds", "1", "--rounds", "2", "--out", "c"]
     done = hatdfed("compare", *SMALL, *asked, cwd=tmp_path)
-    assert "simulated time" in " ".join(done.stdout.split())
+    assert "Simulated time, mean over seeds" in " ".join(done.stdout.split())
     rows = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert all(row["simulated_seconds"] > 0 for row in rows)
     assert all("simulated_seconds_to_target" in row for row in rows)

@@ -29,7 +29,7 @@ from hatdfed.cli.options import (
 )
 from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.sinks import SinkOptions, publish_runs
-from hatdfed.cli.tables import make_difference_table, make_summary_table
+from hatdfed.cli.tables import make_difference_table, make_summary_table, make_time_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.config import Config
@@ -122,6 +122,7 @@ def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bo
     out.print(make_summary_table(comparison.summary, title=heading))
     against, target = comparison.reference, comparison.target_accuracy
     out.print(make_difference_table(comparison.summary, reference=against, target_accuracy=target))
+    out.print(make_time_table(comparison.summary, target_accuracy=target))
     for name in comparison.summary[0]["metrics"]:
         figures = [f"{row['method']} {_format_metric(row['metrics'].get(name))}" for row in comparison.summary]
         out.print(f"{name} on the test data: {', '.join(figures)}.", soft_wrap=True)

@@ -44,14 +44,7 @@ def make_summary_table(rows: Sequence[SummaryRow], *, title: str) -> Table:
 def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_accuracy: float | None) -> Table:
     """Make a table with one row for each method: its difference to the reference, and what its accuracy costs."""
     target = "target" if target_accuracy is None else f"{target_accuracy:.1f} %"
-    headings = [
-        "accuracy, points",
-        "energy",
-        "personal %",
-        "upload + training + links",
-        "simulated time",
-        f"until {target} (seeds)",
-    ]
+    headings = ["accuracy, points", "energy", "personal %", "upload + training + links", f"until {target} (seeds)"]
     cells = []
     for row in rows:
         is_reference = row["method"] == reference
@@ -63,12 +56,19 @@ def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_
                 energy,
                 "–" if row["personal_accuracy"] is None else _allow_break(format_cell(row, "personal_accuracy")),
                 _format_causes(row),
-                _format_time(row.get("simulated_seconds")),
                 _format_price(row),
             ]
         )
     title = f"Difference to {reference} in the same worlds, mean [95 % interval], and costs"
     return _fit_table(rows, title, headings, cells)
+
+
+def make_time_table(rows: Sequence[SummaryRow], *, target_accuracy: float | None) -> Table:
+    """Make a table with one row for each method: how long its runs take in simulated time, in all and to the target."""
+    target = "target" if target_accuracy is None else f"{target_accuracy:.1f} %"
+    times = ("simulated_seconds", "simulated_seconds_to_target")
+    cells = [[_format_time(row.get(key)) for key in times] for row in rows]
+    return _fit_table(rows, "Simulated time, mean over seeds", ["all rounds", f"until {target}"], cells)
 
 
 def format_cell(row: SummaryRow, key: str) -> str:
@@ -170,9 +170,7 @@ def _format_price(row: SummaryRow) -> str:
     if row["seeds_reached"] is None:
         return "–"
     price = "never" if row["joules_to_target"] is None else format_energy(row["joules_to_target"])
-    seconds = row.get("simulated_seconds_to_target")
-    cost = price if seconds is None else f"{price}, {_format_time(seconds)}"
-    return f"{cost}\n({row['seeds_reached']} of {len(row['seeds'])})"
+    return f"{price}\n({row['seeds_reached']} of {len(row['seeds'])})"
 
 
 def _format_time(seconds: float | None) -> str:

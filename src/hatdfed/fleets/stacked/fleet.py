@@ -158,8 +158,7 @@ class StackedFleet:
         for part in self.rows.parts(times, self.rows.how.rows_at_once):
             copy_rows(self.rows.params[part], out=self.rows.merged[part])  # nobody needs that place before the merge
             todo = [works[server] for server in range(part.start, part.stop)]
-            with torch.enable_grad():
-                self.rows.model.fit(self.rows.models(part), self.rows.pool, todo, scale[part], offsets[part])
+            self.rows.fit(part, todo, scale[part], offsets[part])
         self._keep_usable(times)
 
     def _keep_usable(self, runs: Runs) -> None:

@@ -24,8 +24,9 @@ from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
 from hatdfed.server.harm import share_labels
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import NOTHING, Batch, HeldOut, Indices, Measured, PooledSource
+from hatdfed.server.work import NOTHING, Batch, HeldOut, Indices, Measured, PooledSource, WorkPlan
 
+_FULL_ENOUGH = 0.75  # of the rows of a table: copying them out and back costs more than what the others waste
 ROW_ALIGNMENT = 64  # numbers; rows that start on a boundary are read faster
 
 
@@ -173,6 +174,25 @@ class Rows:
         """Rows as they are now; views, not copies."""
         moments = (self.first_moment[servers], self.second_moment[servers])
         return ModelRows(self.params[servers], *moments, self.steps[servers])
+
+    def fit(self, servers: slice, plans: Sequence[WorkPlan], scale: NDArray[np.float64], offsets: Tensor) -> None:
+        """Train these servers; where many of them rest, the others are trained in a table of their own."""
+        models = self.models(servers)
+        busy = np.flatnonzero([len(plan.batches) > 0 for plan in plans])
+        if not len(busy):
+            return
+        if len(busy) > _FULL_ENOUGH * len(plans):
+            with torch.enable_grad():
+                self.model.fit(models, self.pool, plans, scale, offsets)
+            return
+        chosen = self.tensor(busy)
+        params, first, second = (tensor[chosen] for tensor in models[:3])
+        some = ModelRows(params, first, second, models.steps[busy])
+        with torch.enable_grad():
+            self.model.fit(some, self.pool, [plans[place] for place in busy.tolist()], scale[busy], offsets[chosen])
+        for tensor, trained in zip(models[:3], some[:3], strict=True):
+            tensor[chosen] = trained
+        models.steps[busy] = some.steps
 
     def settle(self, run: int, setbacks: NDArray[np.bool_]) -> None:
         """Count the models of this run's servers that were not usable, and start optimisers anew where training did it.
