@@ -138,10 +138,10 @@ def newer(monkeypatch):
 def test_newer_settings_are_left_out_for_an_older_edge_where_they_change_nothing(newer):
     known = json.loads(answers(AGENTS[0], "Join", pb.Welcome)[0].config)
     sent = settings_for("0.1.0", newer)
-    ours = {key: value for key, value in Config().model_dump(mode="json").items() if key in known}
-    for section in ("learner", "energy"):
-        ours[section] = {key: value for key, value in ours[section].items() if key in known[section]}
-    assert sent == ours
+    expected = {key: value for key, value in Config().model_dump(mode="json").items() if key in known}
+    for section in ("learner", "energy"):  # of which settings came later, too
+        expected[section] = {key: value for key, value in expected[section].items() if key in known[section]}
+    assert sent == expected
     assert sent["learner"].keys() == known["learner"].keys()
     assert settings_for("0.2.0.dev0", newer) == newer
     assert settings_for("who knows", newer) == newer

@@ -118,16 +118,6 @@ _TABLE = (
         },
     ),
     Method(
-        "hat-dfed-lean",
-        "Experimental: the recipe of hat-dfed-plus with kept uploads, training in every second round, smaller batches",
-        {
-            **_PLUS_0_1,
-            "uploads": {"keep": "samples"},
-            "training": {"name": "every", "rounds": 2, "staggered": True},
-            "batch_size": 8,
-        },
-    ),
-    Method(
         "oracle-groups",
         "The recipe of hat-dfed-plus told who belongs together: an upper bound in simulated worlds, not for comparison",
         {**_PLUS_0_1, "policy": {"name": "known-groups"}},
