@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hatdfed.runs.statistics import paired_difference
+
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
 MANY_SERVERS = 100  # below, the loop is timed in the same process and its modules count, too
@@ -545,6 +547,37 @@ def _fleet_row(row: dict[str, Any]) -> list[str]:
         f"{100 * row['share_of_gemm']:.0f} %",
         f"{row['peak_memory_mb']:,.0f}",
     ]
+
+
+def wrong_prices_table() -> str:
+    """What deciding by wrong prices costs: means, and paired differences to right prices."""
+    rows = load("wrong-prices-digits.json")["rows"]
+    right = {row["method"]: row["runs"] for row in rows if row["factor"] == 1}
+    cells = []
+    for row in rows:
+        pairs = list(zip(row["runs"], right[row["method"]], strict=True))
+        accuracy = [(mine["validation_accuracy"], theirs["validation_accuracy"]) for mine, theirs in pairs]
+        joules = [(mine["joules"], theirs["joules"]) for mine, theirs in pairs]
+        points = _interval([mine - theirs for mine, theirs in accuracy])
+        percent = _interval([100 * (mine / theirs - 1) for mine, theirs in joules])
+        cells.append(
+            [
+                f"`{row['method']}`",
+                f"{row['factor']:g}",
+                f"{sum(mine for mine, _ in accuracy) / len(pairs):.1f}",
+                "–" if row["factor"] == 1 else points,
+                f"{sum(mine for mine, _ in joules) / len(pairs) / 1e3:.2f}",
+                "–" if row["factor"] == 1 else percent,
+            ]
+        )
+    return table(
+        ("method", "prices off by up to", "accuracy %", "difference, points", "energy kJ", "difference %"), cells
+    )
+
+
+def _interval(values: list[float]) -> str:
+    found = paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
 
 
 def table(headings: tuple[str, ...], rows: list[list[str]]) -> str:

@@ -14,6 +14,7 @@ scale.md               what thousands of servers cost, from benchmarks/results
 theory.md              how often learned trust finds the groups of drawn verdicts, from the same
 ARCHITECTURE.md        how many files a round goes through, from the same
 faults.md              which faults were injected and what was observed, from docs/faults
+measuring.md           what deciding by wrong prices costs, from benchmarks/results
 privacy.md             what private training costs, from the same
 training.md            what decisions about training and uploads save, from benchmarks/results
 parameters.md          what adapters save, from benchmarks/results
@@ -67,6 +68,7 @@ from bench_tables import (
     versions_line,
     wire_line,
     worlds_table,
+    wrong_prices_table,
 )
 from dashboard_blocks import dashboard_blocks
 from fault_blocks import fault_blocks
@@ -252,6 +254,7 @@ def generated() -> dict[Path, str]:
             {},
         ),
         ROOT / "docs/training.md": _filled(ROOT / "docs/training.md", {"effort-digits": effort_table()}, {}),
+        ROOT / "docs/measuring.md": _filled(ROOT / "docs/measuring.md", {"wrong-prices": wrong_prices_table()}, {}),
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),

@@ -14,6 +14,7 @@ from hatdfed.deploy.edge.round_meter import RoundMeter
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import ConfigError, EnergyMeterError
 from hatdfed.meters.base import Reading
+from hatdfed.report.document import make_document, render_html
 from hatdfed.runs.play import run
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
@@ -67,7 +68,10 @@ def test_a_deployment_without_sensors_is_modelled_and_says_so(play, tmp_path):
     results, ledger = read(tmp_path)
     assert results["energy_source"] == "modelled"
     assert results["measured_energy"] == {}
-    assert any("All energy is modelled: no meter was read." in note for note in results["notes"])
+    assert results["notes"] == []
+    page = render_html(make_document([tmp_path / "run"], tmp_path / "pictures"))
+    assert "Energy, modelled" in page
+    assert "measured by" not in page
     assert {row["source"] for row in ledger} == {"modelled"}
     assert all(row["measured_joules"] is None and row["meter"] is None for row in ledger)
 

@@ -204,7 +204,7 @@ def test_a_transfer_in_progress_ends_when_the_receiver_is_denied(play, tmp_path,
 def test_nothing_more_is_sent_to_a_peer_that_is_denied(play):
     denied = DeniedPeers()
     peers = Peers(Endpoints(None), None, 1.0, denied)
-    frames = peers._unless_denied("edge-9", iter([pb.Frame(), pb.Frame(), pb.Frame()]))
+    frames = peers._unless_denied("edge-9", (pb.Frame() for _ in range(3)))
     next(frames)
     denied.update(pb.DenyList(digest="x", names=["edge-9"]))
     assert list(frames) == []

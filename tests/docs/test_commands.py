@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -26,6 +27,15 @@ from hatdfed.sweeps.search import check_search, corners
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = ("run", "compare", "sweep")
 BUILT_IN = ("digits", "synthetic")
+MEASURED_PROFILE = {
+    "name": "my-machine",
+    "idle_watts": 3.0,
+    "training_watts": {"value": 4.0, "how": "measured"},
+    "sample_seconds": {"value": 0.01, "how": "measured"},
+    "upload_mbit_per_second": 100.0,
+    "uplink_mbit_per_second": 100.0,
+    "latency_seconds": 0.005,
+}
 ELSEWHERE = ("my.yaml", "runs/…")  # files and folders that only a reader has
 
 
@@ -100,6 +110,7 @@ def _own_files(tmp_path, monkeypatch):
     traces = "traces solar --servers 5 --days 2 --peak-watts 0.2 -o sun.csv"
     assert f"hatdfed {traces}\n" in (ROOT / "docs/traces.md").read_text(encoding="utf-8")
     assert CliRunner().invoke(app, traces.split()).exit_code == 0
+    (tmp_path / "my-machine.yaml").write_text(yaml.safe_dump(MEASURED_PROFILE))
 
 
 @pytest.mark.usefixtures("_own_files")

@@ -41,10 +41,10 @@ def report_command(
     ] = None,
 ) -> None:
     """Write runs as one document: results, figures, settings and machine."""
+    refuse_file_of_run(to or Path("report.html"))
     path, form = _choose_file(to, form)
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")
-    refuse_file_of_run(path)
     try:
         with interruptible("Nothing was written."):
             _write(runs, path, form)

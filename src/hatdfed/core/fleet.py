@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hatdfed.core.round import RoundPlan, RoundReport
 
-REMOTE = "remote"  # the name of a fleet whose servers are real machines
 Snapshot = Mapping[str, NDArray[Any]]
 Accuracies = NDArray[np.float64]  # [N], fractions
 

@@ -24,14 +24,13 @@ def summarise_measured(database: RunDatabase) -> dict[str, Any]:
     return found
 
 
-def describe_energy_source(source: str, measured: Mapping[str, Any], *, is_deployed: bool) -> list[str]:
-    """Sentences on how the energy of a run is known; none for a simulation whose energy is modelled, as always."""
+def describe_energy_source(source: str, measured: Mapping[str, Any]) -> list[str]:
+    """Sentences on how the energy of a run is known; none where all of it is modelled, as every figure says."""
     training = measured.get(Cause.TRAINING)
     if training is None:
-        wanted = " although energy.source is measured" if source == "measured" else ""
-        return (
-            [f"All energy is {_say(source)}{wanted}: no meter was read."] if is_deployed or source != "modelled" else []
-        )
+        if source == "measured":
+            return ["Energy was to be measured, but no meter was read: all of it is modelled."]
+        return [] if source == "modelled" else ["Training energy is calibrated: no meter was read during the run."]
     share = f"{training['rows']} of {training['rows_in_all']} trainings"
     ratio = "" if training["ratio"] is None else f", {training['ratio']:.3g} times what the price list says"
     counts = "counts" if source == "measured" else "is shown beside the modelled energy, which counts"
@@ -42,7 +41,3 @@ def describe_energy_source(source: str, measured: Mapping[str, Any], *, is_deplo
     if source == "measured" and training["rows"] < training["rows_in_all"]:
         said.append("Trainings that were not measured are charged as modelled; the ledger says which.")
     return said
-
-
-def _say(source: str) -> str:
-    return "modelled" if source == "measured" else source

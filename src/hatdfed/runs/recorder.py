@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hatdfed.core.coordinator import CoordinatorState
 from hatdfed.core.energy.energy_model import EnergyPrices
-from hatdfed.core.fleet import REMOTE, Fleet
+from hatdfed.core.fleet import Fleet
 from hatdfed.core.loop import Plans
 from hatdfed.core.round import Caught, RoundRecord
 from hatdfed.errors import RunFolderError
@@ -184,8 +184,7 @@ class Recorder:
         source, measured = self._config.energy.source, summarise_measured(self._database)
         summary["energy_source"], summary["measured_energy"] = source, measured
         outcome = outcome_notes(self._config, rounds, self._fleet.refused)
-        is_deployed = self._fleet.computed_by.get("fleet") == REMOTE
-        outcome += describe_energy_source(source, measured, is_deployed=is_deployed)
+        outcome += describe_energy_source(source, measured)
         figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config.task)]
         summary["notes"] = [*self._notes(), *figures, *outcome, *describe_caught(self._caught)]
         if self._folder is not None:

@@ -117,7 +117,8 @@ class EdgeProgram:
 
         With `spend` the optimiser's part of `server` is overwritten, for whoever needs it no more.
         """
-        server = server._replace(held=work.held)
+        if work.held is not server.held:
+            server = server._replace(held=work.held)
         if not work.batches:
             return server
         params, optimiser = self.learner.fit(

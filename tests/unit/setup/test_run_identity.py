@@ -55,7 +55,7 @@ OTHER_VALUES = {
     "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
     "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
     "machines.profiles": ("phone",), "machines.assignment": "random",
-    "time.deadline_seconds": 3.0,
+    "time.deadline_seconds": 3.0, "energy.source": "measured",
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 
@@ -227,7 +227,7 @@ def as_0_1_0_journals_have_it(settings):
         "time",
     }
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
-    prices = {"training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
+    prices = {"source", "training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
     left = settings.model_dump(mode="json", exclude={**never, "energy": prices})
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -50,7 +50,8 @@ def test_what_a_server_usually_spends_is_what_it_spends_on_average():
     settings = {**SMALL, "method": "local", "rounds": 40, "servers": 4, "energy": {"training_per": "pass"}}
     chosen = resolve(settings)
     boss = make_coordinator(chosen, make_prices(chosen, bits_per_sample=64 * 8, num_params=650))
-    context = boss.training_context(boss.context(boss.start([0.0] * 4)))
+    start = boss.start([0.0] * 4)
+    context = boss.training_context(start, boss.context(start))
     spent = run(chosen).summary["energy_by_cause_mj"]
     assert 1e6 * spent["training"] == pytest.approx(40 * context.training_joules.sum(), rel=0.1)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.coordinator import Coordinator
-from hatdfed.core.fleet import REMOTE, FinalAccuracy, Snapshot
+from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.membership import Manifest
@@ -62,7 +62,7 @@ class RemoteFleet:
     @property
     def computed_by(self) -> dict[str, str]:
         """The fleet's name: what edges compute with is their own choice."""
-        return {"fleet": REMOTE}
+        return {"fleet": "remote"}
 
     @property
     def refused(self) -> Mapping[str, int]:

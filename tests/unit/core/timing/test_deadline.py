@@ -85,7 +85,7 @@ def test_who_is_late_goes_on_in_the_next_round():
 
 
 def test_who_is_done_in_a_later_round_exchanges_models_in_that_one():
-    busy, rested = np.array([0.0, 6.0, 0.0]), [WorkDone(10, 1), WorkDone(0, 0), WorkDone(10, 1)]
+    busy, rested = np.array([0.0, 6.0, 0.0]), [WorkDone(10, 1, 10), WorkDone(0, 0, 0), WorkDone(10, 1, 10)]
     assert deadline(15.0).find_late(plan((0, 1), (1, 0), busy=busy), rested).tolist() == [False, False]
 
 
