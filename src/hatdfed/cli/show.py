@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import format_energy, out
+from hatdfed.cli.console import out
 from hatdfed.cli.options import Json
 from hatdfed.cli.tables import format_run_title, make_summary_table
+from hatdfed.runs.display import format_energy
 from hatdfed.runs.privacy_loss import format_privacy
 from hatdfed.runs.records.cleaning import texts
 from hatdfed.runs.records.folder import RunFolder, named_path

@@ -17,8 +17,9 @@ from typing import Any
 from hatdfed.data.datasets import LoadedDatasets, is_given_in_python
 from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.runs.play import Job, play
-from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.progress import OnRounds
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.build.placement import Placement, device_of
 from hatdfed.setup.config import Config
 from hatdfed.setup.run_identity import fleet_key
@@ -30,7 +31,6 @@ from hatdfed.sweeps.workers import Workers
 SERVERS_AT_ONCE = {"cpu": 20, "cuda": 110}
 GPU_PROCESSES = 6
 
-OnRounds = Callable[[int, int], None]  # rounds that all runs together have played since the start, and will have
 OnDone = Callable[[int, Any], None]  # the number of a job, and what is kept of it
 OnFailed = Callable[[int, str], None]  # the number of a job that was given up, and why, in one line
 Batch = Mapping[int, Job]

@@ -48,6 +48,12 @@ def make_examples(x: Array, y: Array | None, task: str | None = None) -> tuple[E
     return Examples(inputs, targets), TaskKind(name, outputs)
 
 
+def check_inputs(x: Array) -> Array:
+    """Check samples by themselves, and convert them to what data sets hold."""
+    _check_numbers("x", x)
+    return _convert_inputs(x)
+
+
 def check_alike(
     examples: Examples, kind: TaskKind, shape: tuple[int, ...], task: TaskKind, dtype: np.dtype[Any]
 ) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.runs.play import Job
-from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import validate
 from hatdfed.sweeps.batches import PlayOptions, one_line, play_there
