@@ -29,6 +29,7 @@ from hatdfed.cli.show import show_command
 from hatdfed.cli.sweep import sweep_command
 from hatdfed.cli.verbs import VerbGroup
 from hatdfed.errors import HatdfedError
+from hatdfed.registry import import_named
 from hatdfed.runs.malloc import keep_no_thread_caches
 
 _RUN_FOR_DAYS = (["coordinator"], ["edge"], ["relay"])
@@ -66,8 +67,20 @@ app.command("export")(export_command)
 
 
 @app.callback(invoke_without_command=True)
-def about(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module, or a .py file, that adds policies, networks or the like; also behind a command.",
+        ),
+    ] = None,
+) -> None:
     """Decentralized federated learning at the edge with a learned, energy-aware topology."""
+    for name in imports or ():
+        import_named(name)
     if version:
         typer.echo(f"hatdfed {__version__}")
         raise typer.Exit

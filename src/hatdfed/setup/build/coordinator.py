@@ -19,7 +19,7 @@ from hatdfed.core.policies.scheduled import Scheduled
 from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
-from hatdfed.errors import ConfigError, did_you_mean, require_one_of
+from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
@@ -121,7 +121,7 @@ T = TypeVar("T")
 
 def build_component(key: str, component: Component, known: Mapping[str, type[T]], **given: Any) -> T:
     """The component called for, with the user's settings and those of `given` that it has a field for."""
-    require_one_of(f"{key}.name", component.name, known)
+    require_one_of(f"{key}.name", component.name, known, OWN_THING)
     maker = known[component.name]
     fields = {field.name for field in dataclasses.fields(maker)}  # type: ignore[arg-type]
     for name in component.settings:

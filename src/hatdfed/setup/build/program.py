@@ -16,7 +16,7 @@ from hatdfed.core.round import Presence
 from hatdfed.core.task import NEXT_TOKEN
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.standardise import make_tensors
-from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.errors import OWN_THING, ConfigError, require_one_of
 from hatdfed.randomness import torch_seed
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS, codec_for
@@ -53,7 +53,7 @@ def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
 
 def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> EdgeProgram:
     """One server's program; `noise` is where the noise of private training comes from."""
-    require_one_of("codec", config.codec, CODECS)
+    require_one_of("codec", config.codec, CODECS, OWN_THING)
     learner = make_learner(config, dataset, noise)
     return EdgeProgram(
         learner=learner,
@@ -72,7 +72,7 @@ def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
 
 
 def _policy_class(config: Config) -> type[AnyPolicy]:
-    require_one_of("policy.name", config.policy.name, POLICIES)
+    require_one_of("policy.name", config.policy.name, POLICIES, OWN_THING)
     return POLICIES[config.policy.name]
 
 
