@@ -134,7 +134,7 @@ class Registry(Mapping[str, T], Generic[T]):
             return  # a cell of a notebook that is run again
         caller = sys._getframe(1).f_globals
         module, file = str(caller.get("__name__")), caller.get("__file__")
-        is_notebook = module in _MAIN and file is None
+        is_notebook = module in _MAIN and (file is None or not Path(file).is_file())
         if name in self and not (name in self._loaded and self._is_redefined(name, thing, is_notebook)):
             raise ConfigError(f"The name {name!r} in {self.group} is taken. Choose another one.")
         self._loaded[name] = self._checked(name, thing, "this notebook" if is_notebook else f"module {module}")
@@ -193,7 +193,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def _has_method(thing: Any, name: str) -> bool:
-    """Whether a class, or an object's class, defines the method; one that is abstract or of a protocol does not count."""
+    """Whether a class, or an object's class, defines the method; an abstract one or a protocol's does not count."""
     for owner in (thing if isinstance(thing, type) else type(thing)).__mro__:
         if name in vars(owner) and not getattr(owner, "_is_protocol", False):
             found = vars(owner)[name]

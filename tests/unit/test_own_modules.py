@@ -35,7 +35,8 @@ import hatdfed, sys
 import first_links_module
 if __name__ == "__main__":
     found = hatdfed.compare(["rnd"], seeds=2, jobs=2, rounds=1, servers=3, dataset="synthetic", network="linear",
-        dataset_options={"train": 300, "validation": 60, "test": 30}, policy={"name": "first-links"}, fleet="stacked")
+        dataset_options={"train": 300, "validation": 60, "test": 30}, validation_images=50,
+        policy={"name": "first-links"}, fleet="stacked")
     print([run.summary["rounds"] for run in found.runs["rnd"]])
 """
 SMALL = ["--servers", "3", "--rounds", "1", "--dataset", "synthetic", "--set", "network=linear"]
@@ -59,7 +60,7 @@ def things():
 
 def in_notebook(source, **known):
     """Run a cell of a notebook: the main module of such a process has no file."""
-    exec(source, {"__name__": "__main__", **known})
+    exec(source, {"__name__": "__main__", **known})  # noqa: S102
 
 
 def test_a_cell_that_runs_again_replaces_what_it_added():
@@ -71,17 +72,17 @@ def test_a_cell_that_runs_again_replaces_what_it_added():
     assert found["mine"].number == 2
     assert found["five"] == 2
     assert found.is_of_notebook("mine")
-    with pytest.raises(ConfigError, match="'ours' in hatdfed.things is taken"):
+    with pytest.raises(ConfigError, match=r"'ours' in hatdfed\.things is taken"):
         in_notebook("found.add('ours', 3)", found=found)
 
 
 def test_a_module_that_is_loaded_again_replaces_its_own_things_and_no_others():
     found, place = things(), {"__name__": "their_module", "__file__": "their_module.py", "found": None}
     for number in (1, 2):
-        exec(f"class Mine:\n    number = {number}\nfound.add('mine', Mine)", {**place, "found": found})
+        exec(f"class Mine:\n    number = {number}\nfound.add('mine', Mine)", {**place, "found": found})  # noqa: S102
     assert found["mine"].number == 2
-    with pytest.raises(ConfigError, match="'mine' in hatdfed.things is taken"):
-        exec("class Other: pass\nfound.add('mine', Other)", {**place, "found": found})
+    with pytest.raises(ConfigError, match=r"'mine' in hatdfed\.things is taken"):
+        exec("class Other: pass\nfound.add('mine', Other)", {**place, "found": found})  # noqa: S102
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_thing_that_lacks_a_method_is_told_which_when_it_is_added(registry, th
     from hatdfed.server.inbox import Rule
 
     scope = {"Policy": Policy, "Stateless": Stateless, "Rule": Rule, "__name__": "their_module"}
-    exec(f"from dataclasses import dataclass\n@dataclass(frozen=True)\n{thing}", scope)
+    exec(f"from dataclasses import dataclass\n@dataclass(frozen=True)\n{thing}", scope)  # noqa: S102
     given = scope["T"]() if registry is CODECS else scope["T"]
     with pytest.raises(ConfigError, match=f"'mine' of {registry.group}, from module .* has {missing}, but must be"):
         registry.add("mine", given)

@@ -12,7 +12,7 @@ import typer
 
 from hatdfed import __version__
 from hatdfed.cli.backup import backup_command, restore_command
-from hatdfed.cli.compare import compare_command
+from hatdfed.cli.compare import CompareCommand, compare_command
 from hatdfed.cli.console import discard_output, prepare_streams, print_error
 from hatdfed.cli.coordinator import coordinator_command
 from hatdfed.cli.dashboard import dashboard_command
@@ -20,7 +20,13 @@ from hatdfed.cli.doctor import doctor_command
 from hatdfed.cli.edge import edge_app
 from hatdfed.cli.export import export_command
 from hatdfed.cli.identity import ca_app, token_app, viewer_app
-from hatdfed.cli.listing import datasets_command, methods_command
+from hatdfed.cli.listing import (
+    datasets_command,
+    methods_command,
+    networks_command,
+    policies_command,
+    settings_command,
+)
 from hatdfed.cli.operate import drain_command, status_command, stop_command, undrain_command
 from hatdfed.cli.relay import relay_command
 from hatdfed.cli.report import report_command
@@ -39,14 +45,16 @@ app = typer.Typer(
     cls=VerbGroup,
     help="Decentralized federated learning at the edge with a learned, energy-aware topology.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("run")(run_command)
-app.command("compare")(compare_command)
+app.command("compare", cls=CompareCommand)(compare_command)
 app.command("sweep")(sweep_command)
 app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
+app.command("networks")(networks_command)
+app.command("policies")(policies_command)
+app.command("settings")(settings_command)
 app.command("show")(show_command)
 app.command("dashboard")(dashboard_command)
 app.command("report")(report_command)

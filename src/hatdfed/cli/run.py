@@ -96,9 +96,9 @@ def _print_closing_notes(result: RunResult) -> None:
 
 
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], options: SinkOptions) -> RunResult:
+    config = resolve(layer)  # before torch is imported: a wrong name is told at once
     from hatdfed.runs.play import run
 
-    config = resolve(layer)
     for sentence in collect_notes(config):
         note(sentence)
     folder = folder or new_run_folder(config.method, config.dataset, f"seed{config.seed}")
