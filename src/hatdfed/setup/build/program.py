@@ -23,6 +23,7 @@ from hatdfed.server.codecs import CODECS, codec_for
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
+from hatdfed.server.merge_laws import check_rule
 from hatdfed.server.networks import PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS
 from hatdfed.server.parameter_roles import RolePatterns
@@ -55,15 +56,18 @@ def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
     """One server's program; `noise` is where the noise of private training comes from."""
     require_one_of("codec", config.codec, CODECS, OWN_THING)
     learner = make_learner(config, dataset, noise)
+    aggregator = build_component(
+        "aggregator",
+        config.aggregator,
+        AGGREGATORS,
+        quality_share=config.quality_share,
+        guess_loss=learner.task.guess_loss,
+    )
+    if config.aggregator.name not in AGGREGATORS.built_in:
+        check_rule(aggregator)
     return EdgeProgram(
         learner=learner,
-        aggregator=build_component(
-            "aggregator",
-            config.aggregator,
-            AGGREGATORS,
-            quality_share=config.quality_share,
-            guess_loss=learner.task.guess_loss,
-        ),
+        aggregator=aggregator,
         codec=codec_for(config.codec, learner.sent_sizes),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
