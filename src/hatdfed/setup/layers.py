@@ -78,7 +78,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _name_own_data(_rename_synonyms(user or {}))
+    layer = name_own_data(_rename_synonyms(user or {}))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
@@ -93,7 +93,7 @@ def resolve(user: Layer | None = None) -> Config:
     return _refuse_removed_choice(validate(settings))
 
 
-def _name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
+def name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
     """The settings with a name in place of data, or of where they are."""
     given = layer.get("dataset")
     if (isinstance(given, str) and given in DATASETS) or not is_own_data(given):
