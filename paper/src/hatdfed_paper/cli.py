@@ -25,8 +25,8 @@ from hatdfed_paper.tables import all_markdown, all_tables
 from hatdfed_paper.todo import Todo, todo
 
 if TYPE_CHECKING:
-    from hatdfed.setup.build.placement import Placement
     from hatdfed.runs.progress import OnRounds
+    from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed_paper.play import OnRun, Outcome
 

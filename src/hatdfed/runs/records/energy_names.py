@@ -5,10 +5,11 @@ The older names can be misread, as mJ are millijoules; files and scripts know th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-_SHORT, _LONG = "energy_mj", "energy_megajoules"
+_SHORT = re.compile("_mj(?=_|$)")
 
 
 def name_megajoules(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def name_megajoules(results: Mapping[str, Any]) -> dict[str, Any]:
     """
     named: dict[str, Any] = {}
     for name, value in results.items():
-        if _SHORT in name:
-            named[name.replace(_SHORT, _LONG)] = value
+        if _SHORT.search(name):
+            named[_SHORT.sub("_megajoules", name)] = value
         named[name] = value
     return named
