@@ -100,7 +100,9 @@ def _refuse_doubtful_targets(y: Array, task: str) -> None:
             "y has exactly one 1 in every row, as one-hot class labels have. Give y.argmax(axis=1), or set task to "
             "multi-label."
         )
-    if task == REGRESSION and (y == np.round(y)).all() and len(np.unique(y)) <= min(_MOST_DOUBTFUL, len(y) // 4):
+    if task != REGRESSION or y.ndim > 2 or (y != np.round(y)).any():
+        return
+    if 1 < len(np.unique(y)) <= min(_MOST_DOUBTFUL, len(y) // 4):
         raise DataError(
             f"y is {y.dtype} of shape {list(y.shape)}, but holds few whole numbers, as class labels do. Convert labels "
             "to integers [n], or set task to regression."
@@ -167,8 +169,8 @@ def _as_images(x: Array) -> Array:  # -> [n, C, H, W]
 def _make_sequences(x: Array, y: Array | None) -> tuple[Examples, TaskKind]:
     if y is None and (x.dtype.kind not in "iu" or x.ndim != 2):
         raise DataError(
-            f"There is no y, and x is {x.dtype} of shape {list(x.shape)}: only token ids, integers [n, L], can be "
-            "learned without targets. Give x and y."
+            f"There is no y, and x is {x.dtype} of shape {list(x.shape)}, but next-token prediction needs token ids, "
+            "integers [n, L]. Give x and y, or token ids."
         )
     if x.dtype.kind not in "iu" or x.ndim != 2:
         raise DataError(
