@@ -35,7 +35,7 @@ from hatdfed.cli.verbs import Click
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes, merge_layers, resolve
+from hatdfed.setup.layers import collect_notes, refuse_unknown_names
 from hatdfed.setup.methods import METHODS
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def compare_command(
     layer = read_user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
     _refuse_set_by_itself(layer)
     names, worlds = _names(methods), _read_seeds(seeds)
-    for name in names:  # before torch is imported: a wrong name is told at once
-        resolve(merge_layers(layer, {"method": name}))
+    refuse_unknown_names(layer, names)  # before torch is imported: a wrong name is told at once
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.catalogue import check_runs, unfinished
@@ -157,7 +156,7 @@ class CompareCommand(TyperCommand):
 
 
 def join_methods(args: list[str]) -> list[str]:
-    """The arguments with the names of all --methods joined by commas.
+    """The arguments with the names after --methods joined by commas; of several --methods the last counts.
 
     >>> join_methods(["my.yaml", "--methods", "rnd", "full", "--seeds", "2"])
     ['my.yaml', '--seeds', '2', '--methods', 'rnd,full']
@@ -168,7 +167,7 @@ def join_methods(args: list[str]) -> list[str]:
     for word in args:
         if word == "--methods" or word.startswith("--methods="):
             is_named = in_names = True
-            names += [word.partition("=")[2]] if "=" in word else []
+            names = [word.partition("=")[2]] if "=" in word else []
         elif in_names and not word.startswith("-") and not word.endswith((".yaml", ".yml")):
             names.append(word)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,17 @@ def resolve(user: Layer | None = None) -> Config:
     if not is_priced and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
     return _refuse_removed_choice(validate(settings))
+
+
+def refuse_unknown_names(user: Layer, methods: Iterable[str]) -> None:
+    """Refuse settings, methods and data sets that do not exist; `resolve` finds out the rest."""
+    layer = _rename_synonyms(user)
+    refuse_unknown(layer)
+    for method in methods:
+        method_named(method)
+    given = layer.get("dataset")
+    if isinstance(given, str) and not is_own_data(given):
+        dataset_kind(given, _options(layer))
 
 
 def name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
