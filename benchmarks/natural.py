@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.runs.play import Job, play
-from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.folder import environment
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import resolve
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from hatdfed.runs.play import Job, play
-from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.folder import environment
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import config_members, resolve

@@ -74,7 +74,6 @@ from dashboard_blocks import dashboard_blocks
 from fault_blocks import fault_blocks
 from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
-from pydantic import BaseModel
 from scale_blocks import scale_blocks, scale_lines
 from time_blocks import time_blocks
 
@@ -89,8 +88,8 @@ from hatdfed.deploy.monitoring.metrics import (
 )
 from hatdfed.runs.records.database import TABLES
 from hatdfed.runs.round_row import ROUND_COLUMNS
-from hatdfed.setup.config import Component, Config
 from hatdfed.setup.methods import METHODS
+from hatdfed.setup.setting_list import list_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 _COUNTED_BY = {"servers": MEANINGS, "coordinator": COORDINATOR_MEANINGS}
@@ -138,22 +137,10 @@ def settings_page() -> str:
         "| setting | default | meaning |",
         "|---|---|---|",
     ]
-    return "\n".join([*lines, *_settings(Config, "")]) + "\n"
-
-
-def _settings(model: type[BaseModel], prefix: str) -> list[str]:
-    rows = []
-    for name, field in model.model_fields.items():
-        value = field.get_default()
-        if isinstance(value, Component):
-            meaning = f"Name of the {name}; its own settings are written beside `name`, see docs/deviations.md."
-            rows.append(_line([f"`{prefix}{name}.name`", f"`{value.name}`", meaning]))
-        elif isinstance(value, BaseModel):
-            rows += _settings(type(value), f"{prefix}{name}.")
-        else:
-            meaning = " ".join((field.description or name.replace("_", " ").capitalize() + ".").split())
-            rows.append(_line([f"`{prefix}{name}`", f"`{json.dumps(value)}`", meaning]))
-    return rows
+    for entry in list_settings():
+        default = entry.default if entry.name.endswith(".name") else json.dumps(entry.default)
+        lines.append(_line([f"`{entry.name}`", f"`{default}`", entry.meaning]))
+    return "\n".join(lines) + "\n"
 
 
 def metrics_table(metrics: Mapping[str, ExportedMetric]) -> str:

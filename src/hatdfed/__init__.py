@@ -15,12 +15,13 @@ from hatdfed.version import __version__
 
 if TYPE_CHECKING:
     from hatdfed.runs.play import resume, run
-    from hatdfed.runs.recorder import RunResult
+    from hatdfed.runs.result import RunResult
     from hatdfed.runs.statistics import Comparison
     from hatdfed.setup.config import Config
     from hatdfed.setup.layers import resolve
     from hatdfed.setup.methods import METHODS
     from hatdfed.sweeps.compare import compare
+    from hatdfed.sweeps.load import load
     from hatdfed.sweeps.sweep import SweepResult, sweep
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "SweepResult",
     "__version__",
     "compare",
+    "load",
     "resolve",
     "resume",
     "run",
@@ -42,9 +44,10 @@ _HOMES = {
     "METHODS": "hatdfed.setup.methods",
     "Comparison": "hatdfed.runs.statistics",
     "Config": "hatdfed.setup.config",
-    "RunResult": "hatdfed.runs.recorder",
+    "RunResult": "hatdfed.runs.result",
     "SweepResult": "hatdfed.sweeps.sweep",
     "compare": "hatdfed.sweeps.compare",
+    "load": "hatdfed.sweeps.load",
     "resolve": "hatdfed.setup.layers",
     "resume": "hatdfed.runs.play",
     "run": "hatdfed.runs.play",

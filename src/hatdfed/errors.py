@@ -88,8 +88,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
 
 
-def require_one_of(key: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a named choice that does not exist."""
+OWN_THING = " If it is one of your own, import its module first (--import MODULE)."
+
+
+def require_one_of(key: str, value: str, known: Iterable[str], hint: str = "") -> None:
+    """Refuse a named choice that does not exist; `hint` ends the sentence."""
     names = sorted(known)
     if value not in names:
-        raise ConfigError(f"{key} is {value!r}, which is not one of the choices. {did_you_mean(value, names)}")
+        raise ConfigError(f"{key} is {value!r}, which is not one of the choices. {did_you_mean(value, names)}{hint}")

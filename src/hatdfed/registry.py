@@ -7,29 +7,110 @@ A package adds to one by an entry point, and nothing in hatdfed has to change:
 
 The groups are hatdfed.policies, hatdfed.training, hatdfed.aggregators, hatdfed.losses, hatdfed.networks,
 hatdfed.codecs, hatdfed.tasks, hatdfed.datasets and hatdfed.methods. Names are listed without importing anything; a
-plug-in is loaded when it is first asked for. In a script, `POLICIES.add(…)` does.
+plug-in is loaded when it is first asked for. In a script or a notebook, `POLICIES.add(…)` does. Worker processes import
+the modules that added something (`list_sources`); what was added in a notebook is known to its own process only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from hatdfed.errors import ConfigError
 
 T = TypeVar("T")
+_MAIN = ("__main__", "__mp_main__")  # a script, here and in a worker process that reads it again
+
+
+class Source(NamedTuple):
+    """A module that adds things when it is imported."""
+
+    module: str
+    file: str | None = None  # for a module that is not found by its name
+
+
+_sources: dict[Source, None] = {}
+
+
+def list_sources() -> list[Source]:
+    """The modules that have added things in this process: what another process must import to know them."""
+    return list(_sources)
+
+
+def import_named(name: str) -> None:
+    """Import what a user names, a module or the path of a .py file, for the things that it adds."""
+    path = Path(name)
+    if path.suffix == ".py":
+        source = Source(path.stem, str(path.resolve()))
+    else:
+        source = Source(name)
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    import_sources([source])
+
+
+def import_sources(sources: Iterable[Source]) -> None:
+    """Import modules, each once."""
+    for source in sources:
+        if source not in _sources:
+            try:
+                _import(source)
+            except Exception as error:  # noqa: BLE001 (anything may go wrong in somebody else's module)
+                reason = f"{type(error).__name__}: {error}"
+                raise ConfigError(
+                    f"{source.file or source.module} cannot be imported ({reason}). Name a module that Python finds "
+                    "here, or the path of a .py file."
+                ) from None
+            _sources[source] = None
+
+
+def _import(source: Source) -> None:
+    if source.file is None or _is_from(source.module, source.file):
+        importlib.import_module(source.module)
+        return
+    if source.module in sys.modules:
+        raise ImportError(f"there is another module called {source.module}, so the file needs another name")
+    spec = importlib.util.spec_from_file_location(source.module, source.file)
+    if spec is None or spec.loader is None or not Path(source.file).is_file():
+        raise FileNotFoundError(f"there is no file {source.file}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[source.module] = module  # as an import does, before anything in it runs
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[source.module]
+        raise
+
+
+def _is_from(module: str, file: str) -> bool:
+    known = sys.modules.get(module)
+    return known is not None and getattr(known, "__file__", None) == file
 
 
 class Registry(Mapping[str, T], Generic[T]):
     """Built-in things by name, then those of installed packages."""
 
-    def __init__(self, group: str, built_in: Mapping[str, T], *, wanted: str, fits: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        group: str,
+        built_in: Mapping[str, T],
+        *,
+        wanted: str,
+        fits: Callable[[Any], bool],
+        methods: Sequence[str] = (),
+    ) -> None:
         self.group = group
         self._wanted, self._fits = wanted, fits  # what a plug-in must be, in words and as a test
+        self._methods = methods  # that it must have
         self._built_in = dict(built_in)
         self._loaded: dict[str, T] = {}
+        self._of_notebook: set[str] = set()
 
     def __getitem__(self, name: str) -> T:
         if name in self._built_in:
@@ -48,12 +129,31 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(list(iter(self)))
 
     def add(self, name: str, thing: T) -> None:
-        """Add something of your own for this process; worker processes of a comparison know only entry points."""
+        """Add something of your own; what is defined again in the same place replaces what was added before."""
         if self._loaded.get(name) is thing:
             return  # a cell of a notebook that is run again
-        if name in self:
+        caller = sys._getframe(1).f_globals
+        module, file = str(caller.get("__name__")), caller.get("__file__")
+        is_notebook = module in _MAIN and (file is None or not Path(file).is_file())
+        if name in self and not (name in self._loaded and self._is_redefined(name, thing, is_notebook)):
             raise ConfigError(f"The name {name!r} in {self.group} is taken. Choose another one.")
-        self._loaded[name] = self._checked(name, thing, "this script")
+        self._loaded[name] = self._checked(name, thing, "this notebook" if is_notebook else f"module {module}")
+        if is_notebook:
+            self._of_notebook.add(name)
+        elif module not in _MAIN and module.partition(".")[0] != "hatdfed":
+            _sources[Source(module, file)] = None
+
+    def is_of_notebook(self, name: str) -> bool:
+        """Whether this was added in a notebook or at a prompt, so that no other process knows it."""
+        return name in self._of_notebook
+
+    def _is_redefined(self, name: str, thing: T, is_notebook: bool) -> bool:
+        """Whether `thing` is what was added as `name`, defined once more: a cell or a module was run again."""
+        if is_notebook and name in self._of_notebook:
+            return True
+        before = self._loaded[name]
+        places = [(getattr(each, "__module__", None), getattr(each, "__qualname__", None)) for each in (before, thing)]
+        return places[0] == places[1] and places[0][1] is not None
 
     @property
     def built_in(self) -> Mapping[str, T]:
@@ -86,7 +186,19 @@ class Registry(Mapping[str, T], Generic[T]):
     def _checked(self, name: str, thing: T, owner: str) -> T:
         if not self._fits(thing):
             raise ConfigError(f"{name!r} of {self.group}, from {owner}, is {thing!r}, but must be {self._wanted}.")
+        if missing := [method for method in self._methods if not _has_method(thing, method)]:
+            lacks = f"no method {missing[0]!r}" if len(missing) == 1 else f"no methods {', '.join(map(repr, missing))}"
+            raise ConfigError(f"{name!r} of {self.group}, from {owner}, has {lacks}, but must be {self._wanted}.")
         return thing
+
+
+def _has_method(thing: Any, name: str) -> bool:
+    """Whether a class, or an object's class, defines the method; an abstract one or a protocol's does not count."""
+    for owner in (thing if isinstance(thing, type) else type(thing)).__mro__:
+        if name in vars(owner) and not getattr(owner, "_is_protocol", False):
+            found = vars(owner)[name]
+            return callable(found) and not getattr(found, "__isabstractmethod__", False)
+    return False
 
 
 def _owner(point: EntryPoint) -> str:

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 import hatdfed
 from hatdfed.cli.app import app
 from hatdfed.data.datasets import load_dataset
-from hatdfed.deploy.edge.export import Exporter, StoredModel, read_run_settings, read_stored_model
+from hatdfed.deploy.edge.export import Exporter, read_run_settings, read_stored_model
 from hatdfed.deploy.edge.store import EdgeStore, SavedState
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.trained_models import StoredModel
 from hatdfed.server.learner import Learner
 from hatdfed.server.networks import NETWORKS, find_network
 from hatdfed.server.optimisers import Adam

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from hatdfed.cli.console import interruptible, note, out, require_torch
+from hatdfed.cli.console import err, interruptible, note, out, require_torch
 from hatdfed.cli.options import DataDir, DeviceName, Json
-from hatdfed.cli.progress import counter, watch_download
+from hatdfed.cli.progress import watch_download
 from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.runs.progress import counter
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiments import EXPERIMENTS, THE_PAPER, experiment_named
 from hatdfed_paper.folders import no_results, paper_folder, results_folder
@@ -24,8 +25,9 @@ from hatdfed_paper.tables import all_markdown, all_tables
 from hatdfed_paper.todo import Todo, todo
 
 if TYPE_CHECKING:
+    from hatdfed.runs.progress import OnRounds
     from hatdfed.setup.build.placement import Placement
-    from hatdfed.sweeps.batches import OnRounds, PlayOptions
+    from hatdfed.sweeps.batches import PlayOptions
     from hatdfed_paper.play import OnRun, Outcome
 
 _Table = TypeVar("_Table")
@@ -185,7 +187,7 @@ def _only(names: list[str] | None, tables: Mapping[str, _Table]) -> dict[str, _T
 def _watch() -> Iterator[tuple[OnRun, OnRounds]]:
     """The runs of the paper's experiments, which are too many for a line each."""
     last = "runs begin"
-    with counter("round", lines=20) as show:
+    with counter("round", err, lines=20) as show:
 
         def on_run(settings: Mapping[str, Any], figures: Mapping[str, Any], done: int, total: int) -> None:
             nonlocal last

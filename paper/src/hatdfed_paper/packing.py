@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.links import LinkTable
-from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.result import RunResult
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.run_identity import run_key
 from hatdfed_paper.plan import Settings

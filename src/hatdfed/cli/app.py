@@ -13,7 +13,7 @@ import typer
 from hatdfed import __version__
 from hatdfed.cli.backup import backup_command, restore_command
 from hatdfed.cli.calibrate import calibrate_command
-from hatdfed.cli.compare import compare_command
+from hatdfed.cli.compare import CompareCommand, compare_command
 from hatdfed.cli.console import discard_output, prepare_streams, print_error
 from hatdfed.cli.coordinator import coordinator_command
 from hatdfed.cli.dashboard import dashboard_command
@@ -21,7 +21,13 @@ from hatdfed.cli.doctor import doctor_command
 from hatdfed.cli.edge import edge_app
 from hatdfed.cli.export import export_command
 from hatdfed.cli.identity import ca_app, token_app, viewer_app
-from hatdfed.cli.listing import datasets_command, methods_command
+from hatdfed.cli.listing import (
+    datasets_command,
+    methods_command,
+    networks_command,
+    policies_command,
+    settings_command,
+)
 from hatdfed.cli.operate import drain_command, status_command, stop_command, undrain_command
 from hatdfed.cli.profiles import profiles_command
 from hatdfed.cli.relay import relay_command
@@ -32,6 +38,7 @@ from hatdfed.cli.sweep import sweep_command
 from hatdfed.cli.traces import traces_app
 from hatdfed.cli.verbs import VerbGroup
 from hatdfed.errors import HatdfedError
+from hatdfed.registry import import_named
 from hatdfed.runs.malloc import keep_no_thread_caches
 
 _RUN_FOR_DAYS = (["coordinator"], ["edge"], ["relay"])
@@ -41,17 +48,19 @@ app = typer.Typer(
     cls=VerbGroup,
     help="Decentralized federated learning at the edge with a learned, energy-aware topology.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("run")(run_command)
-app.command("compare")(compare_command)
+app.command("compare", cls=CompareCommand)(compare_command)
 app.command("sweep")(sweep_command)
 app.command("methods")(methods_command)
 app.command("datasets")(datasets_command)
 app.add_typer(traces_app, name="traces")
 app.command("profiles")(profiles_command)
 app.command("calibrate")(calibrate_command)
+app.command("networks")(networks_command)
+app.command("policies")(policies_command)
+app.command("settings")(settings_command)
 app.command("show")(show_command)
 app.command("dashboard")(dashboard_command)
 app.command("report")(report_command)
@@ -72,8 +81,20 @@ app.command("export")(export_command)
 
 
 @app.callback(invoke_without_command=True)
-def about(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module, or a .py file, that adds policies, networks or the like; also behind a command.",
+        ),
+    ] = None,
+) -> None:
     """Decentralized federated learning at the edge with a learned, energy-aware topology."""
+    for name in imports or ():
+        import_named(name)
     if version:
         typer.echo(f"hatdfed {__version__}")
         raise typer.Exit

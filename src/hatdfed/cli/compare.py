@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import (
@@ -30,10 +31,11 @@ from hatdfed.cli.options import (
 from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.sinks import SinkOptions, publish_runs
 from hatdfed.cli.tables import make_difference_table, make_summary_table, make_time_table
+from hatdfed.cli.verbs import Click
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes
+from hatdfed.setup.layers import collect_notes, refuse_unknown_names
 from hatdfed.setup.methods import METHODS
 
 if TYPE_CHECKING:
@@ -52,8 +54,10 @@ TargetAccuracy = Annotated[
 
 def compare_command(
     config: ConfigFile = None,
-    methods: Annotated[str, typer.Option("--methods", help="Names separated by commas, or `all`.")] = "all",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of worlds: seeds 0, 1, …")] = 3,
+    methods: Annotated[str, typer.Option("--methods", help="Names separated by commas or spaces, or `all`.")] = "all",
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="NUMBER|LIST", help="Number of worlds (seeds 0, 1, …), or seeds: 0,3,7.")
+    ] = "3",
     dataset: DatasetName = None,
     servers: Servers = None,
     rounds: Rounds = None,
@@ -77,6 +81,10 @@ def compare_command(
 ) -> None:
     """Compare methods on the same seeds and save all runs in a folder."""
     require_torch()
+    layer = read_user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
+    _refuse_set_by_itself(layer)
+    names, worlds = _names(methods), _read_seeds(seeds)
+    refuse_unknown_names(layer, names)  # before torch is imported: a wrong name is told at once
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.catalogue import check_runs, unfinished
@@ -90,10 +98,8 @@ def compare_command(
 
     if folder is not None:
         refuse_other_folder(folder)  # before data are fetched
-    layer = read_user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
-    _refuse_set_by_itself(layer)
     placement = Placement(fleet, device)
-    planned = plan_comparison(_names(methods), seeds, layer)
+    planned = plan_comparison(names, worlds, layer)
     check_question(planned, reference, target_accuracy)
     folder = folder or new_run_folder("compare", planned[0].config.dataset)
     runs = [run.within(folder) for run in planned]
@@ -140,6 +146,46 @@ def _names(methods: str) -> list[str]:
     if not names:
         raise ConfigError("--methods names no method. Give names separated by commas, or `all`.")
     return names
+
+
+class CompareCommand(TyperCommand):
+    """Reads the words after --methods as names, up to the next option or settings file."""
+
+    def parse_args(self, ctx: Click, args: list[str]) -> list[str]:
+        """Parse the arguments with all methods in one word."""
+        return super().parse_args(ctx, join_methods(args))
+
+
+def join_methods(args: list[str]) -> list[str]:
+    """The arguments with the names after --methods joined by commas; of several --methods the last counts.
+
+    >>> join_methods(["my.yaml", "--methods", "rnd", "full", "--seeds", "2"])
+    ['my.yaml', '--seeds', '2', '--methods', 'rnd,full']
+    """
+    names: list[str] = []
+    others: list[str] = []
+    is_named = in_names = False
+    for word in args:
+        if word == "--methods" or word.startswith("--methods="):
+            is_named = in_names = True
+            names = [word.partition("=")[2]] if "=" in word else []
+        elif in_names and not word.startswith("-") and not word.endswith((".yaml", ".yml")):
+            names.append(word)
+        else:
+            in_names = False
+            others.append(word)
+    return [*others, "--methods", ",".join(names)] if is_named else others
+
+
+def _read_seeds(text: str) -> int | list[int]:
+    """A number of seeds, or a list of seeds, which has a comma."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    is_list = "," in text
+    if not words or not all(word.isascii() and word.isdecimal() for word in words) or (words == ["0"] and not is_list):
+        raise ConfigError(
+            f"--seeds is {text!r}, but must be a number of seeds from 1, or a list of seeds such as 0,3,7."
+        )
+    return [int(word) for word in words] if is_list else int(words[0])
 
 
 def _refuse_set_by_itself(layer: dict[str, Any]) -> None:

@@ -83,15 +83,3 @@ def require_torch() -> None:
     """Raise an error that says what to install if PyTorch is missing."""
     if find_spec("torch") is None:
         raise MissingDependencyError("This command trains models and needs PyTorch: pip install 'hatdfed[sim]'.")
-
-
-def format_energy(joules: float) -> str:
-    """Format an amount of energy in a suitable unit.
-
-    >>> format_energy(8419.2), format_energy(2.3e6)
-    ('8.42 kJ', '2.30 MJ')
-    """
-    for size, unit in ((1e6, "MJ"), (1e3, "kJ")):
-        if abs(joules) >= size:
-            return f"{joules / size:.2f} {unit}"
-    return f"{joules:.1f} J"

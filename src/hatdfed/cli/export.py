@@ -15,7 +15,7 @@ from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.folder import RunFolder, named_path, refuse_file_of_run
 
 if TYPE_CHECKING:
-    from hatdfed.deploy.edge.export import StoredModel
+    from hatdfed.runs.trained_models import StoredModel
 
 
 def export_command(

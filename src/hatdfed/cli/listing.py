@@ -1,19 +1,24 @@
-"""hatdfed methods, hatdfed datasets: list what is available."""
+"""hatdfed methods, datasets, networks, policies, settings: list what is available."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from hatdfed.cli.console import out
+from hatdfed.cli.console import out, require_torch
 from hatdfed.cli.options import DataDir, Json
+from hatdfed.core.policies import POLICIES
 from hatdfed.data.datasets import DATASETS, DatasetKind
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.registry import Registry
 from hatdfed.setup.methods import METHODS
+from hatdfed.setup.setting_list import list_settings
 
 T = TypeVar("T")
 
@@ -60,6 +65,74 @@ def datasets_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         else:
             table.add_row(name, kind.summary, kind.locate(data_dir) or _describe_absence(kind))
     out.print(table)
+
+
+def policies_command(as_json: Json = False) -> None:
+    """List the policies, which draw the links of a round, with their own settings."""
+    rows: list[dict[str, Any]] = []
+    for name, policy in _load_all(POLICIES).items():
+        if isinstance(policy, str):
+            rows.append({"name": name, "error": policy})
+        else:
+            fields = {field.name: _plain(field.default) for field in dataclasses.fields(policy)}  # type: ignore[arg-type]
+            rows.append({"name": name, "summary": _first_line(policy), "settings": fields})
+    _print_rows(rows, "policy", as_json)
+
+
+def networks_command(as_json: Json = False) -> None:
+    """List the networks."""
+    require_torch()
+    from hatdfed.server.networks import NETWORKS
+
+    found = _load_all(NETWORKS)
+    rows = [
+        {"name": name, "error": each} if isinstance(each, str) else {"name": name, "summary": _first_line(each)}
+        for name, each in found.items()
+    ]
+    _print_rows(rows, "network", as_json)
+
+
+def settings_command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One setting or section, e.g. learner.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the settings with their defaults and meanings, or those of one section, or one."""
+    entries = list_settings()
+    if name is not None:
+        chosen = [entry for entry in entries if entry.name == name or entry.name.startswith(f"{name}.")]
+        if not chosen:
+            hint = did_you_mean(name, [entry.name for entry in entries])
+            raise ConfigError(f"There is no setting {name!r}. {hint}")
+        entries = chosen
+    if as_json:
+        typer.echo(json.dumps([entry._asdict() for entry in entries]))
+        return
+    table = Table("setting", "default", "meaning")
+    for entry in entries:
+        table.add_row(entry.name, json.dumps(entry.default), escape(entry.meaning))
+    out.print(table)
+
+
+def _print_rows(rows: list[dict[str, Any]], what: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    with_settings = any("settings" in row for row in rows)
+    table = Table(what, "what it is", *(["settings"] if with_settings else []))
+    for row in rows:
+        settings = ", ".join(f"{name}={value}" for name, value in row.get("settings", {}).items())
+        cells = [row["name"], row.get("summary") or row.get("error", ""), *([settings] if with_settings else [])]
+        table.add_row(*map(escape, cells))
+    out.print(table)
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _plain(default: Any) -> Any:
+    """A default as JSON has it; None where a setting has none."""
+    return default if isinstance(default, bool | int | float | str) else None
 
 
 def _describe_absence(kind: DatasetKind) -> str:

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hatdfed.cli.console import format_energy, note, out
+from hatdfed.cli.console import note, out
 from hatdfed.cli.coordinator import COORDINATOR_PORT, Insecure, InsecureAnywhere, silence_grpc
 from hatdfed.cli.identity import require_deploy, split_address
 from hatdfed.cli.options import Json
 from hatdfed.errors import ConfigError, HatdfedError
+from hatdfed.runs.display import format_energy
 from hatdfed.runs.round_row import columns_in
 
 Where = Annotated[str, typer.Option("--coordinator", metavar="HOST:PORT")]

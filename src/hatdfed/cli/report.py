@@ -41,7 +41,8 @@ def report_command(
     ] = None,
 ) -> None:
     """Write runs as one document: results, figures, settings and machine."""
-    refuse_file_of_run(to or Path("report.html"))
+    if to is not None:
+        refuse_file_of_run(to)
     path, form = _choose_file(to, form)
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")

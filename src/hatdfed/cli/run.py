@@ -37,7 +37,8 @@ from hatdfed.setup.layers import collect_notes, resolve
 
 if TYPE_CHECKING:
     from hatdfed.data.datasets.base import Progress
-    from hatdfed.runs.recorder import OnRound, RunResult
+    from hatdfed.runs.recorder import OnRound
+    from hatdfed.runs.result import RunResult
 
 
 def run_command(
@@ -98,21 +99,21 @@ def _print_closing_notes(result: RunResult) -> None:
 
 
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], options: SinkOptions) -> RunResult:
+    config = resolve(layer)  # before torch is imported: a wrong name is told at once
     from hatdfed.runs.play import run
 
-    config = resolve(layer)
     for sentence in collect_notes(config):
         note(sentence)
     folder = folder or new_run_folder(config.method, config.dataset, f"seed{config.seed}")
     with _watch(folder, options) as (progress, on_round):
-        return run(config, out=folder, on_round=on_round, progress=progress, **how)
+        return run(config, out=folder, on_round=on_round, progress=progress, show_progress=False, **how)
 
 
 def _resume(folder: Path, layer: dict[str, Any], how: dict[str, Any], options: SinkOptions) -> RunResult:
     from hatdfed.runs.play import resume
 
     with _watch(folder, options) as (progress, on_round):
-        return resume(folder, layer, on_round=on_round, progress=progress, **how)
+        return resume(folder, layer, on_round=on_round, progress=progress, show_progress=False, **how)
 
 
 @contextmanager

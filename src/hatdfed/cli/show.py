@@ -1,4 +1,4 @@
-"""hatdfed show: print the results or the progress of a run folder."""
+"""hatdfed show: print the results or the progress of the folder of a run, a comparison or a sweep."""
 
 from __future__ import annotations
 
@@ -11,22 +11,85 @@ from typing import Annotated, Any
 
 import typer
 
-from hatdfed.cli.console import format_energy, out
+from hatdfed.cli.console import out
 from hatdfed.cli.options import Json
-from hatdfed.cli.tables import format_run_title, make_summary_table
+from hatdfed.cli.tables import (
+    format_run_title,
+    make_difference_table,
+    make_summary_table,
+    make_sweep_table,
+    print_failures,
+)
+from hatdfed.runs.display import format_energy
 from hatdfed.runs.privacy_loss import format_privacy
 from hatdfed.runs.records.cleaning import texts
 from hatdfed.runs.records.folder import RunFolder, named_path
 from hatdfed.runs.round_row import ROUND_COLUMNS, joules_of, results_over
 from hatdfed.runs.trust_history import format_groups, read_changes, summarise_groups
+from hatdfed.sweeps.documents import find_runs, is_run, is_sweep, read_comparison_document, read_sweep_document
 
 _LONGEST_NOTE = 2000  # characters
 
 
 def show_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", parser=named_path, help="A run folder.")], as_json: Json = False
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", parser=named_path, help="Folder of a run, a comparison or a sweep.")
+    ],
+    as_json: Json = False,
 ) -> None:
-    """Show a run: its summary, or its progress."""
+    """Show a run, a comparison or a sweep: its results, or its progress."""
+    if is_sweep(folder):
+        _show_sweep(folder, as_json)
+    elif is_run(folder) or (folder / "run.sqlite").exists():
+        _show_run(folder, as_json)
+    else:
+        _show_comparison(folder, as_json)
+
+
+def _show_sweep(folder: Path, as_json: bool) -> None:
+    document = read_sweep_document(folder)
+    if as_json:
+        typer.echo(json.dumps({**document, "folder": str(folder)}))
+        return
+    if document["rows"]:
+        out.print(make_sweep_table(document["rows"], title=f"sweep {folder.name}"))
+    if document["failed"]:
+        print_failures(document["failed"], "The command that started the sweep tries them again.")
+
+
+def _show_comparison(folder: Path, as_json: bool) -> None:
+    runs = find_runs(folder)
+    document = read_comparison_document(folder)
+    if document is not None and as_json:
+        typer.echo(json.dumps({**document, "run_folder": str(folder)}))
+    elif document is not None:
+        config = RunFolder.open(runs[0]).config()
+        heading = f"{config.dataset}, {config.servers} servers, {config.rounds} rounds"
+        seeds = max(len(row.get("seeds", ())) for row in document["methods"])
+        over = f"mean ± sd over {seeds} seeds" if seeds > 1 else "one seed"
+        out.print(make_summary_table(document["methods"], title=f"{heading}, {over}"))
+        target, reference = document.get("target_accuracy"), str(document.get("reference"))
+        out.print(make_difference_table(document["methods"], reference=reference, target_accuracy=target))
+    else:
+        _show_unfinished(runs, as_json)
+
+
+def _show_unfinished(runs: Sequence[Path], as_json: bool) -> None:
+    """Show how far the runs of a comparison are that was stopped, or is in play."""
+    rows = []
+    for path in runs:
+        run = RunFolder(path)
+        rows.append({"run": path.name, "rounds": len(run.read_rounds()), "of": run.config().rounds})
+    if as_json:
+        typer.echo(json.dumps({"runs": rows, "finished": False}))
+        return
+    done = sum(row["rounds"] == row["of"] for row in rows)
+    out.print(f"A comparison that is not finished: {done} of the {len(rows)} runs that were begun are at their end.")
+    for row in rows:
+        out.print(f"  {row['run']}: {row['rounds']} of {row['of']} rounds", soft_wrap=True)
+
+
+def _show_run(run: Path, as_json: bool) -> None:
     folder = RunFolder.open(run)
     config = folder.config()
     results = folder.read_final(config.rounds)

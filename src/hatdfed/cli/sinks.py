@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from hatdfed.core.round import RoundRecord
     from hatdfed.report.sinks import Publisher
-    from hatdfed.runs.recorder import OnRound, RunResult
+    from hatdfed.runs.progress import OnRun
+    from hatdfed.runs.recorder import OnRound
+    from hatdfed.runs.result import RunResult
     from hatdfed.setup.config import Config
-    from hatdfed.sweeps.compare import OnRun
 
 
 class SinkOptions(NamedTuple):

@@ -17,6 +17,7 @@ from hatdfed.cli.progress import watch_download, watch_sweep
 from hatdfed.cli.sinks import SinkOptions
 from hatdfed.cli.tables import make_sweep_table, print_failures
 from hatdfed.runs.records.folder import named_path
+from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.retries import RETRIES
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def sweep_command(
 ) -> None:
     """Execute the runs of a sweep file that are not done yet, and print the table of all."""
     require_torch()
+    read_sweep(file)  # before torch is imported: a wrong name is told at once
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.executors import make_executor

@@ -11,9 +11,10 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from hatdfed.cli.console import format_energy, note, out, print_error
+from hatdfed.cli.console import note, out, print_error
 from hatdfed.core.energy.energy_model import PAPER_CAUSES, Cause
 from hatdfed.errors import RunFolderError
+from hatdfed.runs.display import format_energy
 from hatdfed.runs.duration import format_seconds
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.setup.config import Config

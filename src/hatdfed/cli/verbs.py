@@ -29,6 +29,10 @@ class VerbGroup(TyperGroup):
         own = super().list_commands(ctx)
         return own + [name for name, point in _added().items() if name not in own and _can_be_loaded(point)]
 
+    def parse_args(self, ctx: Click, args: list[str]) -> list[str]:
+        """Read --import as an option of `hatdfed` wherever it is typed: modules are imported before anything else."""
+        return super().parse_args(ctx, move_imports(args))
+
     def get_command(self, ctx: Click, cmd_name: str) -> Click:
         """The command called `cmd_name`; an own command wins over an added one."""
         own = super().get_command(ctx, cmd_name)
@@ -44,6 +48,25 @@ class VerbGroup(TyperGroup):
                 f"Install it from a checkout of hatdfed with: pip install ./{folder}"
             )
         return None
+
+
+def move_imports(args: list[str]) -> list[str]:
+    """The arguments with every --import in front.
+
+    >>> move_imports(["run", "--import", "mine", "--rounds", "2", "--import=ours"])
+    ['--import', 'mine', '--import=ours', 'run', '--rounds', '2']
+    """
+    front: list[str] = []
+    others: list[str] = []
+    rest = iter(args)
+    for argument in rest:
+        if argument == "--":
+            others += [argument, *rest]
+        elif argument == "--import":
+            front += [argument, *([value] if (value := next(rest, None)) is not None else [])]
+        else:
+            (front if argument.startswith("--import=") else others).append(argument)
+    return front + others
 
 
 def _added() -> dict[str, EntryPoint]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.task import MULTI_LABEL, REGRESSION, TaskKind
@@ -13,11 +16,12 @@ from hatdfed.server.work import Batch
 
 def make_tensors(examples: Examples, form: SampleFormat) -> Batch:
     """Convert samples and targets to what networks and tasks take."""
-    return Batch(_standardise_inputs(examples, form), _standardise_targets(examples, form.task))
+    return Batch(standardise_inputs(examples.x, form), _standardise_targets(examples, form.task))
 
 
-def _standardise_inputs(examples: Examples, form: SampleFormat) -> Tensor:
-    x = torch.tensor(np.ascontiguousarray(examples.x))
+def standardise_inputs(samples: NDArray[Any], form: SampleFormat) -> Tensor:  # [n, …]
+    """Convert raw samples to what networks take."""
+    x = torch.tensor(np.ascontiguousarray(samples))
     if not form.mean:
         return x.long()
     values = x.float() / 255 if form.has_images else x.float()

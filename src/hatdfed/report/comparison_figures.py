@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 import hatdfed.report.findings as fd
@@ -49,14 +51,7 @@ def _accuracy(methods: Sequence[DrawnMethod]) -> Figure:
     ranked = sorted(methods, key=lambda method: -np.nan_to_num(final[method.name][0], nan=-1.0))
     title = fd.best_finding(ranked[0].name, final[ranked[0].name][0], len(ranked))
     figure, axes = st.chart(9.2, 5.2, title, f"Mean over servers. {format_method_seeds(methods, 'bands show')}")
-    lines = {}
-    for method in reversed(ranked):  # the best in front
-        rounds, mean, sd = curves[method.name]
-        (line,) = axes.plot(rounds, mean, color=method.colour, linestyle=method.dashes, linewidth=1.8)
-        line.set_marker("o" if len(rp.finite(mean)) == 1 else "")
-        lines[method.name] = line
-        axes.fill_between(rounds, mean - sd, mean + sd, color=method.colour, alpha=0.13, linewidth=0)
-    st.round_axis(axes, min(rounds[0] for rounds, _, _ in curves.values()), max(c[0][-1] for c in curves.values()))
+    lines = draw_accuracy(axes, list(reversed(ranked)))  # the best in front
     st.percent_axis(axes, np.concatenate([mean + side * sd for _, mean, sd in curves.values() for side in (-1, 1)]))
     st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
     words = [f"{method.name}  {format_percent(*final[method.name])}" for method in ranked]
@@ -65,20 +60,34 @@ def _accuracy(methods: Sequence[DrawnMethod]) -> Figure:
     return figure
 
 
+def draw_accuracy(axes: Axes, methods: Sequence[DrawnMethod]) -> dict[str, Line2D]:
+    """Draw a line for each method and a band of ± 1 sd over its seeds; return the lines by method."""
+    lines, played = {}, []
+    for method in methods:
+        rounds, mean, sd = rp.curve(method.runs, "avg_accuracy")
+        (line,) = axes.plot(rounds, mean, color=method.colour, linestyle=method.dashes, linewidth=1.8)
+        line.set_marker("o" if len(rp.finite(mean)) == 1 else "")
+        axes.fill_between(rounds, mean - sd, mean + sd, color=method.colour, alpha=0.13, linewidth=0)
+        lines[method.name] = line
+        played += [rounds[0], rounds[-1]]
+    st.round_axis(axes, min(played), max(played))
+    return lines
+
+
 def _accuracy_vs_energy(methods: Sequence[DrawnMethod]) -> Figure:
     """Test accuracy against total energy: a point with error bars for each method, a faint one for each seed."""
     shown = [method for method in methods if len(rp.finite(method.test_accuracy))]
     absent = ", ".join(method.name for method in methods if not len(rp.finite(method.test_accuracy)))
     # [M, 2, 2]: joules and percent, mean and sd of each
     spots = np.array([(rp.mean_and_sd(m.joules), rp.mean_and_sd(m.test_accuracy)) for m in shown]).reshape(-1, 2, 2)
-    front = _find_front(shown)
+    front = find_front(shown)
     title = fd.front_finding([shown[index].name for index in front], len(shown))
     note = f"Test accuracy after the last round. {format_method_seeds(methods, 'bars show')} Rings: on {FRONT}."
     figure, axes = st.chart(9.2, 5.8, title, f"{note} Not measured: {absent}." if absent else note)
     seeds = np.concatenate([(method.joules, method.test_accuracy) for method in methods], axis=1).T  # [S, 2]
     unit = _energy_axis(axes, np.append(seeds[:, 0], _spokes(spots)[:, 0]))
     spots[:, 0] /= unit
-    _points(axes, shown, spots, unit)
+    draw_points(axes, shown, spots, unit)
     st.percent_axis(axes, np.append(seeds[:, 1], _spokes(spots)[:, 1]))
     busy = np.concatenate([_spokes(spots), seeds / (unit, 1)])
     ring: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 16, "fillstyle": "none"}
@@ -87,14 +96,15 @@ def _accuracy_vs_energy(methods: Sequence[DrawnMethod]) -> Figure:
     return figure
 
 
-def _find_front(methods: Sequence[DrawnMethod]) -> list[int]:
+def find_front(methods: Sequence[DrawnMethod]) -> list[int]:
     """The methods that no other one beats at validation accuracy and energy: the test set ranks nothing."""
     known = [index for index, method in enumerate(methods) if np.isfinite(method.validation).all()]
     spots = np.array([(methods[index].joules.mean(), methods[index].validation.mean()) for index in known])
     return [known[place] for place in rp.pareto_front(spots.reshape(-1, 2))]
 
 
-def _points(axes: Axes, methods: Sequence[DrawnMethod], spots: Vector, unit: float) -> None:
+def draw_points(axes: Axes, methods: Sequence[DrawnMethod], spots: Vector, unit: float) -> None:
+    """Draw a point with error bars for each method, [M, 2, 2] in `spots`, and a faint one for each seed."""
     for method, ((x, x_sd), (y, y_sd)) in zip(methods, spots, strict=True):
         look: dict[str, Any] = {"color": method.colour, "marker": method.marker, "linestyle": ""}
         if len(method.runs) > 1:
@@ -133,14 +143,7 @@ def _energy(methods: Sequence[DrawnMethod]) -> Figure:
     means = {method.name: float(method.joules.mean()) for method in ranked}
     unit, note = fm.energy_unit(max(means.values())), f"Energy by cause. {format_method_seeds(methods, 'numbers show')}"
     figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note)
-    left, bars, labels = np.zeros(len(ranked)), [], []
-    for cause, colour in st.CAUSE_COLOURS.items():
-        spent = np.array([np.mean([rp.spent_on(run, cause) for run in method.runs]) for method in ranked])
-        if cause not in rp.PAPER_COLUMNS and not spent.any():
-            continue
-        labels.append(rp.CAUSES[cause])
-        bars.append(axes.barh(range(len(ranked)), spent / unit.joules, left=left, height=0.66, color=colour))
-        left = left + spent / unit.joules
+    left, bars, labels = draw_energy(axes, ranked, unit.joules)
     for row, method in enumerate(ranked):
         spread = format_joules(*rp.mean_and_sd(method.joules))
         text = axes.annotate(spread, (left[row], row), (5, 0), textcoords="offset points", va="center")
@@ -153,3 +156,21 @@ def _energy(methods: Sequence[DrawnMethod]) -> Figure:
     st.name_axes(axes, f"Total energy ({unit.symbol})", "")
     st.legend(axes, bars, labels, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
     return figure
+
+
+def draw_energy(
+    axes: Axes, methods: Sequence[DrawnMethod], unit: float
+) -> tuple[Vector, list[BarContainer], list[str]]:
+    """Draw a bar for each method, stacked by cause; return where bars end, those of each cause, and what it is called.
+
+    Causes that the paper does not have are left out where nothing was spent on them.
+    """
+    left, bars, labels = np.zeros(len(methods)), [], []
+    for cause, colour in st.CAUSE_COLOURS.items():
+        spent = np.array([np.mean([rp.spent_on(run, cause) for run in method.runs]) for method in methods])
+        if cause not in rp.PAPER_COLUMNS and not spent.any():
+            continue
+        labels.append(rp.CAUSES[cause])
+        bars.append(axes.barh(range(len(methods)), spent / unit, left=left, height=0.66, color=colour))
+        left = left + spent / unit
+    return left, bars, labels

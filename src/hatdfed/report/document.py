@@ -26,12 +26,12 @@ from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, read_last_validation, run_data
 from hatdfed.report.run_figures import write_run_figures
 from hatdfed.report.style import save, style_methods
-from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.cleaning import flat_settings, number, text, texts
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.search import run_folders
 from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.records.tables import read_tables
+from hatdfed.runs.result import RunResult
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS, joules_of, results_over
 from hatdfed.runs.summary import JOULES_PER_MJ, measured_on
 from hatdfed.runs.trust_history import find_events, format_event

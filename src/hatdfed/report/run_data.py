@@ -24,7 +24,7 @@ from hatdfed.setup.config import Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, considered_links
 
 if TYPE_CHECKING:  # the recorder needs torch, reading records does not
-    from hatdfed.runs.recorder import RunResult
+    from hatdfed.runs.result import RunResult
 
 Vector = NDArray[np.float64]
 Record = Mapping[str, Any]

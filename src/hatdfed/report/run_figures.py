@@ -20,6 +20,7 @@ from hatdfed.report.topology_figure import topology_figure
 from hatdfed.report.trust_figures import trust_figures
 from hatdfed.runs.duration import time_unit
 
+ACCURACY_AXES = ("Rounds played", "Validation accuracy (%)")
 _MOST_LINES = 12  # servers; more lines could not be told apart
 
 
@@ -41,16 +42,23 @@ def write_run_figures(run: RunData, folder: Path) -> list[Path]:
 
 def accuracy_figure(run: RunData) -> Figure:
     """Draw mean validation accuracy over rounds, with a line for each server or, for many servers, bands."""
-    played, mean = rp.rounds_played(run), rp.column(run.rounds, "avg_accuracy")
+    mean = rp.column(run.rounds, "avg_accuracy")
     figure, axes = st.chart(8, 4.8, fd.accuracy_finding(mean), run.title)
+    seen, labels = draw_accuracy(axes, run)
+    st.percent_axis(axes, seen)
+    st.name_axes(axes, *ACCURACY_AXES)
+    lb.end_labels(figure, axes, [*labels, lb.EndLabel(mean[-1], f"mean  {format_percent(mean[-1])}", strong=True)])
+    return figure
+
+
+def draw_accuracy(axes: Axes, run: RunData) -> tuple[Vector, list[lb.EndLabel]]:
+    """Draw lines or bands of the servers and their mean; return all values, and labels for the servers."""
+    played, mean = rp.rounds_played(run), rp.column(run.rounds, "avg_accuracy")
     draw = _server_lines if run.num_servers <= _MOST_LINES else _server_bands
     seen, labels = draw(axes, run, played)
     axes.plot(played, mean, color=st.PALETTE[0], linewidth=2.8, marker=_marker(mean), markersize=7, zorder=4)
     st.round_axis(axes, played[0], played[-1])
-    st.percent_axis(axes, np.append(seen, mean))
-    st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
-    lb.end_labels(figure, axes, [*labels, lb.EndLabel(mean[-1], f"mean  {format_percent(mean[-1])}", strong=True)])
-    return figure
+    return np.append(seen, mean), labels
 
 
 def _server_lines(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[lb.EndLabel]]:
@@ -76,14 +84,8 @@ def energy_figure(run: RunData) -> Figure:
     """Draw the cumulative joules of device upload, training and links, stacked."""
     spent, total = rp.cumulative_joules(run), rp.total_joules(run)
     figure, axes = st.chart(8, 4.8, fd.energy_finding(spent), run.title)
-    unit = fm.energy_unit(total)
-    played = np.append(0.0, rp.rounds_played(run))
+    unit = draw_energy(axes, run)
     layers = [spent[cause] / unit.joules for cause in spent]
-    axes.stackplot(
-        played, *layers, colors=[st.CAUSE_COLOURS[cause] for cause in spent], linewidth=0.8, edgecolor=st.PAPER
-    )
-    st.round_axis(axes, 0, played[-1])
-    axes.set_ylim(0, 1.06 * total / unit.joules if total > 0 else 1)
     st.name_axes(axes, "Rounds played", f"Energy spent so far ({unit.symbol})")
     middle = np.cumsum([layer[-1] for layer in layers]) - [layer[-1] / 2 for layer in layers]
     labels = [f"{rp.CAUSES[cause]}  {format_joules(spent[cause][-1])}" for cause in spent]
@@ -92,6 +94,24 @@ def energy_figure(run: RunData) -> Figure:
     else:
         st.notice(axes, "0 J in all rounds")
     return figure
+
+
+def draw_energy(axes: Axes, run: RunData) -> fm.EnergyUnit:
+    """Draw the joules of each cause, stacked; return the unit of the axis."""
+    spent, total = rp.cumulative_joules(run), rp.total_joules(run)
+    unit = fm.energy_unit(total)
+    played = np.append(0.0, rp.rounds_played(run))
+    axes.stackplot(
+        played,
+        *(spent[cause] / unit.joules for cause in spent),
+        colors=[st.CAUSE_COLOURS[cause] for cause in spent],
+        labels=[rp.CAUSES[cause] for cause in spent],
+        linewidth=0.8,
+        edgecolor=st.PAPER,
+    )
+    st.round_axis(axes, 0, played[-1])
+    axes.set_ylim(0, 1.06 * total / unit.joules if total > 0 else 1)
+    return unit
 
 
 def accuracy_vs_energy_figure(run: RunData) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +16,19 @@ from hatdfed.core.coordinator import CoordinatorState
 from hatdfed.core.fleet import Fleet
 from hatdfed.core.loop import RunInPlay
 from hatdfed.core.refusals import describe_received
+from hatdfed.core.round import RoundRecord
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Dataset, Progress
-from hatdfed.errors import RunFolderError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
 from hatdfed.runs.malloc import keep_freed_memory
-from hatdfed.runs.recorder import OnRound, Recorder, RunResult, open_records
+from hatdfed.runs.progress import follow_rounds, interactive_counter
+from hatdfed.runs.recorder import OnRound, Recorder, open_records
 from hatdfed.runs.records.checkpoint import Checkpoints
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
+from hatdfed.runs.result import RunResult
+from hatdfed.runs.trained_models import keep_models
 from hatdfed.setup.build.placement import Placement, chosen_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
 from hatdfed.setup.config import Config
@@ -37,15 +42,17 @@ class Job(NamedTuple):
     config: Config
     out: Path | None = None
     resumed: bool = False  # go on with what is in `out`
+    keeps_models: bool = False  # in memory, where there is no folder
 
 
 def run(
-    config: Config | Mapping[str, Any] | None = None,
+    config: Config | Mapping[str, Any] | str | None = None,
     *,
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
     on_round: OnRound | None = None,
     progress: Progress | None = None,
+    show_progress: bool | None = None,
     fleet: str = "auto",
     device: str = "auto",
     shards: int | None = None,
@@ -55,6 +62,9 @@ def run(
 ) -> RunResult:
     """Execute one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
 
+    `config` may be the name of a method: `run("rnd", rounds=20)`. Progress is shown in a terminal and in a notebook;
+    `show_progress` says whether, `on_round` is told of every round and `progress` of downloads.
+
     `dataset` is the name of a data set or data of your own: arrays or tensors (x, y), an .npz file, a folder of images,
     a torch or Hugging Face data set, or a pandas frame, of which `target` names the column to be learned
     (docs/data.md).
@@ -63,13 +73,15 @@ def run(
     round-off, on a GPU with training in TF32 and accuracies measured in half precision. A sharded fleet is one large
     run in so many `shards`, processes of the Ray cluster at `address` or of one on this machine.
 
-    >>> result = run(method="rnd", rounds=1, servers=2)
+    >>> result = run("rnd", rounds=1, servers=2)
     >>> result.summary["rounds"]
     1
     """
-    job = Job(_complete(config, with_target(settings, target)), None if out is None else Path(out))
+    complete = _complete(config, with_target(settings, target))
+    job = Job(complete, None if out is None else Path(out), keeps_models=out is None)
     placement = Placement(fleet, device, shards, address)
-    return play([job], placement, data_dir=data_dir, on_round=on_round, progress=progress)[0]
+    with _shown(show_progress, job, on_round) as watch:
+        return play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)[0]
 
 
 def resume(
@@ -79,6 +91,7 @@ def resume(
     data_dir: Path | str | None = None,
     on_round: OnRound | None = None,
     progress: Progress | None = None,
+    show_progress: bool | None = None,
     fleet: str = "auto",
     device: str = "auto",
     shards: int | None = None,
@@ -92,7 +105,25 @@ def resume(
     folder = RunFolder.open(Path(path))
     job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
     placement = Placement(fleet, device, shards, address)
-    return play([job], placement, data_dir=data_dir, on_round=on_round, progress=progress)[0]
+    with _shown(show_progress, job, on_round) as watch:
+        return play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)[0]
+
+
+@contextmanager
+def _shown(wanted: bool | None, job: Job, on_round: OnRound | None) -> Iterator[OnRound | None]:
+    """Who is told of every round: the caller, and whoever looks on."""
+    with interactive_counter("round", wanted) as show:
+        if show is None:
+            yield on_round
+            return
+        follow = follow_rounds(show, job.out)
+
+        def both(config: Config, record: RoundRecord) -> None:
+            follow(config, record)
+            if on_round is not None:
+                on_round(config, record)
+
+        yield both
 
 
 def play(
@@ -157,9 +188,13 @@ def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | N
             for job, coordinator, (recorder, state) in zip(jobs, batch.coordinators, opened, strict=True)
         ]
         loop.run(runs, batch.fleets)
-        return [
+        results = [
             recorder.result(coordinator.prices)
             for coordinator, (recorder, _) in zip(batch.coordinators, opened, strict=True)
+        ]
+        return [
+            replace(result, last_models=keep_models(simulation.fleet)) if job.keeps_models else result
+            for job, result, simulation in zip(jobs, results, batch.simulations, strict=True)
         ]
 
 
@@ -213,7 +248,11 @@ def with_target(settings: Mapping[str, Any], target: str | None) -> Mapping[str,
     return settings if target is None else overlay(settings, {"dataset_options": {"target": target}})
 
 
-def _complete(config: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Config:
+def _complete(config: Config | Mapping[str, Any] | str | None, settings: Mapping[str, Any]) -> Config:
+    if isinstance(config, str):
+        if "method" in settings:
+            raise ConfigError(f"The method is named twice: {config!r} and {settings['method']!r}. Name it once.")
+        config = {"method": config}
     if isinstance(config, Config):
         return config if not settings else resolve(merge_layers(config.model_dump(), settings))
     return resolve(merge_layers(config or {}, settings))

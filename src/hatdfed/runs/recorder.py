@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,35 +18,18 @@ from hatdfed.core.round import Caught, RoundRecord
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.measured_energy import describe_energy_source, summarise_measured
 from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy
-from hatdfed.runs.records.database import MATRIX_LIMIT, Records, RunDatabase
+from hatdfed.runs.records.database import MATRIX_LIMIT, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.tables import read_trust, records_of
+from hatdfed.runs.result import RunResult
 from hatdfed.runs.summary import describe_caught, describe_metrics, describe_own_kind, outcome_notes, summarise
-from hatdfed.runs.trust_history import TrustHistory, read_changes, summarise_groups
+from hatdfed.runs.trust_history import read_changes, summarise_groups
 from hatdfed.runs.trust_log import KeptBeliefs, NewBeliefs, find_new_beliefs, is_verdict_round, restore_kept
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import considered_links
 
 OnRound = Callable[[Config, RoundRecord], None]
 Watcher = Callable[[RoundRecord, float], None]  # a round and how many seconds it took
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run brought; lists of plain records that a data frame takes as they are."""
-
-    config: Config
-    summary: dict[str, Any]
-    rounds: Records
-    servers: Sequence[dict[str, Any]]
-    links: Sequence[dict[str, Any]]
-    ledger: Sequence[dict[str, Any]]
-    link_joules: (
-        NDArray[np.float64] | None
-    )  # [N, N] price of a whole model on every link; None where few are considered
-    propensity: NDArray[np.float64] | None  # [N, N] probability of every link in the last round; None of large fleets
-    folder: Path | None
-    trust: TrustHistory | None = None  # None where the policy does not learn whom to hear
 
 
 class StateStore(Protocol):

@@ -9,18 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit  # Student's t: where it has a given probability to its left
 
 from hatdfed.core.energy.energy_model import Cause
+from hatdfed.runs.display import describe_comparison, format_table
+from hatdfed.runs.records.energy_names import name_megajoules
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
 from hatdfed.runs.summary import METRICS, mean_and_deviation
 from hatdfed.setup.run_identity import same_world
 
 if TYPE_CHECKING:
-    from hatdfed.runs.recorder import RunResult
+    from hatdfed.runs.result import RunResult
 
 CONFIDENCE = 0.95
 TARGET_SHARE = 0.9  # of the best accuracy, where no target is named
@@ -43,6 +46,23 @@ class Comparison:
     summary: list[dict[str, Any]]
     reference: str  # the method that differences are taken to
     target_accuracy: float | None  # percent of validation accuracy that joules are counted to
+
+    @property
+    def plot(self) -> Any:
+        """Plots of all methods on any axes of matplotlib: a `hatdfed.report.plots.ComparisonPlots`."""
+        return import_module("hatdfed.report.plots").ComparisonPlots(self)  # figures are above this package
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<Comparison: {self._describe()}>"
+
+    def _repr_html_(self) -> str:
+        """A row for each method, for notebooks."""
+        return format_table(self.summary, self._describe())
+
+    def _describe(self) -> str:
+        first = next(iter(self.runs.values()))
+        return describe_comparison(first[0].config, [row["method"] for row in self.summary], len(first))
 
 
 def paired_difference(mine: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference:
@@ -136,7 +156,7 @@ def method_row(
     row["metrics"] = _mean_metrics(runs)
     row["leaks_test"] = leaks(runs)
     row["validation_accuracy"], row["validation_accuracy_sd"] = _mean_and_sd(_last_accuracy(runs))
-    return {**row, **_differences(runs, reference), **_prices(runs, target_accuracy)}
+    return name_megajoules({**row, **_differences(runs, reference), **_prices(runs, target_accuracy)})
 
 
 def summarise_runs(

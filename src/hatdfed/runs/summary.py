@@ -13,6 +13,7 @@ from hatdfed.core.energy.energy_model import Cause
 from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.core.refusals import describe_own
 from hatdfed.core.round import Caught
+from hatdfed.runs.records.energy_names import name_megajoules
 from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import config_members, is_always_silent
@@ -43,31 +44,33 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
     percent, own = 100 * accuracy.overall, 100 * accuracy.own
     known = [row["avg_accuracy"] for row in rounds if row["avg_accuracy"] is not None]  # nobody may have been there
     joules = {str(cause): math.fsum(row.get(name) or 0.0 for row in rounds) for cause, name in JOULES.items()}
-    return {
-        "method": config.method,
-        "dataset": config.dataset,
-        "seed": config.seed,
-        "avg_accuracy": float(percent.mean()),
-        "var_accuracy": float(percent.var()),
-        "std_accuracy": float(percent.std()),
-        "best_accuracy": float(percent.max()),
-        "worst_accuracy": float(percent.min()),
-        "accuracy_by_server": percent.tolist(),
-        "own_accuracy": float(own[_honest(config, len(own))].mean()),
-        "own_accuracy_by_server": own.tolist(),
-        "personal_accuracy": _percent_or_none(accuracy.personal),
-        "metrics": {name: _finite_or_none(values.mean()) for name, values in accuracy.metrics.items()},
-        "metrics_by_server": {name: [*map(_finite_or_none, values)] for name, values in accuracy.metrics.items()},
-        "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
-        "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
-        "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
-        "links_per_round": math.fsum(row["links"] for row in rounds) / len(rounds),
-        "validation_accuracy": known[-1] if known else None,
-        "best_round_accuracy": max(known, default=None),
-        **results_over(rounds),
-        "leaks_test": config.leaks_test,
-        "rounds": len(rounds),
-    }
+    return name_megajoules(
+        {
+            "method": config.method,
+            "dataset": config.dataset,
+            "seed": config.seed,
+            "avg_accuracy": float(percent.mean()),
+            "var_accuracy": float(percent.var()),
+            "std_accuracy": float(percent.std()),
+            "best_accuracy": float(percent.max()),
+            "worst_accuracy": float(percent.min()),
+            "accuracy_by_server": percent.tolist(),
+            "own_accuracy": float(own[_honest(config, len(own))].mean()),
+            "own_accuracy_by_server": own.tolist(),
+            "personal_accuracy": _percent_or_none(accuracy.personal),
+            "metrics": {name: _finite_or_none(values.mean()) for name, values in accuracy.metrics.items()},
+            "metrics_by_server": {name: [*map(_finite_or_none, values)] for name, values in accuracy.metrics.items()},
+            "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
+            "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
+            "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},
+            "links_per_round": math.fsum(row["links"] for row in rounds) / len(rounds),
+            "validation_accuracy": known[-1] if known else None,
+            "best_round_accuracy": max(known, default=None),
+            **results_over(rounds),
+            "leaks_test": config.leaks_test,
+            "rounds": len(rounds),
+        }
+    )
 
 
 def _percent_or_none(shares: NDArray[np.float64]) -> float | None:

@@ -189,7 +189,8 @@ AGGREGATORS: Registry[type[Aggregator]] = Registry(
     "hatdfed.aggregators",
     _BUILT_IN,
     wanted="a dataclass that merges an inbox when called",
-    fits=lambda thing: is_dataclass(thing) and hasattr(thing, "needs_probe"),
+    fits=lambda thing: isinstance(thing, type) and is_dataclass(thing) and hasattr(thing, "needs_probe"),
+    methods=("__call__",),
 )
 
 

@@ -60,5 +60,6 @@ LOSSES: Registry[type[LocalLoss]] = Registry(
     "hatdfed.losses",
     {"cross-entropy": CrossEntropy, "label-prior": LabelPrior},
     wanted="a class with `offset`",
-    fits=lambda thing: isinstance(thing, type) and hasattr(thing, "offset"),
+    fits=lambda thing: isinstance(thing, type),
+    methods=("offset",),
 )

@@ -31,6 +31,7 @@ from hatdfed.server.harm import (
 )
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
+from hatdfed.server.merge_laws import check_weights
 from hatdfed.server.optimisers import OptimiserState
 from hatdfed.server.tasks import Task
 from hatdfed.server.work import NOTHING, Batch, Indices, Work
@@ -187,6 +188,8 @@ class EdgeProgram:
         """
         probe = self._judge(server, inbox, work.probe, label_shares) if self.needs_probe else None
         merged, trouble = self._keep_usable_merge(self.aggregator(probe, inbox), inbox)
+        if not trouble:
+            check_weights(self.aggregator, merged.importance[None].cpu().numpy(), inbox.present[None].cpu().numpy())
         scores = {} if probe is None else self.judge_scores(probe)
         if "similarity" in self.scores:
             scores["similarity"] = self.learner.similarity(inbox.models)

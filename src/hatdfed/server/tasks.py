@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor
 
 from hatdfed.core.task import CLASSIFICATION, IGNORED, MULTI_LABEL, NEXT_TOKEN, REGRESSION, TaskKind
-from hatdfed.errors import require_one_of
+from hatdfed.errors import OWN_THING, require_one_of
 from hatdfed.registry import Registry
 
 _TEN_CLASSES = TaskKind(CLASSIFICATION, 10)
@@ -198,14 +198,15 @@ class MultiLabel:
 TASKS: Registry[type[Task]] = Registry(
     "hatdfed.tasks",
     {CLASSIFICATION: Classification, NEXT_TOKEN: NextToken, REGRESSION: Regression, MULTI_LABEL: MultiLabel},
-    wanted="a class with `losses` and `scores`",
-    fits=lambda thing: isinstance(thing, type) and hasattr(thing, "losses") and hasattr(thing, "scores"),
+    wanted="a class with the methods of Task",
+    fits=lambda thing: isinstance(thing, type),
+    methods=("losses", "scores", "measure", "summarise"),
 )
 
 
 def make_task(kind: TaskKind) -> Task:
     """The task of this kind."""
-    require_one_of("task", kind.name, TASKS)
+    require_one_of("task", kind.name, TASKS, OWN_THING)
     make: type = TASKS[kind.name]
     task: Task = make(kind)
     return task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _read_profiles(_mark_traces(_name_own_data(_rename_synonyms(user or {}))))
+    layer = _read_profiles(_mark_traces(name_own_data(_rename_synonyms(user or {}))))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
@@ -95,7 +95,18 @@ def resolve(user: Layer | None = None) -> Config:
     return _refuse_removed_choice(validate(settings))
 
 
-def _name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
+def refuse_unknown_names(user: Layer, methods: Iterable[str]) -> None:
+    """Refuse settings, methods and data sets that do not exist; `resolve` finds out the rest."""
+    layer = _rename_synonyms(user)
+    refuse_unknown(layer)
+    for method in methods:
+        method_named(method)
+    given = layer.get("dataset")
+    if isinstance(given, str) and not is_own_data(given):
+        dataset_kind(given, _options(layer))
+
+
+def name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
     """The settings with a name in place of data, or of where they are."""
     given = layer.get("dataset")
     if (isinstance(given, str) and given in DATASETS) or not is_own_data(given):

@@ -14,13 +14,21 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from hatdfed.data.datasets import LoadedDatasets, is_given_in_python
+from hatdfed.core.policies import POLICIES
+from hatdfed.data.datasets import DATASETS, LoadedDatasets, is_given_in_python
 from hatdfed.errors import ConfigError, HatdfedError
+from hatdfed.registry import Registry
 from hatdfed.runs.play import Job, play
-from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.progress import OnRounds
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.result import RunResult
+from hatdfed.server.aggregation import AGGREGATORS
+from hatdfed.server.codecs import CODECS
+from hatdfed.server.losses import LOSSES
+from hatdfed.server.networks import NETWORKS
 from hatdfed.setup.build.placement import Placement, device_of
 from hatdfed.setup.config import Config
+from hatdfed.setup.methods import METHODS
 from hatdfed.setup.run_identity import fleet_key
 from hatdfed.sweeps.catalogue import PlannedRun, State, count_rounds_left, is_finished, prepare_to_resume, read_run
 from hatdfed.sweeps.retries import Attempts
@@ -30,7 +38,6 @@ from hatdfed.sweeps.workers import Workers
 SERVERS_AT_ONCE = {"cpu": 20, "cuda": 110}
 GPU_PROCESSES = 6
 
-OnRounds = Callable[[int, int], None]  # rounds that all runs together have played since the start, and will have
 OnDone = Callable[[int, Any], None]  # the number of a job, and what is kept of it
 OnFailed = Callable[[int, str], None]  # the number of a job that was given up, and why, in one line
 Batch = Mapping[int, Job]
@@ -161,13 +168,37 @@ def play_jobs(
     batches = make_batches(jobs, processes, SERVERS_AT_ONCE[device_of(how.placement)])
     game = BatchScheduler(batches, how, done, failed, retries)
     if min(processes, len(batches)) > 1:
-        refuse_data_of_this_process(job.config for job in jobs.values())
+        refuse_what_others_lack([job.config for job in jobs.values()])
         _play_in_processes(game, min(processes, len(batches)))
     else:
         _play_in_this_process(game)
 
 
-def refuse_data_of_this_process(configs: Iterable[Config]) -> None:
+def refuse_what_others_lack(configs: Sequence[Config]) -> None:
+    """Refuse what other processes cannot know: data that are Python objects, and things that a notebook has added."""
+    _refuse_data_of_this_process(configs)
+    for config in configs:
+        for registry, name in _named_things(config):
+            if registry.is_of_notebook(name):
+                raise ConfigError(
+                    f"{name!r} of {registry.group} was added in this notebook, which worker processes cannot read. Use "
+                    "one process (jobs=1), or put it into a .py file and import that."
+                )
+
+
+def _named_things(config: Config) -> list[tuple[Registry[Any], str]]:
+    return [
+        (METHODS, config.method),
+        (DATASETS, config.dataset),
+        (POLICIES, config.policy.name),
+        (AGGREGATORS, config.aggregator.name),
+        (LOSSES, config.loss.name),
+        (NETWORKS, config.network),
+        (CODECS, config.codec),
+    ]
+
+
+def _refuse_data_of_this_process(configs: Iterable[Config]) -> None:
     """Data that a script gave as Python objects are not in other processes."""
     for config in configs:
         if is_given_in_python(config.dataset, config.dataset_options):

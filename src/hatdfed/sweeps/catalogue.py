@@ -14,11 +14,11 @@ from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.data.datasets.base import Progress
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.play import Job
-from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.checkpoint import read_round
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.records.tables import read_tables
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import validate

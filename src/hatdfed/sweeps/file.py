@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.setup.config import Count, Section
-from hatdfed.setup.layers import describe_error, read_yaml, refuse_unknown
+from hatdfed.setup.layers import describe_error, name_own_data, read_yaml, refuse_unknown
 from hatdfed.setup.run_identity import digest_of
 
 _DIGEST = 8  # letters that stand for a file or for settings
@@ -87,7 +87,7 @@ def read_sweep(source: Path | str | Mapping[str, Any] | SweepFile) -> SweepFile:
     """A sweep from a YAML file or from what one would hold, or one sentence about what is wrong with it."""
     if isinstance(source, SweepFile):
         return source
-    content = source if isinstance(source, Mapping) else read_yaml(Path(source))
+    content = _name_data(source) if isinstance(source, Mapping) else read_yaml(Path(source))
     _refuse_unknown(content)
     try:
         sweep = SweepFile.model_validate(_spelled_out(content))
@@ -95,6 +95,14 @@ def read_sweep(source: Path | str | Mapping[str, Any] | SweepFile) -> SweepFile:
         raise ConfigError(f"The sweep cannot be read: {describe_error(error)}") from None
     _check(sweep)
     return sweep
+
+
+def _name_data(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a sweep file would hold, with a name in place of data that were given as Python objects."""
+    base = content.get("base")
+    if not isinstance(base, Mapping) or isinstance(base.get("dataset"), str | None):
+        return content
+    return {**content, "base": name_own_data(dict(base))}
 
 
 def _refuse_unknown(content: Mapping[str, Any]) -> None:

@@ -22,13 +22,15 @@ from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.data.datasets.base import Progress
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.sinks import Publisher
+from hatdfed.runs.display import format_table
 from hatdfed.runs.play import Job
-from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.progress import OnRounds
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.build.placement import Placement
-from hatdfed.sweeps.batches import OnDone, OnFailed, OnRounds, PlayOptions, play_runs
+from hatdfed.sweeps.batches import OnDone, OnFailed, PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run
 from hatdfed.sweeps.executors import Executor, make_executor
 from hatdfed.sweeps.file import SweepFile, read_sweep
@@ -40,6 +42,13 @@ from hatdfed.sweeps.workers import refuse_in_unguarded_script
 OnRun = Callable[
     [str, Figures | None, int, int], None
 ]  # a run, its figures (None: failed), how many ended, of how many
+_SHOWN = {
+    "point": "point",
+    "validation_accuracy": "validation accuracy (%)",
+    "avg_accuracy": "test accuracy (%)",
+    "total_joules": "energy",
+    "is_on_front": "on the front",
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,18 @@ class SweepResult:
     def run(self, name: str) -> RunResult:
         """One of its runs, whole, by its name under `runs/`."""
         return read_run(RunFolder(self.folder / "runs" / name))
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"<SweepResult: {self._describe()}>"
+
+    def _repr_html_(self) -> str:
+        """A row for each point, for notebooks."""
+        return format_table(self.rows, self._describe(), _SHOWN)
+
+    def _describe(self) -> str:
+        failed = f", {len(self.failed)} runs failed" if self.failed else ""
+        return f"{len(self.rows)} points in {self.folder}{failed}"
 
 
 class SweepFailedError(HatdfedError):

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from hatdfed.errors import HatdfedError
+from hatdfed.registry import Source, import_sources, list_sources
 
 LOOK_SECONDS = 0.5  # between two looks at how far the workers are
 GPU_MEMORY_SHARE = 0.95  # of all processes together; the rest is what CUDA itself takes in each
@@ -133,7 +134,7 @@ class _Worker:
         self.counter: Any = context.RawValue("q", 0)  # no lock: a killed process would hold it for ever
         self._is_up: Any = context.RawValue("b", 0)  # whether it has read the script that started it
         self.line, theirs = context.Pipe()
-        given = (theirs, processes, device, self.counter, self._is_up, *own)
+        given = (theirs, processes, device, self.counter, self._is_up, list_sources(), *own)
         self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()
         theirs.close()
@@ -178,7 +179,15 @@ def multi_process_service() -> bool:
     return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108
 
 
-def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any, is_up: Any, *own: Any) -> None:
+def _serve(
+    line: Connection[Any, Any],
+    processes: int,
+    device: str,
+    counter: Any,
+    is_up: Any,
+    sources: Sequence[Source],
+    *own: Any,
+) -> None:
     """In the process: one task after another, until nobody is at the other end."""
     is_up.value = 1
     _prepare(processes, device)
@@ -193,6 +202,7 @@ def _serve(line: Connection[Any, Any], processes: int, device: str, counter: Any
             return
         answer: tuple[Any, Exception | None]
         try:
+            import_sources(sources)  # things of the user's own; the script has been read already
             answer = (work(one_more, *own, *arguments), None)
         except Exception as error:  # noqa: BLE001 (it is the parent's to judge)
             error.add_note(f"In a worker process:\n{traceback.format_exc()}")

@@ -12,7 +12,7 @@ import pytest
 
 from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.report.comparison_files import csv_text, results_document, write_comparison_files
-from hatdfed.runs.play import RunResult
+from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import Comparison, summarise_runs
 from hatdfed.runs.summary import summarise
 from hatdfed.setup.layers import resolve

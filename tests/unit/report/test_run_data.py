@@ -8,7 +8,7 @@ import hatdfed
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.link_bandit import LinkBandit
 from hatdfed.report.run_data import run_data
-from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.config import Component
 from hatdfed.setup.layers import resolve
 

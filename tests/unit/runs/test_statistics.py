@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hatdfed.core.fleet import FinalAccuracy
-from hatdfed.runs.play import RunResult
+from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import joules_to_reach, paired_difference, seconds_to_reach, summarise_runs
 from hatdfed.runs.summary import summarise
 from hatdfed.setup.layers import resolve

@@ -10,9 +10,9 @@ from hatdfed.errors import ConfigError
 from hatdfed.server import inbox as inbox_module
 from hatdfed.server import robust
 from hatdfed.server.aggregation import AGGREGATORS, Inbox, Probe
+from hatdfed.server.merge_laws import random_inbox
 from hatdfed.server.robust import Balance, ClippedGossip, Median, MultiKrum, TrimmedMean, Ubar
 from hatdfed.testing import AggregatorLaws
-from hatdfed.testing.aggregators import random_inbox
 
 NAMES = {
     "median": Median,

@@ -31,5 +31,6 @@ POLICIES: Registry[type[AnyPolicy]] = Registry(
     "hatdfed.policies",
     _find_policies(),
     wanted="a dataclass with the methods of TopologyPolicy",
-    fits=lambda thing: dataclasses.is_dataclass(thing) and hasattr(thing, "propose"),
+    fits=lambda thing: isinstance(thing, type) and dataclasses.is_dataclass(thing),
+    methods=("init", "grow", "propose", "update"),
 )

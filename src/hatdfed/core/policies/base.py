@@ -16,6 +16,7 @@ goes back with another:
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
@@ -120,6 +121,7 @@ class Policy:
         """What it believes after a round that turned one state into another; None: nothing worth recording."""
         return None
 
+    @abstractmethod
     def init(self, num_servers: int) -> Any:
         """The state before the first round."""
         raise NotImplementedError

@@ -62,6 +62,8 @@ def as_array(value: Any, what: str) -> Array:
     """A numpy array from an array, a tensor or nested lists of numbers."""
     if getattr(value, "requires_grad", False):
         raise DataError(f"{what} is a tensor that requires grad, but data are no parameters. Give {what}.detach().")
+    if np.ma.is_masked(value):
+        raise DataError(f"{what} is a masked array with masked values. Give {what}.filled(…), or leave them out.")
     try:
         if hasattr(value, "detach") and hasattr(value, "cpu"):
             value = value.cpu()
@@ -84,7 +86,7 @@ def _gather_path(given: Any, target: str | None, groups: str | None) -> OwnArray
 def _gather_mapping(given: Any, target: str | None, groups: str | None) -> OwnArrays:
     if unknown := [name for name in given if name not in _NAMES]:
         raise DataError(f"There is no use for the array {unknown[0]!r}. Name arrays {', '.join(_NAMES)}.")
-    if "x" not in given:
+    if given.get("x") is None:
         raise DataError("There is no array 'x'. Give {'x': samples, 'y': targets}.")
     arrays = {name: as_array(value, name) for name, value in given.items() if value is not None}
     return _from_named(arrays, "arrays")

@@ -18,6 +18,7 @@ Array = NDArray[Any]
 BUILT_IN_TASKS = (CLASSIFICATION, NEXT_TOKEN, REGRESSION, MULTI_LABEL)
 _MOST_TOKENS = 1 << 24  # a larger vocabulary is most likely something else than token ids
 _MOST_CLASSES_SHARE = 0.5  # of the samples: more classes than that are most likely values
+_MOST_DOUBTFUL = 20  # whole numbers among floating-point targets, up to which they may be class labels
 _CHANNELS = (1, 3, 4)  # of an image, by which its layout is recognised
 
 
@@ -37,6 +38,8 @@ def make_examples(x: Array, y: Array | None, task: str | None = None) -> tuple[E
         _check_numbers("y", y)
     name = task or guess_task(x, y)
     require_one_of("task", name, BUILT_IN_TASKS)
+    if task is None and y is not None:
+        _refuse_doubtful_targets(y, name)
     inputs = _convert_inputs(x)
     if name == NEXT_TOKEN:
         return _make_sequences(inputs, y)
@@ -46,6 +49,12 @@ def make_examples(x: Array, y: Array | None, task: str | None = None) -> tuple[E
         raise DataError(f"x has {len(x)} samples, but y has {len(y)}. Give one target for each sample.")
     targets, outputs = _CONVERT[name](y)
     return Examples(inputs, targets), TaskKind(name, outputs)
+
+
+def check_inputs(x: Array) -> Array:
+    """Check samples by themselves, and convert them to what data sets hold."""
+    _check_numbers("x", x)
+    return _convert_inputs(x)
 
 
 def check_alike(
@@ -71,16 +80,32 @@ def refuse_missing_classes(y: Array, kind: TaskKind) -> None:
     """Refuse labels that no sample has: of a whole data set they are a mistake, of one server's data they are not."""
     if not kind.has_classes:
         return
-    counts = np.bincount(y, minlength=kind.num_outputs)
-    if not counts[0] and counts[1:].all():
+    there = np.unique(y)
+    if there[0] == 1 and len(there) == kind.num_outputs - 1:
         raise DataError(
             f"Labels go from 1 to {kind.num_outputs - 1}, but must be numbered from 0. Subtract 1 from all of them."
         )
-    if not counts.all():
-        missing = np.flatnonzero(counts == 0)
+    if missing := kind.num_outputs - len(there):
+        first = int(np.argmax(np.append(there, -1) != np.arange(len(there) + 1)))
         raise DataError(
-            f"Labels go from {int(y.min())} to {int(y.max())}, but {len(missing)} of these classes have no sample, "
-            f"such as {missing[0]}. Number the classes that there are from 0 without gaps."
+            f"Labels go from {int(y.min())} to {int(y.max())}, but {missing} of these classes have no sample, "
+            f"such as {first}. Number the classes that there are from 0 without gaps."
+        )
+
+
+def _refuse_doubtful_targets(y: Array, task: str) -> None:
+    """Refuse class labels that look like targets of another task, where the user does not name the task."""
+    if task == MULTI_LABEL and np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all():
+        raise DataError(
+            "y has exactly one 1 in every row, as one-hot class labels have. Give y.argmax(axis=1), or set task to "
+            "multi-label."
+        )
+    if task != REGRESSION or y.ndim > 2 or (y != np.round(y)).any():
+        return
+    if 1 < len(np.unique(y)) <= min(_MOST_DOUBTFUL, len(y) // 4):
+        raise DataError(
+            f"y is {y.dtype} of shape {list(y.shape)}, but holds few whole numbers, as class labels do. Convert labels "
+            "to integers [n], or set task to regression."
         )
 
 
@@ -142,6 +167,11 @@ def _as_images(x: Array) -> Array:  # -> [n, C, H, W]
 
 
 def _make_sequences(x: Array, y: Array | None) -> tuple[Examples, TaskKind]:
+    if y is None and (x.dtype.kind not in "iu" or x.ndim != 2):
+        raise DataError(
+            f"There is no y, and x is {x.dtype} of shape {list(x.shape)}, but next-token prediction needs token ids, "
+            "integers [n, L]. Give x and y, or token ids."
+        )
     if x.dtype.kind not in "iu" or x.ndim != 2:
         raise DataError(
             f"x is {x.dtype} of shape {list(x.shape)}, but next-token prediction needs token ids, integers [n, L]."
@@ -171,6 +201,8 @@ def _convert_classes(y: Array) -> tuple[Array, int]:
         )
     if int(y.min()) < 0:
         raise DataError(f"Labels go from {y.min()} to {y.max()}, but must be numbered from 0.")
+    if int(y.max()) >= _MOST_TOKENS:
+        raise DataError(f"Labels go up to {y.max()}, but are the numbers of classes, from 0. Number the classes.")
     return y.astype(np.int64), int(y.max()) + 1
 
 

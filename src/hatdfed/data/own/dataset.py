@@ -145,7 +145,10 @@ def _check_test(
         if arrays.y_test is not None:
             raise DataError("There is y_test, but no x_test. Give both or neither.")
         return None
-    found, test_kind = make_examples(arrays.x_test, arrays.y_test, task or kind.name)
+    try:
+        found, test_kind = make_examples(arrays.x_test, arrays.y_test, task or kind.name)
+    except DataError as error:
+        raise DataError(f"x_test and y_test cannot be used as x and y: {error}") from None
     wanted = kind if kind.name != NEXT_TOKEN else test_kind
     try:
         check_alike(found, test_kind, examples.x.shape[1:], wanted, examples.x.dtype)

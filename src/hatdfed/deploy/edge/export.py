@@ -9,7 +9,6 @@ Every file is read back and must give the same outputs as the model it was made 
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import io
 import json
@@ -18,11 +17,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -33,8 +29,8 @@ from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, Ru
 from hatdfed.runs.privacy_loss import bound_epsilon, count_rounds_trained
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.server.learner import Learner, find_tied_parameters
-from hatdfed.server.program import check_frozen
+from hatdfed.runs.trained_models import StoredModel, check_size, make_module, read_checkpoint_model
+from hatdfed.server.learner import Learner
 from hatdfed.setup.build.program import make_learner
 from hatdfed.setup.build.world import make_pools
 from hatdfed.setup.config import Config
@@ -42,14 +38,6 @@ from hatdfed.setup.layers import read_config
 
 _IMAGES = 64  # of the validation data, on which a file is compared with its model
 _TOLERANCE = 1e-4  # other runtimes sum in another order
-
-
-class StoredModel(NamedTuple):
-    """A server's model as a flat vector [M], and where it is from."""
-
-    params: Tensor
-    source: dict[str, str]
-    frozen: NDArray[Any] | None = None  # a digest of the frozen tensors that belong to it, if that is known
 
 
 @dataclass(frozen=True)
@@ -82,12 +70,7 @@ class Exporter:
 
     def write(self, model: StoredModel, path: Path) -> float:
         """Write a file in the format of the ending of `path`; returns how far its outputs differ from the model's."""
-        if len(model.params) != self.learner.num_kept:
-            raise ConfigError(
-                f"The model has {len(model.params)} numbers, but the settings describe one of "
-                f"{self.learner.num_kept}. Give the config.yaml of the run that it belongs to."
-            )
-        check_frozen(model.frozen, self.learner)
+        check_size(model, self.learner)
         require_one_of("The ending of --out", path.suffix, _WRITERS)
         logits = _WRITERS[path.suffix](self, model, path)
         expected = self.learner.logits(model.params, self.images)
@@ -103,10 +86,10 @@ class Exporter:
     def _write_safetensors(self, model: StoredModel, path: Path) -> Tensor:
         tensors = self.learner.state_dict(model.params)
         write_atomically(path, save(tensors, metadata={**self.about, **model.source}))
-        return self._run(self._make_module(load_file(path)))
+        return self._run(make_module(self.learner, load_file(path)))
 
     def _write_torchscript(self, model: StoredModel, path: Path) -> Tensor:
-        module, buffer = self._make_module(self.learner.state_dict(model.params)), io.BytesIO()
+        module, buffer = make_module(self.learner, self.learner.state_dict(model.params)), io.BytesIO()
         extra = {"hatdfed.json": json.dumps({**self.about, **model.source})}
         with torch.no_grad(), warnings.catch_warnings():
             # TorchScript is deprecated, but it is what runs without Python today.
@@ -123,16 +106,7 @@ class Exporter:
                     f"ONNX files are made and checked with the package {package}: pip install onnx onnxscript "
                     "onnxruntime. Or export to .safetensors or .pt, which need nothing more."
                 )
-        return _export_onnx(self._make_module(self.learner.state_dict(model.params)), self.images, path)
-
-    def _make_module(self, tensors: dict[str, Tensor]) -> nn.Module:
-        """Make the module with these tensors; only step counters and tied parameters may be missing among them."""
-        module = copy.deepcopy(self.learner.module).eval()
-        missing, unexpected = module.load_state_dict(tensors, strict=False)
-        counters = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
-        if unexpected or not set(missing) <= counters | find_tied_parameters(module).keys():
-            raise HatdfedError(f"The module has no tensors {unexpected}, or misses {missing}.")
-        return module
+        return _export_onnx(make_module(self.learner, self.learner.state_dict(model.params)), self.images, path)
 
     @torch.no_grad()
     def _run(self, module: Callable[[Tensor], Tensor]) -> Tensor:
@@ -182,7 +156,7 @@ def read_stored_model(source: Path, server: int | None = None) -> StoredModel:
     """Read the newest model from an edge's store, or one server's model from a simulation's run folder."""
     checkpoint = RunFolder(source).checkpoint
     if checkpoint.is_file():
-        return _read_checkpoint(checkpoint, server)
+        return read_checkpoint_model(checkpoint, server)
     if server is not None:
         raise ConfigError(
             f"--server chooses one of a simulation's servers, but {source} is no simulation's run folder."
@@ -194,22 +168,6 @@ def read_stored_model(source: Path, server: int | None = None) -> StoredModel:
             "checkpoint.safetensors. Check the path."
         )
     return StoredModel(saved.server.params, {"run": saved.run, "rounds": str(saved.round)})
-
-
-def _read_checkpoint(path: Path, server: int | None) -> StoredModel:
-    try:
-        with safe_open(path, framework="pt") as file:
-            names: list[str] = [name for name in file.keys() if name.endswith(".params")]  # noqa: SIM118
-            if server is None or f"{server}.params" not in names:
-                raise ConfigError(
-                    f"{path.parent} holds the models of {len(names)} servers. Choose one by --server, 0 to "
-                    f"{len(names) - 1}."
-                )
-            digest = f"{server}.frozen"
-            frozen = file.get_tensor(digest).numpy() if digest in file.keys() else None  # noqa: SIM118
-            return StoredModel(file.get_tensor(f"{server}.params"), {"server": str(server)}, frozen)
-    except (SafetensorError, OSError) as error:
-        raise RunFolderError(f"The checkpoint {path} cannot be read ({error}). Check the path.") from None
 
 
 def add_privacy(model: StoredModel, folder: Path, config: Config) -> StoredModel:

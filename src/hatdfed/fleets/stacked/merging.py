@@ -21,6 +21,7 @@ from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Aggregator, Inbox, Merged, Probe, weighted
 from hatdfed.server.codecs.base import Codec, ManyAtOnce, Memory, Payload, Plain, payload_bits
 from hatdfed.server.guard import compute_norms, has_failed, is_usable
+from hatdfed.server.merge_laws import describe_unliftable
 
 Indices = NDArray[np.int64]
 
@@ -264,8 +265,11 @@ def keep_usable(
 
 def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) -> Merged:
     """The rule for one server, lifted to all of them."""
-    if probe is None:
-        lifted: Merged = torch.vmap(lambda one: aggregator(None, one))(inbox)
-    else:
-        lifted = torch.vmap(aggregator, in_dims=(probe.for_each, 0))(probe, inbox)
+    try:
+        if probe is None:
+            lifted: Merged = torch.vmap(lambda one: aggregator(None, one))(inbox)
+        else:
+            lifted = torch.vmap(aggregator, in_dims=(probe.for_each, 0))(probe, inbox)
+    except RuntimeError as error:
+        raise describe_unliftable(aggregator, error) from error
     return lifted

@@ -15,6 +15,7 @@ from hatdfed.core.round import RoundPlan, RoundReport, Worked, make_server_repor
 from hatdfed.fleets.stacked.merging import InboxTable, count_refused
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.server.harm import Harm
+from hatdfed.server.merge_laws import check_weights
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import WorkPlan
 
@@ -47,6 +48,8 @@ class PendingRound:
         for run, plan in self.plans.items():
             servers, member = self.rows.of_run(run), self.rows.members[run]
             self.rows.mass[servers] = mass[servers]
+            settled = ~setbacks[:, servers].any(axis=0)  # elsewhere the guard has chosen the weights
+            check_weights(member.program.aggregator, weights[servers][settled], present[servers][settled])
             measured = Measured(
                 accuracy=accuracy[servers],
                 weights=weights[servers].astype(np.float64),

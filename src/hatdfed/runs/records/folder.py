@@ -28,6 +28,7 @@ from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.cleaning import whole
 from hatdfed.runs.records.database import Records, RunDatabase
+from hatdfed.runs.records.energy_names import name_megajoules
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import read_config
 
@@ -113,7 +114,7 @@ class RunFolder:
             ) from None
         if not isinstance(content, dict) or "avg_accuracy" not in content:
             raise RunFolderError(f"{self.results} holds no results. Finish the run again by --resume {self.path}.")
-        return content
+        return name_megajoules(content)
 
     def read_final(self, rounds: int) -> dict[str, Any] | None:
         """The summary of all `rounds`; None also where the run was given more since."""

@@ -14,16 +14,12 @@ from hatdfed.registry import Registry
 from hatdfed.server.codecs.base import Codec, FittedCodec, Plain
 from hatdfed.server.codecs.block_quantised import Int4, Int8
 
-
-def _is_codec(thing: object) -> bool:
-    return not isinstance(thing, type) and all(hasattr(thing, name) for name in ("init", "encode", "decode"))
-
-
 CODECS: Registry[Codec] = Registry(
     "hatdfed.codecs",
     {"float32": Plain(torch.float32), "float16": Plain(torch.float16), "int8": Int8(), "int4": Int4()},
     wanted="an object (not a class) with `init`, `encode` and `decode`",
-    fits=_is_codec,
+    fits=lambda thing: not isinstance(thing, type),
+    methods=("init", "encode", "decode"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hatdfed.errors import require_one_of
+from hatdfed.errors import OWN_THING, require_one_of
 from hatdfed.registry import Registry
 from hatdfed.server.networks.attention import decoder, vit_tiny
 from hatdfed.server.networks.connected import linear, mlp
@@ -52,5 +52,5 @@ NETWORKS: Registry[NetworkMaker] = Registry(
 
 def find_network(name: str) -> NetworkMaker:
     """Look up the network called `name`."""
-    require_one_of("network", name, NETWORKS)
+    require_one_of("network", name, NETWORKS, OWN_THING)
     return NETWORKS[name]

@@ -25,7 +25,7 @@ from hatdfed.core.training import TRAINING
 from hatdfed.core.training.base import AnyTraining
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
-from hatdfed.errors import ConfigError, did_you_mean, require_one_of
+from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.build.machines import price_profiles
 from hatdfed.setup.build.supply import make_supply
 from hatdfed.setup.config import Component, Config, ScheduleConfig
@@ -180,7 +180,7 @@ T = TypeVar("T")
 
 def build_component(key: str, component: Component, known: Mapping[str, type[T]], **given: Any) -> T:
     """The component called for, with the user's settings and those of `given` that it has a field for."""
-    require_one_of(f"{key}.name", component.name, known)
+    require_one_of(f"{key}.name", component.name, known, OWN_THING)
     maker = known[component.name]
     fields = {field.name for field in dataclasses.fields(maker)}  # type: ignore[arg-type]
     for name in component.settings:

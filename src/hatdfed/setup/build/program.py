@@ -16,7 +16,7 @@ from hatdfed.core.round import Presence
 from hatdfed.core.task import NEXT_TOKEN
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.standardise import make_tensors
-from hatdfed.errors import ConfigError, require_one_of
+from hatdfed.errors import OWN_THING, ConfigError, require_one_of
 from hatdfed.randomness import torch_seed
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS, codec_for
@@ -24,6 +24,7 @@ from hatdfed.server.codecs.base import message_share
 from hatdfed.server.flops import ForwardFlops, count_forward_flops
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
+from hatdfed.server.merge_laws import check_rule
 from hatdfed.server.networks import PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS
 from hatdfed.server.parameter_roles import RolePatterns
@@ -59,17 +60,20 @@ def _refuse_impossible_draw(coordinator: Coordinator, servers: int) -> None:
 
 def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> EdgeProgram:
     """One server's program; `noise` is where the noise of private training comes from."""
-    require_one_of("codec", config.codec, CODECS)
+    require_one_of("codec", config.codec, CODECS, OWN_THING)
     learner = make_learner(config, dataset, noise)
+    aggregator = build_component(
+        "aggregator",
+        config.aggregator,
+        AGGREGATORS,
+        quality_share=config.quality_share,
+        guess_loss=learner.task.guess_loss,
+    )
+    if config.aggregator.name not in AGGREGATORS.built_in:
+        check_rule(aggregator)
     return EdgeProgram(
         learner=learner,
-        aggregator=build_component(
-            "aggregator",
-            config.aggregator,
-            AGGREGATORS,
-            quality_share=config.quality_share,
-            guess_loss=learner.task.guess_loss,
-        ),
+        aggregator=aggregator,
         codec=codec_for(config.codec, learner.sent_sizes),
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
@@ -78,7 +82,7 @@ def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
 
 
 def _policy_class(config: Config) -> type[AnyPolicy]:
-    require_one_of("policy.name", config.policy.name, POLICIES)
+    require_one_of("policy.name", config.policy.name, POLICIES, OWN_THING)
     return POLICIES[config.policy.name]
 
 

@@ -23,6 +23,7 @@ from hatdfed.fleets.sharded.ray_nodes import ANSWER_SECONDS, Need, Node, check_v
 from hatdfed.fleets.sharded.shard import Letter, Shard, ShardReport
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
+from hatdfed.registry import Source, import_sources, list_sources
 from hatdfed.setup.build.program import initial_seed, make_program
 from hatdfed.setup.build.world import make_world
 from hatdfed.setup.config import Config
@@ -38,8 +39,17 @@ class ShardActor:
         torch.set_num_threads(threads)
         self._shard: Shard | None = None
 
-    def build(self, settings: Mapping[str, Any], dataset: Dataset, first: int, last: int, device: str) -> None:
+    def build(
+        self,
+        sources: Sequence[Source],
+        settings: Mapping[str, Any],
+        dataset: Dataset,
+        first: int,
+        last: int,
+        device: str,
+    ) -> None:
         """Make the shard; the data set comes from the object store, so its machine need not have it."""
+        import_sources(sources)
         self._shard = make_shard(validate(settings), dataset, first, last, device)
 
     def train(self, order: ShardOrder) -> dict[int, Any]:
@@ -85,8 +95,8 @@ class RayShards:
             self._ray = self._exits.enter_context(connected(address))
             self._actors = self._start(device)
             data = self._ray.put(dataset)
-            settings = config.model_dump(mode="json")
-            self._get([a.build.remote(settings, data, *block, device) for a, block in self._blocks()])
+            settings, sources = config.model_dump(mode="json"), list_sources()
+            self._get([a.build.remote(sources, settings, data, *block, device) for a, block in self._blocks()])
         except BaseException:
             self._exits.close()
             raise

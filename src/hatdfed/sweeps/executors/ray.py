@@ -17,6 +17,7 @@ from typing import Any
 from hatdfed.errors import ClusterError, ConfigError, HatdfedError
 from hatdfed.fleets.sharded.ray_connection import connected
 from hatdfed.fleets.sharded.ray_nodes import Need, check_versions, nodes_of, places
+from hatdfed.registry import list_sources
 from hatdfed.runs.play import Job
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.build.placement import Placement
@@ -29,6 +30,7 @@ from hatdfed.sweeps.batches import (
     PlayOptions,
     make_batches,
     one_line,
+    refuse_what_others_lack,
 )
 from hatdfed.sweeps.catalogue import read_run
 from hatdfed.sweeps.executors.ray_task import Order, play_order
@@ -53,6 +55,7 @@ class RayExecutor:
         """Play all of them."""
         if not jobs:
             return
+        refuse_what_others_lack([job.config for job in jobs.values()])
         need = Need(self.cpus_per_batch, self.gpus_per_batch)
         placement = worker_placement(how.placement, need)
         with connected(self.address) as ray:
@@ -105,6 +108,7 @@ def make_order(batch: Batch, how: PlayOptions, need: Need, placement: Placement)
         data_dir=None if how.data_dir is None else str(how.data_dir),
         threads=need.threads,
         gpu_share=need.gpus,
+        sources=tuple(list_sources()),
     )
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from hatdfed.data.datasets import LoadedDatasets
+from hatdfed.registry import Source, import_sources
 from hatdfed.runs.play import Job
-from hatdfed.runs.recorder import RunResult
+from hatdfed.runs.result import RunResult
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import validate
 from hatdfed.sweeps.batches import PlayOptions, one_line, play_there
@@ -37,6 +38,7 @@ class Order:
     data_dir: str | None  # for machines that have it there, too; others have HATDFED_DATA
     threads: int
     gpu_share: float
+    sources: tuple[Source, ...] = ()  # modules that add things of the user's own, which that machine must have
 
 
 Word = tuple[str, Any]  # ("rounds", how many), ("note", sentence), ("run", (number, parcel)), ("error", sentence)
@@ -90,6 +92,7 @@ class _Player(threading.Thread):
 
     def _play(self) -> dict[int, Path]:
         order = self._order
+        import_sources(order.sources)
         torch.set_num_threads(order.threads)
         if order.device == "cuda":
             torch.cuda.set_per_process_memory_fraction(GPU_MEMORY_SHARE * min(1.0, order.gpu_share))

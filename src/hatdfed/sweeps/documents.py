@@ -1,0 +1,70 @@
+"""What the folder of a comparison or a sweep says about it; read without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hatdfed.errors import RunFolderError
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a sweep is in this folder, finished or not."""
+    return (folder / "sweep.yaml").is_file()
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run is in this folder, finished or not."""
+    return (folder / "config.yaml").is_file()
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folders of a comparison's runs, which are directly in its own."""
+    if not folder.is_dir():
+        raise RunFolderError(f"There is no folder {folder}. Check the path.")
+    found = sorted(path for path in folder.iterdir() if is_run(path))
+    if not found:
+        raise RunFolderError(
+            f"{folder} holds neither a run (config.yaml) nor a comparison (folders of runs) nor a sweep (sweep.yaml). "
+            "Check the path."
+        )
+    return found
+
+
+def read_sweep_document(folder: Path) -> dict[str, Any]:
+    """summary.json of a sweep, with its rows and the runs that failed."""
+    document = _read(folder / "summary.json")
+    if document is None:
+        raise RunFolderError(
+            f"The sweep in {folder} is not finished: there is no summary.json. Repeat the command that started it."
+        )
+    rows, failed = document.get("rows"), document.get("failed")
+    is_table = isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)
+    if not is_table or not isinstance(failed, dict):
+        raise RunFolderError(f"{folder / 'summary.json'} is no table of a sweep. Repeat the command that started it.")
+    return document
+
+
+def read_comparison_document(folder: Path) -> dict[str, Any] | None:
+    """results.json of a comparison; None while it is not finished."""
+    document = _read(folder / "results.json")
+    if document is None:
+        return None
+    rows = document.get("methods")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) and "method" in row for row in rows):
+        raise RunFolderError(f"{folder / 'results.json'} is no comparison. Repeat the command that made it.")
+    return document
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} cannot be read ({error}). Repeat the command that made it.") from None
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path} holds no results. Repeat the command that made it.")
+    return content

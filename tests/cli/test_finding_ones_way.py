@@ -1,0 +1,127 @@
+"""Lists of what there is, folders of every kind shown, and wrong names answered at once."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import hatdfed
+from hatdfed.cli.app import app
+from hatdfed.errors import ConfigError, RunFolderError
+
+SMALL = {
+    "dataset": "synthetic",
+    "dataset_options": {"train": 300, "validation": 60, "test": 30},
+    "network": "linear",
+    "servers": 3,
+    "rounds": 2,
+    "validation_images": 50,
+}
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared") / "all"
+    hatdfed.compare(["rnd", "full"], seeds=[0, 3], out=folder, **SMALL)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("verb", "expected"), [("networks", "mlp"), ("policies", "link-bandit"), ("settings", "learner.momentum")]
+)
+def test_everything_that_can_be_named_is_listed(verb, expected):
+    rows = json.loads(invoke(verb, "--json").stdout)
+    assert expected in [row["name"] for row in rows]
+    assert all(row.get("summary") or row.get("meaning") for row in rows)
+    assert expected in invoke(verb).stdout
+
+
+def test_one_setting_or_one_section_is_shown_by_its_name():
+    section = json.loads(invoke("settings", "learner", "--json").stdout)
+    assert {row["name"].partition(".")[0] for row in section} == {"learner"}
+    (one,) = json.loads(invoke("settings", "rounds", "--json").stdout)
+    assert one["default"] == hatdfed.Config().rounds
+    with pytest.raises(ConfigError, match=r"no setting 'roundz'\. Did you mean rounds\?"):
+        invoke("settings", "roundz")
+
+
+def test_a_comparison_is_shown_from_its_folder(compared):
+    document = json.loads(invoke("show", str(compared), "--json").stdout)
+    assert [row["method"] for row in document["methods"]] == ["rnd", "full"]
+    assert [row["seeds"] for row in document["methods"]] == [[0, 3], [0, 3]]
+    assert "mean ± sd over 2 seeds" in invoke("show", str(compared)).stdout
+
+
+def test_a_comparison_that_was_stopped_shows_how_far_it_is(compared, tmp_path):
+    (tmp_path / "rnd-seed0").symlink_to(compared / "rnd-seed0")
+    assert "rnd-seed0: 2 of 2 rounds" in invoke("show", str(tmp_path)).stdout
+    assert json.loads(invoke("show", str(tmp_path), "--json").stdout)["finished"] is False
+
+
+def test_a_sweep_is_shown_from_its_folder(tmp_path):
+    plan = {"base": {**SMALL, "method": "rnd"}, "grid": {"rounds": [1, 2]}, "seeds": 1}
+    result = hatdfed.sweep(plan, out=tmp_path / "s", jobs=1)
+    document = json.loads(invoke("show", str(tmp_path / "s"), "--json").stdout)
+    assert document["rows"] == json.loads(json.dumps(result.rows))
+    assert "sweep s" in invoke("show", str(tmp_path / "s")).stdout
+
+
+def test_a_folder_that_holds_nothing_is_told_so(tmp_path):
+    with pytest.raises(RunFolderError, match=r"neither a run .* nor a comparison .* nor a sweep"):
+        invoke("show", str(tmp_path))
+
+
+def test_a_comparison_takes_a_list_of_seeds_and_methods_in_several_words(tmp_path):
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+    words = ["--methods", "rnd", "full", "--seeds", "1,4", "--jobs", "1", "--json", "--out", str(tmp_path / "c")]
+    rows = json.loads(invoke("compare", str(tmp_path / "small.yaml"), *words).stdout)["methods"]
+    assert [(row["method"], row["seeds"]) for row in rows] == [("rnd", [1, 4]), ("full", [1, 4])]
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1", "two", "1;2", ",", "1.5"])
+def test_other_seeds_are_refused_in_one_sentence(seeds):
+    with pytest.raises(ConfigError, match=r"--seeds is .*, but must be a number of seeds from 1, or a list"):
+        invoke("compare", "--methods", "rnd", f"--seeds={seeds}")
+
+
+def test_completion_is_offered():
+    shown = invoke("--help").stdout
+    assert "--install-completion" in shown
+    assert "--show-completion" in shown
+
+
+WITHOUT_TORCH = """
+import sys
+sys.argv = ["hatdfed", *{arguments!r}]
+from hatdfed.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    print("code", end.code, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["run", "--method", "hat-dfd"], "Did you mean hat-dfed?"),
+        (["run", "--set", "leaner.momentum=0.5"], "Did you mean learner?"),
+        (["run", "--dataset", "digts"], "Did you mean digits?"),
+        (["run", "--rouds", "3"], "--rounds"),
+        (["compare", "--methods", "rnd,ful"], "Did you mean full?"),
+        (["compare", "--seeds", "x"], "--seeds is 'x'"),
+        (["sweep", "no-such.yaml"], "no-such.yaml"),
+        (["settings", "leaner"], "Did you mean learner"),
+    ],
+)
+def test_a_typo_is_answered_without_loading_torch(arguments, answer):
+    script = WITHOUT_TORCH.format(arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer in done.stderr.replace("\n", " ")
+    assert done.stdout.strip() == "code 2 False"
