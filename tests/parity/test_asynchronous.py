@@ -91,3 +91,16 @@ def test_a_run_is_resumed_to_the_same_result(tmp_path):
 def test_a_deadline_for_servers_that_wait_for_nobody_is_refused():
     with pytest.raises(ConfigError, match="need no deadline"):
         settings(time={**UNEQUAL, "deadline_seconds": 3.0})
+
+
+def test_the_age_of_every_model_is_on_record():
+    slow_and_fast = {"weak_seconds_per_sample": 0.1, "strong_seconds_per_sample": 0.01, "asynchronous": True}
+    result = hatdfed.run(
+        method="full", servers=4, rounds=12, dataset="synthetic", network="linear", seed=1, time=slow_and_fast
+    )
+    ages = [row["age_seconds"] for row in result.links]
+    assert ages
+    assert all(age >= 0 for age in ages)
+    assert max(ages) > 0, "somebody's last model was finished some ticks ago"
+    synchronous = hatdfed.run(method="full", servers=4, rounds=2, dataset="synthetic", network="linear", seed=1)
+    assert {row["age_seconds"] for row in synchronous.links} == {None}

@@ -216,6 +216,7 @@ class Coordinator:
             charge=new_state.charge,
             bill=bill,
             time=time,
+            ages=None if self.pace is None else self.pace.find_ages(plan.t, context.links),
         )
         return self._swap_candidates(new_state, context), record
 

@@ -362,3 +362,4 @@ class RoundRecord(NamedTuple):
     charge: Values | None = None  # [N] of the batteries after the round, in joules; None: everybody is on mains
     bill: Bill | None = None  # None: nobody asked
     time: RoundTime | None = None  # None: nobody knows how fast the machines are
+    ages: FloatColumn | None = None  # [E] seconds since a sender finished its model, in an asynchronous run

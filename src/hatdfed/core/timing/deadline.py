@@ -45,6 +45,10 @@ class Deadline(NamedTuple):
         there = self.find_exchanging(t, busy)
         return links.at_receivers(there) & links.at_senders(there)
 
+    def find_ages(self, t: int, links: LinkTable) -> None:
+        """Everybody sends the model that it has just trained."""
+        return
+
     def find_late(self, plan: RoundPlan, works: Sequence[Worked]) -> NDArray[np.bool_]:  # [N] -> [L]
         """Which messages of a round do not arrive, because their sender or their receiver is late."""
         receiver, sender = plan.draw.topology.pairs.T

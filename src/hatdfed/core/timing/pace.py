@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.core.links import BoolColumn, LinkTable
+from hatdfed.core.links import BoolColumn, FloatColumn, LinkTable
 from hatdfed.core.timing.machines import Seconds
 from hatdfed.core.timing.round_time import RoundTime
 
@@ -29,6 +29,9 @@ class Pace(Protocol):
 
     def find_possible(self, t: int, busy: Seconds | None, links: LinkTable) -> BoolColumn:  # [N] -> [E]
         """Along which links a model can come."""
+
+    def find_ages(self, t: int, links: LinkTable) -> FloatColumn | None:  # -> [E]
+        """Seconds since the sender of each link finished the model that it sends; None: it has just done so."""
 
     def close_round(self, t: int, busy: Seconds | None, time: RoundTime) -> RoundTime:  # [N]
         """The time of a round in which everybody is waited for, as it is at this pace."""

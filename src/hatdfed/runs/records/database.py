@@ -109,6 +109,14 @@ LINKS = _table(
         Column(name="propensity", sql="REAL", meaning="Probability of the link before rounding."),
         Column(name="utility", sql="REAL", meaning="Utility of the link."),
         Column(name="importance", sql="REAL", meaning="Weight of the model in the merge.", may_be_unknown=True),
+        Column(
+            name="age_seconds",
+            sql="REAL",
+            unit="s",
+            since=4,
+            may_be_unknown=True,
+            meaning="Simulated time since the sender finished this model, in an asynchronous run.",
+        ),
     ),
     ("t", "receiver", "sender"),
 )
@@ -477,4 +485,6 @@ def _link_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
         record.utility[places],
     )
     importance = [None if math.isnan(weight) else weight for weight in record.report.weights(topology).tolist()]
-    return list(zip([record.t] * len(importance), *(column.tolist() for column in columns), importance, strict=True))
+    ages = [None] * len(importance) if record.ages is None else record.ages[places].tolist()
+    figures = (*(column.tolist() for column in columns), importance, ages)
+    return list(zip([record.t] * len(importance), *figures, strict=True))
