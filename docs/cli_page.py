@@ -37,7 +37,12 @@ def _walk(name: str, command: TyperCommand | TyperGroup) -> Iterator[tuple[str, 
 def _section(name: str, command: TyperCommand | TyperGroup) -> str:
     arguments = [each for each in command.params if isinstance(each, TyperArgument)]
     options = [each for each in command.params if isinstance(each, TyperOption) and each.name not in COMPLETION]
-    usage = [name, "[OPTIONS]", *map(_spell_argument, arguments), *(["COMMAND"] if hasattr(command, "commands") else [])]
+    usage = [
+        name,
+        "[OPTIONS]",
+        *map(_spell_argument, arguments),
+        *(["COMMAND"] if hasattr(command, "commands") else []),
+    ]
     parts = [f"## {name}", inspect.cleandoc(command.help or ""), f"```text\n{' '.join(usage)}\n```"]
     rows = [[f"`{_spell_argument(each)}`", each.help or "", ""] for each in arguments]
     rows += [[f"`{_spell_option(each)}`", each.help or "", _default(each)] for each in options if not each.hidden]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from github_markdown import to_python_markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -21,6 +22,7 @@ PAGES = ("*.md", "docs/**/*.md", "paper/*.md", "benchmarks/*.md", "examples/**/*
 COPIED = (".png", ".svg", ".json", ".csv")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".cff": "yaml", ".service": "ini", ".toml": "toml"}
 SCRIPTS = ("docs/site/iframe-worker.js",)
+UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
 FENCE = "~" * 6  # longer than any fence in what is shown
 
 LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)#\s]+)")
@@ -48,11 +50,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead links to what is shown on a page of its own to that page, and let tables inside <details> be tables."""
+    """Lead links to what has a page of its own to that page, and write GitHub's Markdown as MkDocs reads it."""
     folder = ROOT / Path(page.file.src_uri).parent
-    return LINK.sub(lambda found: _page_address(folder, found[1]), markdown).replace(
-        "<details>", '<details markdown="1">'
-    )
+    linked = LINK.sub(lambda found: _page_address(folder, found[1]), markdown)
+    return to_python_markdown(linked)
 
 
 def _page_address(folder: Path, target: str) -> str:
@@ -74,7 +75,9 @@ def _make_linked(path: Path, config: MkDocsConfig) -> File:
     if not _needs_page(path):
         return File.generated(config, _address(path), abs_src_path=str(path))
     text = _show_folder(path) if path.is_dir() else f"# {path.name}\n\n{_show_text(path)}"
-    return File.generated(config, f"{_address(path)}.md", content=text, inclusion=InclusionLevel.NOT_IN_NAV)
+    return File.generated(
+        config, f"{_address(path)}.md", content=f"{UNSEARCHED}{text}", inclusion=InclusionLevel.NOT_IN_NAV
+    )
 
 
 def _linked_files(page: Path) -> Iterator[Path]:
