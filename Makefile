@@ -81,7 +81,7 @@ test-browser: $(READY)  ## The dashboard in headless Chromium (Debian: chromium,
 # is no warning about our pages.
 docs: $(READY)  ## Build the documentation site in build/site, and check its links
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/check_site.py build/site
 
 paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at a small scale on digits

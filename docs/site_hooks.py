@@ -36,7 +36,7 @@ def find_pages() -> list[Path]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace what lies in docs/ by the documents of the whole repository and what they link to."""
-    for file in list(files.documentation_pages()) + list(files.media_files()):
+    for file in list(files):
         if (file.abs_src_path or "").startswith(config.docs_dir):
             files.remove(file)
     pages = find_pages()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import hatdfed
+
 ROOT = Path(__file__).resolve().parents[2]
 FINE = '<link rel="stylesheet" href="style.css"><h1 id="top">A</h1><a href="b.html#there">b</a><img src="a.png">'
 
@@ -102,3 +104,8 @@ def test_lists_of_github_are_lists_on_the_site():
 def test_marks_of_generated_parts_are_not_on_the_site():
     to_python_markdown = runpy.run_path(str(ROOT / "docs" / "github_markdown.py"))["to_python_markdown"]
     assert to_python_markdown("- of\n  <!-- a-part -->3 %<!-- /a-part -->.") == "- of\n    3 %."
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in hatdfed.__all__ if f"hatdfed.{name}" not in page] == ["__version__"]
