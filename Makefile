@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow test-processes test-cluster test-browser fast-tests faults faults-all soak dashboard paper-smoke bench fuzz protocol cluster readme-figures clean
+.PHONY: help setup run test lint format test-slow test-processes test-cluster test-browser fast-tests docs faults faults-all soak dashboard paper-smoke bench fuzz protocol cluster readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,13 @@ dashboard: $(READY)  ## Runs in a browser, at http://127.0.0.1:8050/
 test-browser: $(READY)  ## The dashboard in headless Chromium (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt selenium
 	$(BIN)/pytest -m browser tests/dashboard
+
+# Pages are written from docs/, other documents and docstrings; a warning is an error. Material's note about its own future
+# is no warning about our pages.
+docs: $(READY)  ## Build the documentation site in build/site, and check its links
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/check_site.py build/site
 
 paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at a small scale on digits
 	$(BIN)/hatdfed paper run all calibration readings released --scale smoke

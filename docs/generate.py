@@ -7,6 +7,7 @@ benchmarks/README.md   what is in benchmarks/results
 results.md             the tables of a run's database, from their declaration
 dashboard.md           how fast it is, and whether it grows, from benchmarks/results
 settings.md            every setting, from the config's own definition
+cli.md                 every command, from its own definition
 paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
 sweeps.md, ray.md      what a sweep gains and what shards cost, from the same
@@ -70,6 +71,7 @@ from bench_tables import (
     worlds_table,
     wrong_prices_table,
 )
+from cli_page import cli_page
 from dashboard_blocks import dashboard_blocks
 from fault_blocks import fault_blocks
 from paper_blocks import Reproduction
@@ -245,6 +247,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
+        ROOT / "docs/cli.md": cli_page(),
         ROOT / "docs/time.md": _filled(ROOT / "docs/time.md", time_blocks(), {}),
     }
 

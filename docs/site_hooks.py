@@ -1,0 +1,116 @@
+"""How MkDocs reads this repository: the site has its layout, so that the same relative links work here and there.
+
+Pages are the Markdown documents and the notebooks. What they link to is found by reading their links: pictures and data
+are copied; program text and folders, which a browser would download or refuse, get a page that shows them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from github_markdown import to_python_markdown
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("*.md", "docs/**/*.md", "paper/*.md", "benchmarks/*.md", "examples/**/*.md", "examples/*.ipynb")
+COPIED = (".png", ".svg", ".json", ".csv")
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".cff": "yaml", ".service": "ini", ".toml": "toml"}
+SCRIPTS = ("docs/site/iframe-worker.js",)
+UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
+FENCE = "~" * 6  # longer than any fence in what is shown
+
+LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)#\s]+)")
+SOURCE = re.compile(r"\b(?:src|srcset)=\"(?!https?://)([^\"]+)\"")
+
+
+def find_pages() -> list[Path]:
+    """The documents of the repository, without what only tests read."""
+    return sorted({path for pattern in PAGES for path in ROOT.glob(pattern)})
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Replace what lies in docs/ by the documents of the whole repository and what they link to."""
+    for file in list(files):
+        if (file.abs_src_path or "").startswith(config.docs_dir):
+            files.remove(file)
+    pages = find_pages()
+    for path in pages:
+        files.append(_make_page(path, config))
+    for path in sorted({target for page in pages for target in _linked_files(page)} - set(pages)):
+        files.append(_make_linked(path, config))
+    for name in SCRIPTS:
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Lead links to what has a page of its own to that page, and write GitHub's Markdown as MkDocs reads it."""
+    folder = ROOT / Path(page.file.src_uri).parent
+    linked = LINK.sub(lambda found: _page_address(folder, found[1]), markdown)
+    return to_python_markdown(linked)
+
+
+def _page_address(folder: Path, target: str) -> str:
+    path = (folder / target).resolve()
+    return f"{target.rstrip('/')}.md" if path.exists() and _needs_page(path) else target
+
+
+def _needs_page(path: Path) -> bool:
+    return path.is_dir() or path.suffix not in (*COPIED, ".md")
+
+
+def _make_page(path: Path, config: MkDocsConfig) -> File:
+    if path.suffix == ".ipynb":
+        return File.generated(config, f"{_address(path)}.md", content=_show_notebook(path))
+    return File.generated(config, _address(path), abs_src_path=str(path))
+
+
+def _make_linked(path: Path, config: MkDocsConfig) -> File:
+    if not _needs_page(path):
+        return File.generated(config, _address(path), abs_src_path=str(path))
+    text = _show_folder(path) if path.is_dir() else f"# {path.name}\n\n{_show_text(path)}"
+    return File.generated(
+        config, f"{_address(path)}.md", content=f"{UNSEARCHED}{text}", inclusion=InclusionLevel.NOT_IN_NAV
+    )
+
+
+def _linked_files(page: Path) -> Iterator[Path]:
+    """What the links and pictures of a document lead to, and for a folder the data in it."""
+    text = page.read_text(encoding="utf-8")
+    for target in LINK.findall(text) + SOURCE.findall(text):
+        path = (page.parent / target).resolve()
+        if path.exists() and path.is_relative_to(ROOT):
+            yield path
+            if path.is_dir():
+                yield from (file for file in path.iterdir() if file.suffix in COPIED)
+
+
+def _address(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _show_text(path: Path) -> str:
+    text = path.read_text(encoding="utf-8").rstrip()
+    return f"{FENCE} {LANGUAGES.get(path.suffix, 'text')}\n{text}\n{FENCE}\n"
+
+
+def _show_folder(folder: Path) -> str:
+    """One section for each file of a folder, with its text, or with a link to data."""
+    parts = [f"# {_address(folder)}\n"]
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        link = f"[{path.name}]({os.path.relpath(path, folder.parent)})\n"
+        parts.append(f"## {path.name}\n\n{link if path.suffix in COPIED else _show_text(path)}")
+    return "\n".join(parts)
+
+
+def _show_notebook(path: Path) -> str:
+    """The cells of a notebook, which is kept without outputs."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    return "\n\n".join(text if kind == "markdown" else f"{FENCE} python\n{text}\n{FENCE}" for kind, text in texts)
