@@ -61,6 +61,8 @@ def import_sources(sources: Iterable[Source]) -> None:
         if source not in _sources:
             try:
                 _import(source)
+            except ConfigError as error:
+                raise ConfigError(f"{source.file or source.module}: {error}") from None
             except Exception as error:  # noqa: BLE001 (anything may go wrong in somebody else's module)
                 reason = f"{type(error).__name__}: {error}"
                 raise ConfigError(

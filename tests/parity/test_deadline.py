@@ -86,3 +86,11 @@ def test_how_long_servers_are_busy_survives_json():
 def test_a_deadline_is_refused_in_shards():
     with pytest.raises(ConfigError, match="deadline_seconds is not simulated in shards"):
         make_batch([settings(deadline=2.0)], DATASET, Placement("sharded", "cpu", shards=1), names=["x"])
+
+
+def test_a_run_whose_deadline_nobody_meets_goes_on(tmp_path):
+    result = hatdfed.run(rounds=12, servers=3, dataset="synthetic", network="linear", time={"deadline_seconds": 0.5})
+    seconds = [row["simulated_seconds"] for row in result.rounds]
+    assert min(seconds) > 0, "a round in which everybody is busy lasts until its deadline"
+    trained = {row["t"] for row in result.ledger if row["cause"] == "training" and row["joules"]}
+    assert len(trained) > 1, "whoever is done trains again"

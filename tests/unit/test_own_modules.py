@@ -54,6 +54,12 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop("first_links_module", None)
 
 
+@pytest.fixture(autouse=True)
+def _forget_modules(monkeypatch):
+    """Modules that only these tests have are not looked for by worker processes of others."""
+    monkeypatch.setattr("hatdfed.registry._sources", {})
+
+
 def things():
     return Registry("hatdfed.things", {"ours": 1}, wanted="anything", fits=lambda thing: True)
 

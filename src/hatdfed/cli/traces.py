@@ -113,4 +113,5 @@ def _write(to: Path, trace: Trace, comment: str) -> None:
     write_trace(to, trace, names, [comment, "Made by `hatdfed traces`; docs/traces.md describes the format."])
     span = 0.0 if trace.period is None else trace.period
     mean = float(trace.mean(0.0, span).mean())
-    out.print(f"Wrote {to}: {len(trace.seconds)} rows, {trace.num_columns} columns, mean {mean:.4g}.", soft_wrap=True)
+    columns = f"{trace.num_columns} column{'s' if trace.num_columns > 1 else ''}"
+    out.print(f"Wrote {to}: {len(trace.seconds)} rows, {columns}, mean {mean:.4g}.", soft_wrap=True)

@@ -91,10 +91,21 @@ def _honest(config: Config, measured: int) -> NDArray[np.bool_]:
 def outcome_notes(config: Config, rounds: Sequence[Mapping[str, Any]], refused: Mapping[str, int]) -> list[str]:
     """What a user should know about how the run went; `refused` counts models that could not be used, by why."""
     found = describe_own(refused)
-    if not any(row["links"] for row in rounds) and not is_always_silent(config):  # else the settings say so
-        where = f"any of the {len(rounds)} rounds" if len(rounds) > 1 else "the only round"
+    where = f"any of the {len(rounds)} rounds" if len(rounds) > 1 else "the only round"
+    if not any(row[JOULES[Cause.TRAINING]] for row in rounds):
+        found.append(f"No server trained in {where}: {_find_obstacle(config, rounds)}.")
+    elif not any(row["links"] for row in rounds) and not is_always_silent(config):  # else the settings say so
         found.append(f"No link was drawn in {where}: every server learned alone.")
     return found
+
+
+def _find_obstacle(config: Config, rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Why nobody trained, as far as the rounds show it."""
+    if all((row.get("servers_away") or 0) >= config.servers for row in rounds):
+        return "all of them were away, as the table `servers` of the run's database says"
+    if config.budget_joules is not None:
+        return "budget_joules does not cover a single training"
+    return "no data came, or the training policy let all of them rest"
 
 
 def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:

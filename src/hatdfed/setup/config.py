@@ -18,7 +18,7 @@ Efficiency = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]  # kb
 Bits = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]  # such prices add up without overflow
 Joules = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]  # Mbit/s
+Rate = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]  # Mbit/s
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # of joules or watts
 PerServer = Amount | Annotated[tuple[Amount, ...], Field(min_length=1)]

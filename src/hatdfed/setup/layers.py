@@ -17,7 +17,7 @@ from hatdfed.data.members import Members, draw_members
 from hatdfed.data.own.dataset import FILE, is_own_data, open_own
 from hatdfed.data.traces.files import with_digest
 from hatdfed.errors import ConfigError, did_you_mean
-from hatdfed.setup.config import Component, Config, WorldConfig
+from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import METHODS, method_named
 from hatdfed.setup.versions import fill_in
@@ -148,7 +148,7 @@ def _read_profile(given: object) -> object:
 
 def read_profile(path: Path) -> MachineProfile:
     """Read the profile of a machine from a file of the user's own."""
-    return _make_profile(read_yaml(path), str(path))
+    return _make_profile(read_yaml(path, "profile"), str(path))
 
 
 def _make_profile(content: Mapping[str, Any], where: str) -> MachineProfile:
@@ -173,10 +173,11 @@ def _check_calibrated(config: Config) -> None:
         )
     for profile in profiles:
         speed = profile.sample_seconds or profile.training_gflops
-        if speed is None or {speed.how, profile.training_watts.how} != {"measured"}:
+        if speed is None or {speed.how, profile.training_watts.how} != {"measured"}:  # watts may be the user's word
             raise ConfigError(
-                f"energy.source is calibrated, but training was not measured in profile {profile.name!r}. Make one "
-                "with `hatdfed calibrate` on that machine, or use energy.source: modelled."
+                f"energy.source is calibrated, but training was not measured in profile {profile.name!r}: its "
+                f"watts are {profile.training_watts.how}. Make one with `hatdfed calibrate` and a meter there, or use "
+                "energy.source: modelled."
             )
 
 
@@ -285,8 +286,13 @@ def _check_supply(config: Config) -> None:
             )
     if supply.battery_joules is None:
         unused = [key for key in ("harvest_watts", "harvest_trace", "reserve_joules") if getattr(supply, key)]
+        unused += ["first_charge"] * (supply.first_charge != SupplyConfig().first_charge)
         if unused:
             raise ConfigError(f"supply.{unused[0]} is set, but servers have no battery. Set supply.battery_joules.")
+        if config.training.name == "by-battery":
+            raise ConfigError("training.name is by-battery, but servers have no battery. Set supply.battery_joules.")
+    if config.uploads.memory_samples is not None and config.uploads.keep == "none":
+        raise ConfigError("uploads.memory_samples is set, but servers keep nothing. Set uploads.keep to samples.")
     if supply.harvest_trace is not None and supply.harvest_watts:
         raise ConfigError("supply.harvest_watts and supply.harvest_trace are both set. Keep one of them.")
 
@@ -300,21 +306,21 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"The config file {path} cannot be used: {error}") from None
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the settings in a YAML file."""
+def read_yaml(path: Path, what: str = "config file") -> dict[str, Any]:
+    """Read the settings in a YAML file, which errors call by what it is."""
     try:
         content = _load_plain_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"The config file {path} cannot be read ({error.strerror}). Check the path.") from None
+        raise ConfigError(f"The {what} {path} cannot be read ({error.strerror}). Check the path.") from None
     except _NotPlainError as error:
-        raise ConfigError(f"The config file {path} {error}") from None
+        raise ConfigError(f"The {what} {path} {error}") from None
     except _UNREADABLE as error:
         place = _format_line(getattr(error, "problem_mark", None))
-        raise ConfigError(f"The config file {path} is not valid YAML{place}. Correct it and try again.") from None
+        raise ConfigError(f"The {what} {path} is not valid YAML{place}. Correct it and try again.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"The config file {path} holds a {type(content).__name__}, wanted `key: value` lines.")
+        raise ConfigError(f"The {what} {path} holds a {type(content).__name__}, wanted `key: value` lines.")
     return {str(key): value for key, value in content.items()}
 
 
@@ -526,6 +532,8 @@ def describe_error(error: ValidationError) -> str:
         if not isinstance(last := parts[-1], int):
             return f"{'.'.join(map(str, parts))} is missing."
         parts, wanted = parts[:-1], f"have at least {last + 1} values"
+    elif first["type"] == "tuple_type":
+        wanted = f"be a list, such as [{first['input']}]"
     elif first["type"] == "too_long":
         wanted = f"have at most {first['ctx']['max_length']} values"
     key = ".".join(map(str, parts))

@@ -73,7 +73,7 @@ def plan_comparison(
     methods: Iterable[str], seeds: int | Sequence[int], settings: Mapping[str, Any]
 ) -> list[PlannedRun]:
     """The runs of a comparison, method by method and seed by seed."""
-    names = list(dict.fromkeys(methods))
+    names = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
     worlds = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not names or not worlds:
         raise ConfigError("A comparison needs at least one method and one seed.")

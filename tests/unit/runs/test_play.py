@@ -318,3 +318,12 @@ def test_importing_hatdfed_and_its_coordinator_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "rnd"
+
+
+def test_a_run_in_which_nobody_trained_says_why():
+    away = run(**SMALL, rounds=2, supply={"battery_joules": 0})
+    assert any(
+        "No server trained in any of the 2 rounds: all of them were away" in note for note in away.summary["notes"]
+    )
+    poor = run(**SMALL, rounds=2, budget_joules=1e-6)
+    assert any("budget_joules does not cover a single training" in note for note in poor.summary["notes"])

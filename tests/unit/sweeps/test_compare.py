@@ -294,3 +294,7 @@ def test_a_method_whose_number_of_links_changes_is_compared_without_regret(tmp_p
     rows = {row["method"]: row for row in comparison.summary}
     assert rows["hat-dfed-plus"]["regret_best_fixed"] is None
     assert rows["hat-dfed-plus"]["avg_accuracy"] > 0
+
+
+def test_one_method_may_be_named_without_a_list():
+    assert list(compare("rnd", seeds=1, **SMALL).runs) == ["rnd"]

@@ -64,9 +64,12 @@ class Deadline(NamedTuple):
         return is_late
 
     def close_round(self, t: int, busy: Seconds | None, time: RoundTime) -> RoundTime:
-        """The time of a round that nobody is waited for in, beyond its deadline or if it is busy until then."""
+        """The time of a round that nobody is waited for in, beyond its deadline or if it is busy until then.
+
+        A round in which everybody is busy lasts until its deadline.
+        """
         done = time.done[self.find_exchanging(t, busy)]
-        return time._replace(seconds=min(self.seconds, float(done.max(initial=0.0))))
+        return time._replace(seconds=min(self.seconds, float(done.max())) if len(done) else self.seconds)
 
     def next_busy(self, time: RoundTime) -> Seconds:  # -> [N]
         """For how much of the next round each server is still training."""

@@ -26,7 +26,7 @@ def read_trace(setting: str, named: str, num_servers: int, *, lowest: float = 0.
             f"{setting}: {path} was changed since the run began. Put the old file back, or start a new run."
         )
     try:
-        return parse_trace(content.decode("utf-8"), lowest=lowest).spread(num_servers)
+        return parse_trace(content.decode("utf-8-sig"), lowest=lowest).spread(num_servers)
     except UnicodeDecodeError:
         raise ConfigError(f"{setting}: {path} is not text in UTF-8. Traces are CSV files (docs/traces.md).") from None
     except ConfigError as error:
