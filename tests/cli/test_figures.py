@@ -47,7 +47,8 @@ def test_a_comparison_is_drawn_in_the_size_that_was_asked_for(compared, tmp_path
     names = {path.stem for path in tmp_path.iterdir()}
     assert names == {"accuracy", "accuracy_vs_energy", "energy", "link_use", "regret"}
     for name in names:
-        assert Image.open(tmp_path / f"{name}.png").size == (510, 375)
+        with Image.open(tmp_path / f"{name}.png") as picture:
+            assert picture.size == (510, 375)
         page = (tmp_path / f"{name}.svg").read_text()
         assert re.search(r'width="244.8pt" height="180pt"', page)
 

@@ -63,20 +63,13 @@ def _ramp() -> Colormap:
 
 
 def _panel(axes: Axes, name: str, share: Vector, scale: ScalarMappable) -> None:
-    matrix, scale_of_words = share.copy(), st.style_of(axes).scale
+    matrix, words = share.copy(), st.style_of(axes).scale
     np.fill_diagonal(matrix, np.nan)
     axes.imshow(scale.to_rgba(matrix), interpolation="nearest")
-    axes.set_title(
-        textwrap.fill(name, _LONGEST_LINE),
-        size=scale_of_words * (st.BODY - 0.5),
-        color=st.INK,
-        family=st.FONT,
-        pad=5,
-        parse_math=False,
-    )
-    axes.tick_params(
-        length=0, labelsize=scale_of_words * (st.SMALL - 1), labelcolor=st.MUTED, labelfontfamily=st.FONT, pad=3
-    )
+    title, size = textwrap.fill(name, _LONGEST_LINE), words * (st.BODY - 0.5)
+    axes.set_title(title, size=size, color=st.INK, family=st.FONT, pad=5, parse_math=False)
+    size = words * (st.SMALL - 1)
+    axes.tick_params(length=0, labelsize=size, labelcolor=st.MUTED, labelfontfamily=st.FONT, pad=3)
     axes.spines[:].set_visible(False)
     for axis in (axes.xaxis, axes.yaxis):
         many = len(share) > _MOST_NAMES

@@ -66,13 +66,11 @@ def draw_accuracy(axes: Axes, run: RunData) -> tuple[Vector, list[lb.EndLabel]]:
 
 def _server_lines(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[lb.EndLabel]]:
     accuracy = rp.server_accuracy(run)
-    is_narrow = st.is_narrow(axes)  # and has no room for names
     for line in accuracy:
         axes.plot(played, line, color=st.PALETTE[5], alpha=0.75, linewidth=1, marker=_marker(line), markersize=4)
     labels = [f"server {server}  {format_percent(line[-1])}" for server, line in enumerate(accuracy)]
-    return accuracy, [
-        lb.EndLabel(line[-1], label) for line, label in zip(accuracy, labels, strict=True) if not is_narrow
-    ]
+    named = () if st.is_narrow(axes) else zip(accuracy, labels, strict=True)  # there is no room for names
+    return accuracy, [lb.EndLabel(line[-1], label) for line, label in named]
 
 
 def _server_bands(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[lb.EndLabel]]:

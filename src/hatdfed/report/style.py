@@ -78,14 +78,17 @@ class StyledFigure(Figure):
 
 def style_of(part: Figure | Axes) -> FigureStyle:
     """The style of a figure or of the one that these axes belong to."""
-    figure = part.get_figure(root=True) if isinstance(part, Axes) else part
+    figure = part.figure if isinstance(part, Axes) else part
     return figure.style if isinstance(figure, StyledFigure) else SCREEN
 
 
 def is_narrow(part: Figure | Axes) -> bool:
     """Whether a figure has no room for words beside its axes."""
-    figure = part.get_figure(root=True) if isinstance(part, Axes) else part
-    return figure is not None and figure.get_figwidth() / style_of(part).scale < _NARROW
+    return _width_of(part) / style_of(part).scale < _NARROW
+
+
+def _width_of(part: Any) -> float:
+    return float((part.figure if isinstance(part, Axes) else part).get_figwidth())  # inches
 
 
 def find_size(width: float, height: float, style: FigureStyle) -> tuple[float, float]:
@@ -94,10 +97,9 @@ def find_size(width: float, height: float, style: FigureStyle) -> tuple[float, f
     Words do not become narrower with a figure, so the height shrinks less than the width, except of square figures.
     """
     wide = style.width or width
-    is_square = height > 0.75 * width
-    ratio = (
-        wide / width if style.width is None or is_square else min((wide / width * style.scale) ** 0.5, wide / height)
-    )
+    ratio = wide / width
+    if style.width is not None and height <= 0.75 * width:
+        ratio = min((ratio * style.scale) ** 0.5, wide / height)
     return wide, style.height or height * ratio
 
 
@@ -200,7 +202,7 @@ def legend(axes: Axes, handles: Sequence[Any], words: Sequence[str], **place: An
     size = style_of(axes).scale * SMALL
     if is_narrow(axes):
         letters = max((len(line) for word in words for line in word.splitlines()), default=0) + 7  # with the handle
-        room = int(axes.get_figure(root=True).get_figwidth() * 72 / (0.58 * size * letters))  # type: ignore[union-attr]
+        room = int(_width_of(axes) * 72 / (0.58 * size * letters))
         place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": max(1, min(room, len(words)))}
         place |= {"handlelength": 2.2, "columnspacing": 1.2, "labelspacing": 0.25}
     font = {"family": FONT, "size": size}

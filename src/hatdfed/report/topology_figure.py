@@ -99,7 +99,8 @@ def _arrows(axes: Axes, coloured: _Coloured, place: Vector, diameter: Vector) ->
 def _servers(axes: Axes, place: Vector, diameter: Vector, accuracy: Vector) -> None:
     ring = np.linspace(0, 2 * np.pi, 200 if len(place) > 2 else 0)
     axes.plot(np.sin(ring), np.cos(ring), color=st.FAINT, linewidth=0.8, zorder=0)
-    axes.scatter(place[:, 0], place[:, 1], s=diameter**2, color="#EAF1F7", edgecolor=st.INK, linewidth=0.9, zorder=3)
+    look = {"color": "#EAF1F7", "edgecolor": st.INK, "linewidth": 0.9, "zorder": 3, "clip_on": False}
+    axes.scatter(place[:, 0], place[:, 1], s=diameter**2, **look)
     for server, at in enumerate(place):
         value = f"{accuracy[server]:.1f}" if np.isfinite(accuracy[server]) else "–"
         beyond = at * (diameter[server] / 2 + 7 + 8 * abs(at[0]))  # text is wider than high
@@ -111,7 +112,7 @@ def _servers(axes: Axes, place: Vector, diameter: Vector, accuracy: Vector) -> N
 
 def _find_widest(num_servers: int, side: float, style: FigureStyle) -> float:  # points
     """Compute the diameter of the largest server: room for its number, and for all servers on the circle."""
-    return max(min(36.0 * style.scale, 100 * (side - 2.2) / num_servers), 6.0 * style.scale)
+    return max(min(36.0, 4.74 * side, 100 * (side - 2.2) / num_servers), 6.0 * style.scale)
 
 
 def _diameters(accuracy: Vector, *, widest: float) -> Vector:  # points
