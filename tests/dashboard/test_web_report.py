@@ -132,7 +132,7 @@ def count_pages(page):
     """An upper estimate of the printed pages of a summary, from the style sheet's sizes.
 
     Wide figures are at most 125 mm high, so two fit on a page. Two runs of the appendix stand side by side in 85 mm, so
-    six fit on a page. A row of a table takes at most 12 mm, with names that wrap; settings are in three columns of 4 mm.
+    six fit on a page. A row of a table takes at most 12 mm, if names wrap; settings are in three columns of 4 mm.
     """
     found = Elements(page).found
     wide = page.partition('<div class="pictures wide">')[2].partition("</div>")[0].count("<img")
