@@ -44,7 +44,7 @@ MOST_DETAILED = 4  # runs, with all of their figures
 MOST_DRAWN = 24  # runs, with a figure of their accuracy; more are in tables only
 # Figures are printed at these widths on A4 paper, so that their words are as large as those of the text.
 _WIDE, _HALF = FigureStyle(width=7.2, font_size=9), FigureStyle(width=4.2, font_size=9)
-_COLOURS = 128  # of a picture: enough for a palette and its shades, at less than half the size
+_COLOURS = 256  # of a picture, at a third of the size
 _BRIEF = ("Accuracy", "SD of servers", "Best server", "Worst server", "Energy", "Links")  # in the table of all runs
 _MOST_SERVERS = 60  # that are listed one by one
 _MOST_EVENTS = 100  # of trust, the last ones
@@ -143,17 +143,7 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
     if len(parts) > MOST_DETAILED:
         left_out.append(_describe_detail(len(parts)))
-    settings, environment = (
-        _find_shared([getattr(run, name) for run in parts]) for name in ("settings", "environment")
-    )
-    own = [
-        run._replace(
-            settings=[line for line in run.settings if line not in settings],
-            environment=[line for line in run.environment if line not in environment],
-        )
-        for run in parts
-    ]
-    return Document(title, rows, many, own, left_out, settings, environment)
+    return _list_shared_once(Document(title, rows, many, parts, left_out, [], []))
 
 
 def name_folders(folders: Sequence[Path]) -> list[str]:
@@ -173,6 +163,20 @@ def name_folders(folders: Sequence[Path]) -> list[str]:
 def _describe_detail(num_runs: int) -> str:
     shown = "Each run is shown by its accuracy" if num_runs <= MOST_DRAWN else "Runs are in tables only"
     return f"{shown}: a report of at most {MOST_DETAILED} runs has all figures of each."
+
+
+def _list_shared_once(document: Document) -> Document:
+    """Move what all runs share from the runs to the document."""
+    settings = _find_shared([run.settings for run in document.runs])
+    environment = _find_shared([run.environment for run in document.runs])
+    runs = [
+        run._replace(
+            settings=[line for line in run.settings if line not in settings],
+            environment=[line for line in run.environment if line not in environment],
+        )
+        for run in document.runs
+    ]
+    return document._replace(runs=runs, settings=settings, environment=environment)
 
 
 def _find_shared(lists: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
@@ -252,7 +256,7 @@ def _save_small(figures: Mapping[str, StyledFigure], folder: Path) -> list[Path]
     files = save_figures(figures, folder)
     for file in files:
         with Image.open(file) as picture:
-            few = picture.convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE)
+            few = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
         few.save(file, optimize=True)
     return files
 

@@ -88,7 +88,8 @@ def is_narrow(part: Figure | Axes) -> bool:
 
 
 def _width_of(part: Any) -> float:
-    return float((part.figure if isinstance(part, Axes) else part).get_figwidth())  # inches
+    figure: Any = part.figure if isinstance(part, Axes) else part
+    return float(figure.get_figwidth())  # inches
 
 
 def find_size(width: float, height: float, style: FigureStyle) -> tuple[float, float]:

@@ -99,8 +99,10 @@ def _arrows(axes: Axes, coloured: _Coloured, place: Vector, diameter: Vector) ->
 def _servers(axes: Axes, place: Vector, diameter: Vector, accuracy: Vector) -> None:
     ring = np.linspace(0, 2 * np.pi, 200 if len(place) > 2 else 0)
     axes.plot(np.sin(ring), np.cos(ring), color=st.FAINT, linewidth=0.8, zorder=0)
-    look = {"color": "#EAF1F7", "edgecolor": st.INK, "linewidth": 0.9, "zorder": 3, "clip_on": False}
-    axes.scatter(place[:, 0], place[:, 1], s=diameter**2, **look)
+    dots = axes.scatter(
+        place[:, 0], place[:, 1], s=diameter**2, color="#EAF1F7", edgecolor=st.INK, linewidth=0.9, zorder=3
+    )
+    dots.set_clip_on(False)  # so that the highest one is drawn completely
     for server, at in enumerate(place):
         value = f"{accuracy[server]:.1f}" if np.isfinite(accuracy[server]) else "–"
         beyond = at * (diameter[server] / 2 + 7 + 8 * abs(at[0]))  # text is wider than high
