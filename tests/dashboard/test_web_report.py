@@ -1,8 +1,10 @@
 import json
+import math
 import re
 import shutil
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,7 +14,8 @@ from typer.testing import CliRunner
 
 from hatdfed.cli.app import app
 from hatdfed.errors import HatdfedError, RunFolderError
-from hatdfed.report.document import make_document, render_html, render_markdown
+from hatdfed.report import document
+from hatdfed.report.document import make_document, name_folders, render_html, render_markdown
 from hatdfed.report.pdf import print_pdf
 
 is_about_words = pytest.mark.usefixtures("blank_pictures")
@@ -120,6 +123,102 @@ def test_names_are_text_in_both_forms(runs, tmp_path):
     assert "<script>" not in page
     assert "<img src=x>" not in page
     assert not re.search(r"(?<!\\)<", words)
+
+
+PAGE_MM = 269  # of A4 paper between its margins
+
+
+def count_pages(page):
+    """An upper estimate of the printed pages of a summary, from the style sheet's sizes.
+
+    Wide figures are at most 125 mm high, so two fit on a page. Two runs of the appendix stand side by side in 85 mm, so
+    six fit on a page. A row of a table takes at most 12 mm, if names wrap; settings are in three columns of 4 mm.
+    """
+    found = Elements(page).found
+    wide = page.partition('<div class="pictures wide">')[2].partition("</div>")[0].count("<img")
+    shared = page.partition('<section id="settings">')[2].count("<dt>")
+    runs = sum(attributes.get("class") == "run" for _, attributes in found)
+    rows = page.partition('<div class="appendix">')[0].count("<tr>")
+    tables, settings = (12 * rows + 60) / PAGE_MM, (4 * math.ceil(shared / 3) + 30) / PAGE_MM
+    return sum(map(math.ceil, (tables, wide / 2, runs / 6, settings)))
+
+
+@pytest.fixture(scope="module")
+def eighteen(played, tmp_path_factory):
+    """Eighteen runs of two methods: other seeds are named in copies, so that there is nothing to play."""
+    folder = tmp_path_factory.mktemp("eighteen") / "all"
+    for seed in range(9):
+        for method in ("hat-dfed", "rnd"):
+            copy = folder / f"{method}-seed{seed}"
+            shutil.copytree(played / f"{method}-seed{seed % 2}", copy)
+            config = yaml.safe_load((copy / "config.yaml").read_text())
+            (copy / "config.yaml").write_text(yaml.safe_dump({**config, "seed": seed}))
+    return folder
+
+
+def test_a_report_of_eighteen_runs_is_a_summary_that_can_be_sent_and_printed(eighteen, tmp_path):
+    page = render_html(make_document([eighteen], tmp_path))
+    summary, _, appendix = page.partition('<div class="appendix">')
+    assert summary.count("<img") == 5  # the figures of the comparison
+    assert appendix.count("<img") == 18  # the accuracy of each run
+    assert summary.count('href="#run-') == 18  # the table of runs leads to them
+    assert len(page.encode()) < 2_000_000
+    assert count_pages(page) <= 12
+
+
+@is_about_words
+def test_settings_that_all_runs_share_are_listed_once(eighteen, tmp_path):
+    document = make_document([eighteen], tmp_path / "p")
+    assert ("servers", "4") in document.settings
+    assert all(("servers", "4") not in run.settings for run in document.runs)
+    assert {dict(run.settings)["seed"] for run in document.runs} == {str(seed) for seed in range(9)}
+    words = render_markdown(document, tmp_path / "p")
+    assert words.count("| servers | 4 |") == 1
+    assert "## Runs" in words
+
+
+@is_about_words
+def test_runs_beyond_what_is_drawn_are_in_tables_with_a_word(eighteen, tmp_path, monkeypatch):
+    monkeypatch.setattr("hatdfed.report.document.MOST_DRAWN", 10)
+    document = make_document([eighteen], tmp_path)
+    assert not any(run.pictures for run in document.runs)
+    assert "Runs are in tables only" in document.left_out[-1]
+
+
+@is_about_words
+def test_a_report_says_nothing_of_the_folders_of_its_machine(runs, tmp_path):
+    broken, noted = runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"
+    (broken / "run.sqlite").write_bytes(b"not a database at all")
+    (noted / "environment.json").write_text(json.dumps({"python": "/home/some one/bin/python"}))
+    results = json.loads((noted / "results.json").read_text())
+    (noted / "results.json").write_text(json.dumps({**results, "notes": ["Traces are in /home/me/traces/sun.csv."]}))
+    document = make_document([runs / "both"], tmp_path / "p")
+    for words in (render_html(document), render_markdown(document, tmp_path / "p")):
+        assert str(tmp_path) not in words
+        assert "/home/" not in words
+        assert "…/sun.csv" in words
+        assert "…/python" in words
+        assert "rnd-seed1" in words.replace("\\", "")
+
+
+def test_runs_of_one_name_are_told_apart_by_as_much_of_their_path_as_it_takes():
+    assert name_folders([Path("/x/y/a"), Path("/x/y/b")]) == ["a", "b"]
+    assert name_folders([Path("/x/y/a"), Path("/x/z/a")]) == ["y/a", "z/a"]
+
+
+def test_figures_are_dark_on_dark_screens_and_never_in_print(page):
+    rules = re.search(r"@media ([^{]*)\{ img \{ filter: invert", page)
+    assert rules is not None
+    assert rules[1].strip() == "screen and (prefers-color-scheme: dark)"
+    printed = page.partition("@media print {")[2]
+    assert "max-height: 125mm" in printed
+    assert re.search(r"img,[^{]*\{ break-inside: avoid", printed)
+
+
+@pytest.mark.parametrize("style", [document._WIDE, document._HALF])
+def test_words_of_figures_can_be_read_in_print(style):
+    printed = {7.2: 182, 4.2: 89}[style.width] / 25.4  # inches: the width between margins, and half of it
+    assert style.font_size * printed / style.width >= 7  # points
 
 
 def test_the_command_writes_one_file_or_markdown_with_pictures(runs, tmp_path):

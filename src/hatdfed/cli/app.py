@@ -20,6 +20,7 @@ from hatdfed.cli.dashboard import dashboard_command
 from hatdfed.cli.doctor import doctor_command
 from hatdfed.cli.edge import edge_app
 from hatdfed.cli.export import export_command
+from hatdfed.cli.figures import figures_command
 from hatdfed.cli.identity import ca_app, token_app, viewer_app
 from hatdfed.cli.listing import (
     datasets_command,
@@ -63,6 +64,7 @@ app.command("policies")(policies_command)
 app.command("settings")(settings_command)
 app.command("show")(show_command)
 app.command("dashboard")(dashboard_command)
+app.command("figures")(figures_command)
 app.command("report")(report_command)
 app.command("doctor")(doctor_command)
 app.command("coordinator")(coordinator_command)

@@ -200,13 +200,9 @@ def _tell_notes(configs: list[Config]) -> None:
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
-    from hatdfed.report.comparison_figures import write_comparison_figures
+    from hatdfed.report.comparison_figures import select_runs, write_comparison_figures
     from hatdfed.report.comparison_files import write_comparison_files
-    from hatdfed.report.run_data import run_data
 
     write_comparison_files(comparison, folder)
-    # A picture ranks what it shows: neither what saw the test set, nor what is of another world than the reference.
-    ranked = [row["method"] for row in comparison.summary if row["same_world"] and not row["leaks_test"]]
-    fair = {name: comparison.runs[name] for name in ranked}
-    if fair:
-        write_comparison_figures({name: [run_data(r) for r in runs] for name, runs in fair.items()}, folder)
+    if shown := select_runs(comparison):
+        write_comparison_figures(shown, folder)

@@ -147,4 +147,4 @@ def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) 
     over = f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
     sought = {} if plan.search is None else {"objectives": plan.search.objectives}
     out.print(make_sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
-    out.print(f"Runs, summary.json, summary.csv and pareto.png: {result.folder}", soft_wrap=True)
+    out.print(f"Runs, summary.json, summary.csv, summary.tex and pareto.png: {result.folder}", soft_wrap=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -22,35 +21,51 @@ from hatdfed.report.formatting import format_joules, format_percent
 from hatdfed.report.groups import FRONT
 from hatdfed.report.link_use_figure import MOST_SERVERS, link_use_figure
 from hatdfed.report.regret_figure import has_regret, regret_figure
-from hatdfed.report.run_data import RunData, Vector
-from hatdfed.report.style import DrawnMethod, format_method_seeds, style_methods
+from hatdfed.report.run_data import RunData, Vector, run_data
+from hatdfed.report.style import DrawnMethod, FigureStyle, StyledFigure, format_method_seeds, style_methods
+from hatdfed.runs.statistics import Comparison
 
 _LOG_RATIO = 30  # of the most expensive method to the cheapest, beyond which the axis is logarithmic
 
 
-def write_comparison_figures(runs: Mapping[str, Sequence[RunData]], folder: Path) -> list[Path]:
-    """Draw accuracy, energy, both, the use of links (if not too many) and regret (of a budget); return the files."""
+def select_runs(comparison: Comparison) -> dict[str, list[RunData]]:
+    """The runs that figures show, by method. Figures rank: not what saw the test set, or is of another world."""
+    fair = [row["method"] for row in comparison.summary if row["same_world"] and not row["leaks_test"]]
+    return {name: [run_data(run) for run in comparison.runs[name]] for name in fair}
+
+
+def write_comparison_figures(
+    runs: Mapping[str, Sequence[RunData]], folder: Path, style: FigureStyle = st.SCREEN
+) -> list[Path]:
+    """Draw all figures of a comparison into `folder`; return the files."""
+    return st.save_figures(draw_comparison_figures(runs, style), folder)
+
+
+def draw_comparison_figures(
+    runs: Mapping[str, Sequence[RunData]], style: FigureStyle = st.SCREEN
+) -> dict[str, StyledFigure]:
+    """Draw accuracy, energy, both, the use of links (if not too many) and regret (of a budget), by their names."""
     methods = style_methods(runs)
-    folder.mkdir(parents=True, exist_ok=True)
     figures = {
-        "accuracy": _accuracy(methods),
-        "accuracy_vs_energy": _accuracy_vs_energy(methods),
-        "energy": _energy(methods),
+        "accuracy": _accuracy(methods, style),
+        "accuracy_vs_energy": _accuracy_vs_energy(methods, style),
+        "energy": _energy(methods, style),
     }
     if all(run.num_servers <= MOST_SERVERS for method in methods for run in method.runs):
-        figures["link_use"] = link_use_figure(methods)
+        figures["link_use"] = link_use_figure(methods, style)
     if any(has_regret(method) for method in methods):
-        figures["regret"] = regret_figure(methods)
-    return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
+        figures["regret"] = regret_figure(methods, style)
+    return figures
 
 
-def _accuracy(methods: Sequence[DrawnMethod]) -> Figure:
+def _accuracy(methods: Sequence[DrawnMethod], style: FigureStyle) -> StyledFigure:
     """Mean validation accuracy over rounds, a line for each method and ± 1 sd over its seeds around it."""
     curves = {method.name: rp.curve(method.runs, "avg_accuracy") for method in methods}  # name -> rounds, mean, sd
     final = {name: (mean[-1], sd[-1]) for name, (_, mean, sd) in curves.items()}
     ranked = sorted(methods, key=lambda method: -np.nan_to_num(final[method.name][0], nan=-1.0))
     title = fd.best_finding(ranked[0].name, final[ranked[0].name][0], len(ranked))
-    figure, axes = st.chart(9.2, 5.2, title, f"Mean over servers. {format_method_seeds(methods, 'bands show')}")
+    note = f"Mean over servers. {format_method_seeds(methods, 'bands show')}"
+    figure, axes = st.chart(9.2, 5.2, title, note, style)
     lines = draw_accuracy(axes, list(reversed(ranked)))  # the best in front
     st.percent_axis(axes, np.concatenate([mean + side * sd for _, mean, sd in curves.values() for side in (-1, 1)]))
     st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
@@ -74,7 +89,7 @@ def draw_accuracy(axes: Axes, methods: Sequence[DrawnMethod]) -> dict[str, Line2
     return lines
 
 
-def _accuracy_vs_energy(methods: Sequence[DrawnMethod]) -> Figure:
+def _accuracy_vs_energy(methods: Sequence[DrawnMethod], style: FigureStyle) -> StyledFigure:
     """Test accuracy against total energy: a point with error bars for each method, a faint one for each seed."""
     shown = [method for method in methods if len(rp.finite(method.test_accuracy))]
     absent = ", ".join(method.name for method in methods if not len(rp.finite(method.test_accuracy)))
@@ -83,7 +98,7 @@ def _accuracy_vs_energy(methods: Sequence[DrawnMethod]) -> Figure:
     front = find_front(shown)
     title = fd.front_finding([shown[index].name for index in front], len(shown))
     note = f"Test accuracy after the last round. {format_method_seeds(methods, 'bars show')} Rings: on {FRONT}."
-    figure, axes = st.chart(9.2, 5.8, title, f"{note} Not measured: {absent}." if absent else note)
+    figure, axes = st.chart(9.2, 5.8, title, f"{note} Not measured: {absent}." if absent else note, style)
     seeds = np.concatenate([(method.joules, method.test_accuracy) for method in methods], axis=1).T  # [S, 2]
     unit = _energy_axis(axes, np.append(seeds[:, 0], _spokes(spots)[:, 0]))
     spots[:, 0] /= unit
@@ -137,21 +152,21 @@ def _spokes(spots: Vector) -> Vector:  # [M, 2, 2] -> [many, 2]
     return np.concatenate(arms).reshape(-1, 2)
 
 
-def _energy(methods: Sequence[DrawnMethod]) -> Figure:
+def _energy(methods: Sequence[DrawnMethod], style: FigureStyle) -> StyledFigure:
     """Energy of each method as a bar stacked by cause, mean over its seeds, the cheapest method on top."""
     ranked = sorted(methods, key=lambda method: float(method.joules.mean()))
     means = {method.name: float(method.joules.mean()) for method in ranked}
     unit, note = fm.energy_unit(max(means.values())), f"Energy by cause. {format_method_seeds(methods, 'numbers show')}"
-    figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note)
+    figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note, style)
     left, bars, labels = draw_energy(axes, ranked, unit.joules)
     for row, method in enumerate(ranked):
         spread = format_joules(*rp.mean_and_sd(method.joules))
         text = axes.annotate(spread, (left[row], row), (5, 0), textcoords="offset points", va="center")
-        text.set(size=st.SMALL, family=st.FONT, color=st.INK, path_effects=st.HALO)
+        text.set(size=style.scale * st.SMALL, family=st.FONT, color=st.INK, path_effects=st.HALO)
     axes.set_yticks(range(len(ranked)), list(means))
-    axes.tick_params(axis="y", labelcolor=st.INK, labelsize=st.BODY - 0.5)
+    axes.tick_params(axis="y", labelcolor=st.INK, labelsize=style.scale * (st.BODY - 0.5))
     axes.grid(visible=False, axis="y")
-    axes.set(ylim=(len(ranked) - 0.5, -0.5), xlim=(0, 1.22 * left.max() or 1.0))
+    axes.set(ylim=(len(ranked) - 0.5, -0.5), xlim=(0, (1.6 if st.is_narrow(axes) else 1.22) * left.max() or 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=st.STEPS))
     st.name_axes(axes, f"Total energy ({unit.symbol})", "")
     st.legend(axes, bars, labels, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)

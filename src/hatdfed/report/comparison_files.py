@@ -3,6 +3,8 @@
 results.json      everything: methods, runs with their settings, reference, target, machine and versions
 comparison.json   the table, one object a method
 comparison.csv    the same, one row a method
+comparison.tex    accuracy, energy and links of the methods, for papers
+differences.tex   their differences to the reference, for papers
 runs.csv          one row a run
 """
 
@@ -15,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hatdfed.report.latex import make_comparison_table, make_difference_table
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import environment
 from hatdfed.runs.statistics import CONFIDENCE, Comparison, price_of, time_of
@@ -33,11 +36,13 @@ def results_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def write_comparison_files(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write the four files into `folder`; return them."""
+    """Write the files into `folder`; return them."""
     contents = {
         "results.json": _json(results_document(comparison)),
         "comparison.json": _json(comparison.summary),
         "comparison.csv": csv_text(comparison.summary),
+        "comparison.tex": make_comparison_table(comparison.summary),
+        "differences.tex": make_difference_table(comparison.summary, comparison.reference),
         "runs.csv": csv_text(_runs(comparison)),
     }
     for name, text in contents.items():

@@ -1,7 +1,8 @@
-"""Reports: every run with its numbers, settings and machine, and a comparison where there are several runs.
+"""Reports: a comparison where there are several runs, then every run with its numbers, and settings and machine.
 
 `make_document` reads the runs and draws their pictures; the document is rendered as one self-contained HTML page or as
-Markdown with pictures beside it.
+Markdown with pictures beside it. A report of few runs has all figures of each. One of many is a summary with one figure
+of each run in an appendix, so that it can be printed and sent. It names no folders of the machine that wrote it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from PIL import Image
 
 from hatdfed.core.energy.energy_model import PAPER_CAUSES
 from hatdfed.errors import HatdfedError, RunFolderError
-from hatdfed.report.comparison_figures import write_comparison_figures
+from hatdfed.report.comparison_figures import draw_comparison_figures
 from hatdfed.report.formatting import FILTERS, count, difference, joules, percent
 from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows
 from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, read_last_validation, run_data
-from hatdfed.report.run_figures import write_run_figures
-from hatdfed.report.style import save, style_methods
+from hatdfed.report.run_figures import accuracy_figure, draw_run_figures
+from hatdfed.report.style import FigureStyle, StyledFigure, save_figures, style_methods
 from hatdfed.runs.records.cleaning import flat_settings, number, text, texts
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.search import run_folders
@@ -38,6 +40,12 @@ from hatdfed.runs.trust_history import find_events, format_event
 from hatdfed.version import __version__
 
 MOST_RUNS = 300
+MOST_DETAILED = 4  # runs, with all of their figures
+MOST_DRAWN = 24  # runs, with a figure of their accuracy; more are in tables only
+# Figures are printed at these widths on A4 paper, so that their words are as large as those of the text.
+_WIDE, _HALF = FigureStyle(width=7.2, font_size=9), FigureStyle(width=4.2, font_size=9)
+_COLOURS = 256  # of a picture, at a third of the size
+_BRIEF = ("Accuracy", "SD of servers", "Best server", "Worst server", "Energy", "Links")  # in the table of all runs
 _MOST_SERVERS = 60  # that are listed one by one
 _MOST_EVENTS = 100  # of trust, the last ones
 _CAPTIONS = {
@@ -66,6 +74,7 @@ class ReportNumber(NamedTuple):
     name: str
     value: float | None
     write: Callable[[float | None], str]
+    short: str = ""  # its heading in the table of all runs, where it is in there
 
 
 class RunPart(NamedTuple):
@@ -82,8 +91,8 @@ class RunPart(NamedTuple):
     notes: list[str]
     pictures: list[Picture]
     trust_events: list[tuple[str, str, str, str]]  # round, servers, what changed, and why
-    settings: list[tuple[str, str]]
-    environment: list[tuple[str, str]]
+    settings: list[tuple[str, str]]  # that not all runs share
+    environment: list[tuple[str, str]]  # likewise
 
 
 class Document(NamedTuple):
@@ -93,12 +102,25 @@ class Document(NamedTuple):
     rows: list[ComparisonRow]
     comparison_pictures: list[Picture]
     runs: list[RunPart]
-    left_out: list[str]  # sentences about runs that are left out
+    left_out: list[str]  # sentences about runs and figures that are left out
+    settings: list[tuple[str, str]]  # of all runs
+    environment: list[tuple[str, str]]
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether the runs are an appendix."""
+        return len(self.runs) > MOST_DETAILED
+
+    @property
+    def brief_names(self) -> Sequence[str]:
+        """The headings of numbers in the table of all runs."""
+        return _BRIEF
 
 
 def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str], None] | None = None) -> Document:
     """Read all runs under these folders and draw their figures into `pictures`; unreadable runs are listed."""
     folders, left_out = _find_runs(paths)
+    names = name_folders(folders)
     parts, compared, drawn = [], [], {}
     for index, folder in enumerate(folders):
         if on_run is not None:
@@ -108,8 +130,8 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
             left_out.append(result)
             continue
         run = run_data(result) if result.rounds else None
-        drawings = _draw(run, pictures / f"run-{index + 1}") if run is not None else []
-        parts.append(_make_part(folder, result, index, drawings))
+        drawings = _draw(run, pictures / f"run-{index + 1}", len(folders)) if run is not None else []
+        parts.append(_make_part(folder, names[index], result, index, drawings))
         if run is not None and is_complete(result.summary) and measured_on(result.summary) == "test":
             settings, validation = result.config.model_dump(mode="json"), read_last_validation(run)
             compared.append(FinishedRun(str(folder), settings, result.summary, validation))
@@ -119,7 +141,62 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
     rows = make_comparison_rows(compared, _find_reference(paths)) if len(compared) > 1 else []
     many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
-    return Document(title, rows, many, parts, left_out)
+    if len(parts) > MOST_DETAILED:
+        left_out.append(_describe_detail(len(parts)))
+    return _list_shared_once(Document(title, rows, many, parts, left_out, [], []))
+
+
+def name_folders(folders: Sequence[Path]) -> list[str]:
+    """Names for run folders that are as short as they can be and say nothing about the machine.
+
+    >>> name_folders([Path("/home/me/a/rnd-seed0"), Path("/home/me/b/rnd-seed0")])
+    ['a/rnd-seed0', 'b/rnd-seed0']
+    """
+    whole = [folder.absolute().parts for folder in folders]
+    kept = next(
+        (count for count in range(1, 9) if len({parts[-count:] for parts in whole}) == len(whole)),
+        9,
+    )
+    return [text("/".join(parts[-kept:])) for parts in whole]
+
+
+def _describe_detail(num_runs: int) -> str:
+    shown = "Each run is shown by its accuracy" if num_runs <= MOST_DRAWN else "Runs are in tables only"
+    return f"{shown}: a report of at most {MOST_DETAILED} runs has all figures of each."
+
+
+def _list_shared_once(document: Document) -> Document:
+    """Move what all runs share from the runs to the document."""
+    settings = _find_shared([run.settings for run in document.runs])
+    environment = _find_shared([run.environment for run in document.runs])
+    runs = [
+        run._replace(
+            settings=[line for line in run.settings if line not in settings],
+            environment=[line for line in run.environment if line not in environment],
+        )
+        for run in document.runs
+    ]
+    return document._replace(runs=runs, settings=settings, environment=environment)
+
+
+def _find_shared(lists: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
+    others = [set(one) for one in lists[1:]]
+    return [line for line in lists[0] if all(line in other for other in others)]
+
+
+def hide_folders(words: str) -> str:
+    """Shorten absolute paths to their last part: a report is sent to others.
+
+    >>> hide_folders("The records in /home/me/runs/a cannot be read."), hide_folders("https://a.org/b/c")
+    ('The records in …/a cannot be read.', 'https://a.org/b/c')
+    """
+    if words.startswith("/"):
+        return f"…/{Path(words).name}"  # all of it is one path, which may have spaces
+    return re.sub(r"(?<![\w~.:/…-])/(?:[^\s/'\"]+/)+", "…/", words)
+
+
+def _hide_in(lines: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, hide_folders(value)) for name, value in lines]
 
 
 def _find_runs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -139,7 +216,8 @@ def _read_or_explain(path: Path) -> RunResult | str:
     try:
         return _read_result(RunFolder.open(path))
     except HatdfedError as error:
-        return text(f"{path.name} is left out: {error}", 500)
+        why = str(error).replace(str(path), path.name)
+        return text(f"{path.name} is left out: {hide_folders(why)}", 500)
 
 
 def _read_result(folder: RunFolder) -> RunResult:
@@ -150,11 +228,18 @@ def _read_result(folder: RunFolder) -> RunResult:
     return RunResult(config=config, summary=results, folder=folder.path, **read_tables(folder, config.servers))
 
 
-def _draw(run: RunData, folder: Path) -> list[Picture]:
-    files = write_run_figures(run, folder)
-    (method,) = style_methods({run.label: [run]})
-    if has_regret(method):
-        files.append(save(regret_figure([method]), folder / "regret.png"))
+def _draw(run: RunData, folder: Path, num_runs: int) -> list[Picture]:
+    """Draw all figures of a run, or, where there are many, its accuracy or nothing."""
+    if num_runs > MOST_DRAWN:
+        return []
+    if num_runs > MOST_DETAILED:
+        figures = {"accuracy": accuracy_figure(run, _HALF)}
+    else:
+        figures = draw_run_figures(run, _HALF)
+        (method,) = style_methods({run.label: [run]})
+        if has_regret(method):
+            figures["regret"] = regret_figure([method], _HALF)
+    files = _save_small(figures, folder)
     return [Picture(file, f"{_CAPTIONS[file.stem]}: {run.title}") for file in files]
 
 
@@ -162,8 +247,18 @@ def _draw_comparison(rows: Sequence[ComparisonRow], drawn: Mapping[str, RunData]
     """Draw the comparison of one world without runs that saw the test set (D3); all others are only listed."""
     shown = [row for row in rows if row.same_world and not row.leaks_test]
     fair = {row.label: [drawn[run.name] for run in sorted(row.runs, key=_seed)] for row in shown}
-    files = write_comparison_figures(fair, folder) if fair else []
+    files = _save_small(draw_comparison_figures(fair, _WIDE), folder) if fair else []
     return [Picture(file, f"{_CAPTIONS[file.stem]}: {', '.join(fair)}") for file in files]
+
+
+def _save_small(figures: Mapping[str, StyledFigure], folder: Path) -> list[Path]:
+    """Save figures with few colours, which takes less than half the room."""
+    files = save_figures(figures, folder)
+    for file in files:
+        with Image.open(file) as picture:
+            few = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+        few.save(file, optimize=True)
+    return files
 
 
 def _find_reference(paths: Sequence[Path]) -> str | None:
@@ -178,7 +273,7 @@ def _seed(run: FinishedRun) -> int:
     return int(run.settings["seed"])
 
 
-def _make_part(folder: Path, result: RunResult, index: int, pictures: list[Picture]) -> RunPart:
+def _make_part(folder: Path, name: str, result: RunResult, index: int, pictures: list[Picture]) -> RunPart:
     config, summary = result.config, result.summary
     played = len(result.rounds)
     state = f"Finished after {played} rounds." if summary else f"Not finished: {played} of {config.rounds} rounds."
@@ -187,18 +282,18 @@ def _make_part(folder: Path, result: RunResult, index: int, pictures: list[Pictu
     known = [number(value) for value in listed]
     return RunPart(
         anchor=f"run-{index + 1}",
-        name=text(str(folder)),
+        name=name,
         title=f"{config.method} on {config.dataset}, {config.servers} servers, seed {config.seed}",
         is_finished=bool(summary),
         state=state,
         figures=_make_numbers(summary) if summary else _make_progress_numbers(result.rounds),
         accuracy_name=_name_accuracy(summary),
         by_server=[value for value in known if value is not None],
-        notes=texts(summary.get("notes"), 500),
+        notes=[hide_folders(note) for note in texts(summary.get("notes"), 500)],
         pictures=pictures,
         trust_events=_list_trust_events(result),
-        settings=flat_settings(config.model_dump(mode="json")),
-        environment=flat_settings(read_document(folder, "environment.json")),
+        settings=_hide_in(flat_settings(config.model_dump(mode="json"))),
+        environment=_hide_in(flat_settings(read_document(folder, "environment.json"))),
     )
 
 
@@ -215,22 +310,23 @@ def _make_numbers(summary: Mapping[str, Any]) -> list[ReportNumber]:
     by_cause = summary.get("energy_by_cause_mj")
     causes = by_cause if isinstance(by_cause, Mapping) else {}
     accuracies = {
-        f"{_name_accuracy(summary)}, mean over servers": "avg_accuracy",
-        "its standard deviation over servers": "std_accuracy",
-        "best server": "best_accuracy",
-        "worst server": "worst_accuracy",
-        "Accuracy on own labels": "personal_accuracy",
+        "avg_accuracy": (f"{_name_accuracy(summary)}, mean over servers", _BRIEF[0]),
+        "std_accuracy": ("its standard deviation over servers", _BRIEF[1]),
+        "best_accuracy": ("best server", _BRIEF[2]),
+        "worst_accuracy": ("worst server", _BRIEF[3]),
+        "personal_accuracy": ("Accuracy on own labels", ""),
     }
-    found = [ReportNumber(name, number(summary.get(key)), percent) for name, key in accuracies.items()]
+    found = [ReportNumber(name, number(summary.get(key)), percent, short) for key, (name, short) in accuracies.items()]
     source = text(summary.get("energy_source") or "modelled", 20)
-    found.append(ReportNumber(f"Energy, {source}", _convert_to_joules(summary.get("total_energy_mj")), joules))
+    total = _convert_to_joules(summary.get("total_energy_mj"))
+    found.append(ReportNumber(f"Energy, {source}", total, joules, _BRIEF[4]))
     for cause, name in JOULES.items():
         if cause not in PAPER_CAUSES and not causes.get(cause):
             continue
         found.append(
             ReportNumber(f"of it on {ROUND_COLUMNS[name].label}", _convert_to_joules(causes.get(cause)), joules)
         )
-    found.append(ReportNumber("Links in a round", number(summary.get("links_per_round")), count))
+    found.append(ReportNumber("Links in a round", number(summary.get("links_per_round")), count, _BRIEF[5]))
     return [*found, *_make_round_numbers({name: summary.get(name) for name in ROUND_COLUMNS})]
 
 
@@ -271,7 +367,7 @@ def render_html(document: Document) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS, format_value=format_value, data_address=_encode_picture)
+    environment.filters.update(FILTERS, format_value=format_value, data_address=_encode_picture, brief=list_brief)
     return environment.get_template("report.html").render(document=document, version=__version__, made=_now())
 
 
@@ -285,9 +381,18 @@ def render_markdown(document: Document, pictures: Path) -> str:
             _render_comparison(document.rows),
             *_render_pictures(document.comparison_pictures, pictures),
         ]
+    if document.is_summary:
+        lines += ["## Runs", _render_runs(document.runs)]
     for run in document.runs:
         lines += _render_run(run, pictures)
+    lines += ["## Settings", *_render_settings(document.settings, document.environment)]
     return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def list_brief(run: RunPart) -> list[ReportNumber | None]:
+    """The numbers of a run in the table of all runs; None where it has none, as an unfinished run."""
+    known = {figure.short: figure for figure in run.figures}
+    return [known.get(short) for short in _BRIEF]
 
 
 def format_value(figure: ReportNumber) -> str:
@@ -303,6 +408,13 @@ def _encode_picture(picture: Picture) -> str:
     return "data:image/png;base64," + base64.b64encode(picture.path.read_bytes()).decode()
 
 
+def _render_runs(runs: Sequence[RunPart]) -> str:
+    cells = [
+        [run.name, run.state, *(f"{format_value(one)}" if one else "–" for one in list_brief(run))] for run in runs
+    ]
+    return _render_table(("run", "state", *_BRIEF), cells)
+
+
 def _render_run(run: RunPart, pictures: Path) -> list[str]:
     figures = [(figure.name, format_value(figure)) for figure in run.figures]
     servers = [(f"server {index}", percent(value)) for index, value in enumerate(run.by_server)]
@@ -314,10 +426,14 @@ def _render_run(run: RunPart, pictures: Path) -> list[str]:
         *_render_pictures(run.pictures, pictures),
         _render_table(("server", run.accuracy_name.lower()), servers) if servers else "",
         *_render_trust(run.trust_events),
-        "### Settings",
-        _render_table(("setting", "value"), run.settings),
-        "### Machine and versions",
-        _render_table(("what", "value"), run.environment) if run.environment else "This run did not note its machine.",
+        *_render_settings(run.settings, run.environment),
+    ]
+
+
+def _render_settings(settings: Sequence[tuple[str, str]], environment: Sequence[tuple[str, str]]) -> list[str]:
+    return [
+        _render_table(("setting", "value"), settings) if settings else "",
+        _render_table(("machine and versions", "value"), environment) if environment else "",
     ]
 
 

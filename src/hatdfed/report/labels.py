@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hatdfed.report.run_data import Vector
-from hatdfed.report.style import DPI, FONT, HALO, INK, MUTED, SMALL
+from hatdfed.report.style import DPI, FONT, HALO, INK, MUTED, SMALL, style_of
 
 _DISTANCES = np.array([8.0, 17.0, 28.0, 42.0, 60.0])  # points from a label to its point; near ones are preferred
 
@@ -50,15 +50,16 @@ def spread(wanted: Vector, gap: float, highest: float) -> Vector:
 def end_labels(figure: Figure, axes: Axes, labels: Iterable[EndLabel]) -> None:
     """Label lines at their right end, moved apart where they end close together."""
     shown = [label for label in labels if np.isfinite(label.value)]
+    size = style_of(figure).scale * SMALL
     _lay_out(figure)  # the height of the axes is known from here on
     low, high = axes.get_ylim()
     height = axes.bbox.height * 72 / DPI
     wanted = (np.array([label.value for label in shown]) - low) / (high - low) * height
     leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkB": 2}
-    for label, at, to in zip(shown, wanted, spread(wanted, 1.45 * SMALL, height), strict=True):
+    for label, at, to in zip(shown, wanted, spread(wanted, 1.45 * size, height), strict=True):
         note = axes.annotate(label.text, (1, label.value), (20, to - at), textcoords="offset points", arrowprops=leader)
         note.xycoords = ("axes fraction", "data")
-        note.set(size=SMALL, family=FONT, parse_math=False, verticalalignment="center", annotation_clip=False)
+        note.set(size=size, family=FONT, parse_math=False, verticalalignment="center", annotation_clip=False)
         note.set(weight="bold" if label.strong else "normal", color=INK if label.strong else MUTED)
 
 
@@ -81,7 +82,7 @@ def place_labels(figure: Figure, axes: Axes, points: Vector, texts: Sequence[str
     taken = np.empty((0, 4))
     for anchor, point, text in zip(anchors, points, texts, strict=True):
         note = axes.annotate(text, point, (0, 0), textcoords="offset points", ha="center", va="center")
-        note.set(size=SMALL, family=FONT, color=INK, parse_math=False, path_effects=HALO)
+        note.set(size=style_of(figure).scale * SMALL, family=FONT, color=INK, parse_math=False, path_effects=HALO)
         extent = note.get_window_extent()
         box, is_far = _best_box(anchor, np.array([extent.width, extent.height]) * scale + 3, taken, busy, edges)
         note.set_position((box[:2] + box[2:]) / 2 - anchor)

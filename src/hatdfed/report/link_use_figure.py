@@ -10,14 +10,13 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 import hatdfed.report.findings as fd
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.report.run_data import Vector
-from hatdfed.report.style import DrawnMethod
+from hatdfed.report.style import DrawnMethod, FigureStyle, StyledFigure
 
 _MOST_PANELS = 16
 MOST_SERVERS = 400  # of which a cell is still a pixel
@@ -26,7 +25,7 @@ _LONGEST_LINE = 28  # letters of a name above a panel
 _COLUMNS = {1: 1, 2: 2, 3: 3, 5: 3, 6: 3, 9: 3}  # panels side by side, 4 for all other numbers
 
 
-def link_use_figure(methods: Sequence[DrawnMethod]) -> Figure:
+def link_use_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCREEN) -> StyledFigure:
     """Share of rounds in which each link was drawn in the first seed's world: row receives, column sends."""
     shown, absent = methods[:_MOST_PANELS], [method.name for method in methods[_MOST_PANELS:]]
     of_seeds = {method.name: [100 * rp.link_use(run) for run in method.runs] for method in shown}
@@ -34,13 +33,14 @@ def link_use_figure(methods: Sequence[DrawnMethod]) -> Figure:
     columns = _COLUMNS.get(len(shown), 4)
     rows, side = -(-len(shown) // columns), 2.9 if columns < 3 else 2.1  # inches
     size = max(1.4 + side * columns, 6.6), 1.3 + (side + 0.25) * rows
-    figure = st.page(*size, fd.favourite_finding(of_seeds), _note(shown, absent))
+    figure = st.page(*size, fd.favourite_finding(of_seeds), _note(shown, absent), style)
     scale = ScalarMappable(Normalize(0, max(share.max() for share in use.values()) or 100), _ramp())
+    names = ("Sender", "Receiver") if st.is_narrow(figure) else ("Sending server", "Receiving server")
     panels = [figure.add_subplot(rows, columns, place + 1) for place in range(len(shown))]
     for place, (panel, (name, share)) in enumerate(zip(panels, use.items(), strict=True)):
         _panel(panel, name, share, scale)
         is_left, is_lowest = place % columns == 0, place + columns >= len(shown)
-        st.name_axes(panel, "Sending server" if is_lowest else "", "Receiving server" if is_left else "")
+        st.name_axes(panel, names[0] if is_lowest else "", names[1] if is_left else "")
         panel.tick_params(labelleft=is_left, labelbottom=is_lowest)
     st.colour_bar(figure, panels, scale, "Share of rounds (%)")
     return figure
@@ -63,13 +63,13 @@ def _ramp() -> Colormap:
 
 
 def _panel(axes: Axes, name: str, share: Vector, scale: ScalarMappable) -> None:
-    matrix = share.copy()
+    matrix, words = share.copy(), st.style_of(axes).scale
     np.fill_diagonal(matrix, np.nan)
     axes.imshow(scale.to_rgba(matrix), interpolation="nearest")
-    axes.set_title(
-        textwrap.fill(name, _LONGEST_LINE), size=st.BODY - 0.5, color=st.INK, family=st.FONT, pad=5, parse_math=False
-    )
-    axes.tick_params(length=0, labelsize=st.SMALL - 1, labelcolor=st.MUTED, labelfontfamily=st.FONT, pad=3)
+    title, size = textwrap.fill(name, _LONGEST_LINE), words * (st.BODY - 0.5)
+    axes.set_title(title, size=size, color=st.INK, family=st.FONT, pad=5, parse_math=False)
+    size = words * (st.SMALL - 1)
+    axes.tick_params(length=0, labelsize=size, labelcolor=st.MUTED, labelfontfamily=st.FONT, pad=3)
     axes.spines[:].set_visible(False)
     for axis in (axes.xaxis, axes.yaxis):
         many = len(share) > _MOST_NAMES

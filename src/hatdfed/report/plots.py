@@ -77,8 +77,7 @@ class ComparisonPlots:
 
     @cached_property
     def _methods(self) -> list[DrawnMethod]:
-        fair = [row["method"] for row in self.comparison.summary if row["same_world"] and not row["leaks_test"]]
-        return style_methods({name: [run_data(run) for run in self.comparison.runs[name]] for name in fair})
+        return style_methods(comparison_figures.select_runs(self.comparison))
 
     def accuracy(self, ax: Axes | None = None) -> Axes:
         """Mean validation accuracy over rounds, a line for each method and ± 1 sd over its seeds around it."""

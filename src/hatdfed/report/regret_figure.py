@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 import hatdfed.report.findings as fd
@@ -19,7 +18,7 @@ import hatdfed.report.style as st
 from hatdfed.core.policies.link_bandit import theorem_learning_rate
 from hatdfed.core.regret import printed_bound, standard_bound
 from hatdfed.report.run_data import RunData, Vector
-from hatdfed.report.style import DrawnMethod, format_method_seeds
+from hatdfed.report.style import DrawnMethod, FigureStyle, StyledFigure, format_method_seeds
 
 Curve = tuple[Vector, Vector, Vector]  # rounds, mean, sd; [R] each
 
@@ -49,14 +48,15 @@ def has_regret(method: DrawnMethod) -> bool:
     return all(run.budget is not None for run in method.runs)
 
 
-def regret_figure(methods: Sequence[DrawnMethod]) -> Figure:
+def regret_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCREEN) -> StyledFigure:
     """Draw the cumulative regret, a line for each method with ± 1 sd over its seeds; bounds are dashed lines."""
     shown = [method for method in methods if has_regret(method)]
     curves = {method.name: rp.curve(method.runs, "regret_best_fixed") for method in shown}
     rounds = max((curve[0] for curve in curves.values()), key=len)
     bounds = _bounds(shown, rounds)
     height = max(5.2, 1.9 + 0.2 * (len(shown) + 2 * len(bounds)))
-    figure, axes = st.chart(9.2, height, _title(shown, curves), f"{format_method_seeds(shown, 'bands show')} {_NOTE}")
+    note = f"{format_method_seeds(shown, 'bands show')} {_NOTE}"
+    figure, axes = st.chart(9.2, height, _title(shown, curves), note, style)
     entries = [_line(axes, method, curves[method.name]) for method in shown]
     entries += [_bound_line(axes, bound, rounds) for bound in bounds]
     st.round_axis(axes, rounds[0], rounds[-1])
@@ -146,4 +146,4 @@ def _broken_axis(axes: Axes, bottom: float, top: float, ends: Vector) -> None:
     axes.yaxis.set_major_locator(FixedLocator([y for y in steps if bottom <= y <= top or low <= y <= high]))
     axes.axhspan(top, low, color=st.FAINT, alpha=0.6, linewidth=0, zorder=0)
     note = axes.annotate("axis broken", (0.01, (_LOWER + _UPPER) / 2), xycoords="axes fraction", va="center")
-    note.set(size=st.SMALL - 1.5, family=st.FONT, color=st.MUTED)
+    note.set(size=st.style_of(axes).scale * (st.SMALL - 1.5), family=st.FONT, color=st.MUTED)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import hatdfed.report.findings as fd
 import hatdfed.report.formatting as fm
@@ -16,6 +15,7 @@ import hatdfed.report.style as st
 from hatdfed.errors import RunFolderError
 from hatdfed.report.formatting import format_joules, format_percent
 from hatdfed.report.run_data import RunData, Vector
+from hatdfed.report.style import FigureStyle, StyledFigure
 from hatdfed.report.topology_figure import topology_figure
 from hatdfed.report.trust_figures import trust_figures
 from hatdfed.runs.duration import time_unit
@@ -24,26 +24,29 @@ ACCURACY_AXES = ("Rounds played", "Validation accuracy (%)")
 _MOST_LINES = 12  # servers; more lines could not be told apart
 
 
-def write_run_figures(run: RunData, folder: Path) -> list[Path]:
+def write_run_figures(run: RunData, folder: Path, style: FigureStyle = st.SCREEN) -> list[Path]:
     """Draw all figures of a run into `folder`; return the files."""
+    return st.save_figures(draw_run_figures(run, style), folder)
+
+
+def draw_run_figures(run: RunData, style: FigureStyle = st.SCREEN) -> dict[str, StyledFigure]:
+    """Draw all figures of a run, by their names."""
     if not run.rounds:
         raise RunFolderError(f"The run {run.title!r} has no rounds, so there is nothing to draw. Let it complete one.")
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = {
-        "accuracy": accuracy_figure(run),
-        "energy": energy_figure(run),
-        "accuracy_vs_energy": accuracy_vs_energy_figure(run),
-        **accuracy_vs_time_figures(run),
-        "topology": topology_figure(run),
-        **trust_figures(run),
+    return {
+        "accuracy": accuracy_figure(run, style),
+        "energy": energy_figure(run, style),
+        "accuracy_vs_energy": accuracy_vs_energy_figure(run, style),
+        **accuracy_vs_time_figures(run, style),
+        "topology": topology_figure(run, style),
+        **trust_figures(run, style),
     }
-    return [st.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
-def accuracy_figure(run: RunData) -> Figure:
+def accuracy_figure(run: RunData, style: FigureStyle = st.SCREEN) -> StyledFigure:
     """Draw mean validation accuracy over rounds, with a line for each server or, for many servers, bands."""
     mean = rp.column(run.rounds, "avg_accuracy")
-    figure, axes = st.chart(8, 4.8, fd.accuracy_finding(mean), run.title)
+    figure, axes = st.chart(8, 4.8, fd.accuracy_finding(mean), run.title, style)
     seen, labels = draw_accuracy(axes, run)
     st.percent_axis(axes, seen)
     st.name_axes(axes, *ACCURACY_AXES)
@@ -66,7 +69,8 @@ def _server_lines(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, lis
     for line in accuracy:
         axes.plot(played, line, color=st.PALETTE[5], alpha=0.75, linewidth=1, marker=_marker(line), markersize=4)
     labels = [f"server {server}  {format_percent(line[-1])}" for server, line in enumerate(accuracy)]
-    return accuracy, [lb.EndLabel(line[-1], label) for line, label in zip(accuracy, labels, strict=True)]
+    named = () if st.is_narrow(axes) else zip(accuracy, labels, strict=True)  # there is no room for names
+    return accuracy, [lb.EndLabel(line[-1], label) for line, label in named]
 
 
 def _server_bands(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, list[lb.EndLabel]]:
@@ -80,10 +84,10 @@ def _server_bands(axes: Axes, run: RunData, played: Vector) -> tuple[Vector, lis
     return np.concatenate(list(marks.values())), labels
 
 
-def energy_figure(run: RunData) -> Figure:
+def energy_figure(run: RunData, style: FigureStyle = st.SCREEN) -> StyledFigure:
     """Draw the cumulative joules of device upload, training and links, stacked."""
     spent, total = rp.cumulative_joules(run), rp.total_joules(run)
-    figure, axes = st.chart(8, 4.8, fd.energy_finding(spent), run.title)
+    figure, axes = st.chart(8, 4.8, fd.energy_finding(spent), run.title, style)
     unit = draw_energy(axes, run)
     layers = [spent[cause] / unit.joules for cause in spent]
     st.name_axes(axes, "Rounds played", f"Energy spent so far ({unit.symbol})")
@@ -114,15 +118,15 @@ def draw_energy(axes: Axes, run: RunData) -> fm.EnergyUnit:
     return unit
 
 
-def accuracy_vs_energy_figure(run: RunData) -> Figure:
+def accuracy_vs_energy_figure(run: RunData, style: FigureStyle = st.SCREEN) -> StyledFigure:
     """Draw mean validation accuracy against joules spent."""
     joules = np.sum(list(rp.cumulative_joules(run).values()), axis=0)[1:]  # [R], after each round
     finding = fd.half_way_finding(joules, rp.column(run.rounds, "avg_accuracy"))
     unit = fm.energy_unit(joules[-1])
-    return _draw_accuracy_against(run, joules / unit.joules, finding, f"Energy spent so far ({unit.symbol})")
+    return _draw_accuracy_against(run, joules / unit.joules, finding, f"Energy spent so far ({unit.symbol})", style)
 
 
-def accuracy_vs_time_figures(run: RunData) -> dict[str, Figure]:
+def accuracy_vs_time_figures(run: RunData, style: FigureStyle = st.SCREEN) -> dict[str, StyledFigure]:
     """Draw mean validation accuracy against simulated time; nothing of rounds whose time is not known."""
     seconds = np.cumsum(rp.column(run.rounds, "simulated_seconds"))  # [R], after each round
     if not np.isfinite(seconds).all():
@@ -130,13 +134,19 @@ def accuracy_vs_time_figures(run: RunData) -> dict[str, Figure]:
     finding = fd.time_finding(seconds, rp.column(run.rounds, "avg_accuracy"))
     unit = time_unit(float(seconds[-1]))
     name = f"Simulated time so far ({unit.symbol})"
-    return {"accuracy_vs_time": _draw_accuracy_against(run, seconds / unit.seconds, finding, name)}
+    return {"accuracy_vs_time": _draw_accuracy_against(run, seconds / unit.seconds, finding, name, style)}
 
 
-def _draw_accuracy_against(run: RunData, cost: Vector, finding: str, name: str) -> Figure:  # [R]
+def _draw_accuracy_against(
+    run: RunData,
+    cost: Vector,  # [R]
+    finding: str,
+    name: str,
+    style: FigureStyle,
+) -> StyledFigure:
     """Draw mean validation accuracy against a cost so far, with a mark at every quarter of the rounds."""
     mean, played = rp.column(run.rounds, "avg_accuracy"), rp.rounds_played(run)
-    figure, axes = st.chart(8, 4.8, finding, run.title)
+    figure, axes = st.chart(8, 4.8, finding, run.title, style)
     line = np.stack([cost, mean], axis=1)
     quarters = sorted({max(round(len(line) * quarter / 4), 1) - 1 for quarter in (1, 2, 3, 4)})
     marks = [index for index in quarters if np.isfinite(mean[index])]

@@ -1,7 +1,7 @@
 """Style of all figures: colours, font sizes, headings, axes, and the line styles of methods.
 
 Everything is set on the objects themselves. matplotlib's global settings stay untouched, so figures can be drawn in
-threads and beside other plots.
+threads and beside other plots. A figure carries its `FigureStyle`, from which whatever is added to it takes its sizes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -48,22 +49,91 @@ DPI = 150
 HALO = (withStroke(linewidth=2.5, foreground=PAPER),)  # around text, so that lines behind it do not cross it
 STEPS = (1, 2, 5, 10)  # between ticks, times a power of ten
 _MARGIN = 0.18  # inches
+_NARROW = 6.5  # inches at the usual font size; less than that is too narrow for words beside the axes
 
 
-def chart(width: float, height: float, title: str, subtitle: str) -> tuple[Figure, Axes]:
-    """Make a figure of this size in inches with a heading and one pair of axes."""
-    figure = page(width, height, title, subtitle)
+class FigureStyle(NamedTuple):
+    """How figures look and in which formats they are saved; the default is for screens."""
+
+    formats: tuple[str, ...] = ("png",)
+    headline: bool = True  # the finding, and what is shown, above the axes
+    width: float | None = None  # inches; None: as wide as the kind of figure usually is
+    height: float | None = None  # inches; None: follows from the width
+    font_size: float = BODY  # points, of the names of axes; other words follow
+
+    @property
+    def scale(self) -> float:
+        """Size of words in relation to the usual one."""
+        return self.font_size / BODY
+
+
+SCREEN = FigureStyle()
+
+
+class StyledFigure(Figure):
+    """A figure and its style."""
+
+    style: FigureStyle = SCREEN
+
+
+def style_of(part: Figure | Axes) -> FigureStyle:
+    """The style of a figure or of the one that these axes belong to."""
+    figure = part.figure if isinstance(part, Axes) else part
+    return figure.style if isinstance(figure, StyledFigure) else SCREEN
+
+
+def is_narrow(part: Figure | Axes) -> bool:
+    """Whether a figure has no room for words beside its axes."""
+    return _width_of(part) / style_of(part).scale < _NARROW
+
+
+def _width_of(part: Any) -> float:
+    figure: Any = part.figure if isinstance(part, Axes) else part
+    return float(figure.get_figwidth())  # inches
+
+
+def find_size(width: float, height: float, style: FigureStyle) -> tuple[float, float]:
+    """Width and height in inches of a figure that is usually this large.
+
+    Words do not become narrower with a figure, so the height shrinks less than the width, except of square figures.
+    """
+    wide = style.width or width
+    ratio = wide / width
+    if style.width is not None and height <= 0.75 * width:
+        ratio = min((ratio * style.scale) ** 0.5, wide / height)
+    return wide, style.height or height * ratio
+
+
+def chart(
+    width: float, height: float, title: str, subtitle: str, style: FigureStyle = SCREEN
+) -> tuple[StyledFigure, Axes]:
+    """Make a figure of this size in inches, or that of its style, with a heading and one pair of axes."""
+    figure = page(width, height, title, subtitle, style)
     axes = figure.add_subplot(facecolor=PAPER)
     frame(axes)
     return figure, axes
 
 
-def page(width: float, height: float, title: str, subtitle: str) -> Figure:
-    """Make a figure of this size in inches with a heading and no axes."""
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER, layout="constrained")
+def page(width: float, height: float, title: str, subtitle: str, style: FigureStyle = SCREEN) -> StyledFigure:
+    """Make a figure of this size in inches, or that of its style, with a heading and no axes."""
+    width, height = find_size(width, height, style)
+    figure = StyledFigure(figsize=(width, height), dpi=DPI, facecolor=PAPER, layout="constrained")
+    figure.style = style
     FigureCanvasAgg(figure)
-    top = _MARGIN
-    for text, size, weight, colour in ((title, TITLE, "bold", INK), (subtitle, BODY - 0.5, "normal", MUTED)):
+    if style.headline:
+        top = _write_headline(figure, title, subtitle)
+        rect = (0.1 / width, 0.1 / height, 1 - 0.2 / width, 1 - (top + 0.2) / height)
+    else:
+        rect = (0.0, 0.0, 1.0, 1.0)
+    figure.set_layout_engine("constrained", rect=rect)
+    return figure
+
+
+def _write_headline(figure: StyledFigure, title: str, subtitle: str) -> float:
+    """Write the headline; return where it ends, in inches from the top."""
+    (width, height), scale, top = figure.get_size_inches(), figure.style.scale, _MARGIN
+    for text, usual, weight, colour in ((title, TITLE, "bold", INK), (subtitle, BODY - 0.5, "normal", MUTED)):
+        size = scale * usual
         letter = size / 72 * (0.61 if weight == "bold" else 0.53)  # inches, a little more than the average
         text = re.sub(r"(?<=\d) (?=[%kMJ±])", "\u00a0", text)  # keep a number and its unit on one line
         for line in textwrap.wrap(text, int((width - 2 * _MARGIN) / letter), break_on_hyphens=False):
@@ -71,14 +141,13 @@ def page(width: float, height: float, title: str, subtitle: str) -> Figure:
             figure.text(*place, line, size=size, weight=weight, color=colour, family=FONT, va="top", parse_math=False)
             top += 1.35 * size / 72
         top += 0.03
-    rect = (0.1 / width, 0.1 / height, 1 - 0.2 / width, 1 - (top + 0.2) / height)
-    figure.set_layout_engine("constrained", rect=rect)
-    return figure
+    return top
 
 
 def frame(axes: Axes) -> None:
     """Draw a light grid and no box, so that the data stand out."""
-    axes.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, labelfontfamily=FONT, pad=5)
+    scale = style_of(axes).scale
+    axes.tick_params(length=0, labelsize=scale * SMALL, labelcolor=MUTED, labelfontfamily=FONT, pad=5 * scale)
     axes.grid(visible=True, color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -86,36 +155,65 @@ def frame(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure to a file; return its path."""
+    """Write the figure to a PNG file; return its path."""
     canvas: Any = figure.canvas  # Agg, which comes without types
     canvas.print_png(path)  # draws once, `savefig` would do it twice
     return path
 
 
+def save_figures(figures: Mapping[str, StyledFigure], folder: Path) -> list[Path]:
+    """Write figures by their names into `folder`, each in the formats of its style; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        _save_as(figure, folder / f"{name}.{ending}")
+        for name, figure in figures.items()
+        for ending in figure.style.formats
+    ]
+
+
+def _save_as(figure: StyledFigure, path: Path) -> Path:
+    if path.suffix == ".png":
+        return save(figure, path)
+    # Publishers refuse the fonts that matplotlib embeds by default (type 3), and only a global setting changes that:
+    # SVG and PDF are not to be written in several threads. The salt and no date make equal files of equal figures.
+    date = {"Date": None} if path.suffix == ".svg" else {"CreationDate": None}
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata=date)
+    return path
+
+
 def name_axes(axes: Axes, x: str, y: str) -> None:
     """Label the axes, with units."""
-    axes.set_xlabel(x, size=BODY, color=INK, family=FONT, labelpad=6)
-    axes.set_ylabel(y, size=BODY, color=INK, family=FONT, labelpad=6)
+    style = style_of(axes)
+    for name, label in ((x, axes.set_xlabel), (y, axes.set_ylabel)):
+        label(name, size=style.font_size, color=INK, family=FONT, labelpad=6 * style.scale)
 
 
 def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: ScalarMappable, meaning: str) -> None:
     """Add a narrow colour bar to the right of the axes."""
     bar = figure.colorbar(scale, ax=axes, shrink=0.6, aspect=28, pad=0.03)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, labelfontfamily=FONT)
-    bar.set_label(meaning, size=BODY, color=INK, family=FONT, labelpad=8)
+    style = style_of(figure)
+    bar.ax.tick_params(length=0, labelsize=style.scale * SMALL, labelcolor=MUTED, labelfontfamily=FONT)
+    bar.set_label(meaning, size=style.font_size, color=INK, family=FONT, labelpad=8)
 
 
 def legend(axes: Axes, handles: Sequence[Any], words: Sequence[str], **place: Any) -> None:
-    """Add a legend without a box."""
-    font = {"family": FONT, "size": SMALL}
+    """Add a legend without a box, above the axes of a narrow figure."""
+    size = style_of(axes).scale * SMALL
+    if is_narrow(axes):
+        letters = max((len(line) for word in words for line in word.splitlines()), default=0) + 7  # with the handle
+        room = int(_width_of(axes) * 72 / (0.58 * size * letters))
+        place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": max(1, min(room, len(words)))}
+        place |= {"handlelength": 2.2, "columnspacing": 1.2, "labelspacing": 0.25}
+    font = {"family": FONT, "size": size}
     axes.legend(handles, words, frameon=False, prop=font, labelcolor=INK, borderaxespad=0.4, **place)
 
 
 def notice(axes: Axes, text: str) -> None:
     """Write a message in the middle of the axes."""
     note = axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center")
-    note.set(size=BODY, color=MUTED, family=FONT, bbox={"facecolor": PAPER, "edgecolor": "none"})
+    note.set(size=style_of(axes).font_size, color=MUTED, family=FONT, bbox={"facecolor": PAPER, "edgecolor": "none"})
 
 
 def percent_axis(axes: Axes, values: Vector) -> None:

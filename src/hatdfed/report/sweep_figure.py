@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import hatdfed.report.formatting as fm
@@ -17,6 +16,7 @@ import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.report.looks import find_looks
 from hatdfed.report.run_data import Vector
+from hatdfed.report.style import FigureStyle, StyledFigure
 
 SummaryRow = Mapping[str, Any]
 
@@ -30,7 +30,9 @@ _MOST_LABELS = 12
 _LEAST_SEEDS = 3  # for an interval
 
 
-def sweep_figure(rows: Sequence[SummaryRow], worlds: Sequence[str], x: str, y: str) -> Figure:
+def sweep_figure(
+    rows: Sequence[SummaryRow], worlds: Sequence[str], x: str, y: str, style: FigureStyle = st.SCREEN
+) -> StyledFigure:
     """Rows with figures in columns `x` (joules) and `y` (percent), and their intervals over seeds.
 
     Only rows of one world are held against each other, so each of the `worlds` [R] has stairs of its own.
@@ -40,7 +42,7 @@ def sweep_figure(rows: Sequence[SummaryRow], worlds: Sequence[str], x: str, y: s
     front = [index for one in fronts for index in one]
     unit = fm.energy_unit(float(spots[:, 0].max()))
     spots[:, 0] /= unit.joules
-    figure, axes = st.chart(9.2, 5.8, _title(rows, front), _note(rows))
+    figure, axes = st.chart(9.2, 5.8, _title(rows, front), _note(rows), style)
     st.name_axes(axes, f"{_NAMES[x]} ({unit.symbol})", _NAMES[y])
     # Intervals of all points would hide the points; those of two seeds are wider than any picture.
     spread = [_spread(row, x, y, unit.joules) if index in front else (0.0, 0.0) for index, row in enumerate(rows)]

@@ -9,13 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import hatdfed.report.findings as fd
 import hatdfed.report.style as st
 from hatdfed.report.run_data import RunData
+from hatdfed.report.style import FigureStyle, StyledFigure
 from hatdfed.report.trust_data import MOST_SERVERS, OrderedVerdicts, order_verdicts
 from hatdfed.runs.trust_history import (
     Span,
@@ -35,20 +35,22 @@ _MARKS = {"introduced again": ("^", st.INK), "left": ("x", st.INK)}
 _STATES = {"waiting": st.WAITING, "alone": st.ALONE}
 
 
-def trust_figures(run: RunData) -> dict[str, Figure]:
+def trust_figures(run: RunData, style: FigureStyle = st.SCREEN) -> dict[str, StyledFigure]:
     """Draw what the policy believed, by the name of the file; nothing of a policy that believes nothing."""
     if run.trust is None or len(order_by_group(run.trust.changes)) > MOST_SERVERS:
         return {}
     verdicts = order_verdicts(run.trust)
-    figures = {} if verdicts is None else {"verdicts": verdicts_figure(run, run.trust, verdicts)}
-    return {**figures, "groups": groups_figure(run, run.trust)}
+    figures = {} if verdicts is None else {"verdicts": verdicts_figure(run, run.trust, verdicts, style)}
+    return {**figures, "groups": groups_figure(run, run.trust, style)}
 
 
-def verdicts_figure(run: RunData, trust: TrustHistory, verdicts: OrderedVerdicts) -> Figure:
+def verdicts_figure(
+    run: RunData, trust: TrustHistory, verdicts: OrderedVerdicts, style: FigureStyle = st.SCREEN
+) -> StyledFigure:
     """Draw the last verdicts of every receiver on every sender, in the order of the final groups."""
     note = f"After round {_count(run, trust.verdicts_at or 0)}, servers in the order of their groups. Grey: unknown."
     title = fd.verdicts_finding(verdicts.inside, verdicts.outside)
-    figure, axes = st.chart(7.6, 6.6, title, f"{run.title}. {note}")
+    figure, axes = st.chart(7.6, 6.6, title, f"{run.title}. {note}", style)
     ramp = LinearSegmentedColormap.from_list("verdicts", st.VERDICT_COLOURS).with_extremes(bad=st.UNKNOWN)
     scale = ScalarMappable(Normalize(-1, 1), ramp)
     colours = scale.to_rgba(np.ma.masked_invalid(verdicts.verdict))
@@ -65,13 +67,13 @@ def verdicts_figure(run: RunData, trust: TrustHistory, verdicts: OrderedVerdicts
     return figure
 
 
-def groups_figure(run: RunData, trust: TrustHistory) -> Figure:
+def groups_figure(run: RunData, trust: TrustHistory, style: FigureStyle = st.SCREEN) -> StyledFigure:
     """Draw a row for each server, coloured by its group, with marks where it left a group or was introduced again."""
     order = order_by_group(trust.changes)
     row = {server: index for index, server in enumerate(order)}
     found, colours = summarise_groups(trust.changes), index_groups(trust.changes)
     height = float(np.clip(2.4 + 0.24 * len(order), 3.6, 9.0))
-    figure, axes = st.chart(8, height, fd.groups_finding(found), run.title)
+    figure, axes = st.chart(8, height, fd.groups_finding(found), run.title, style)
     end = int(run.rounds[-1]["t"]) + 1
     for span in find_spans(trust.changes, end):
         first, last = _count(run, span.first), _count(run, span.end)

@@ -3,7 +3,7 @@
 sweep.yaml            what the sweep file said
 runs/NAME/            one run each, as any other run folder
 search.sqlite         what a search has tried (Optuna)
-summary.json, .csv    the table, one row a point
+summary.json, .csv, .tex   the table, one row a point
 pareto.png            accuracy over energy
 tensorboard/, mlflow.sqlite   where they were asked for
 """

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.report.comparison_files import csv_text
-from hatdfed.report.style import save
+from hatdfed.report.latex import make_sweep_table
+from hatdfed.report.style import SCREEN, FigureStyle, StyledFigure, save_figures
 from hatdfed.report.sweep_figure import sweep_figure
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
@@ -126,17 +127,25 @@ def summary_document(sweep: SweepFile, rows: Sequence[Row], failed: Mapping[str,
 def write_sweep_files(
     sweep: SweepFile, points: Sequence[Point], rows: Sequence[Row], failed: Mapping[str, str], folder: Path
 ) -> None:
-    """Write summary.json, summary.csv and, where there is something to see, pareto.png."""
+    """Write summary.json, summary.csv, summary.tex and, where there is something to see, pareto.png."""
     document = json.dumps(summary_document(sweep, rows, failed), indent=2, ensure_ascii=False, default=str) + "\n"
     write_atomically(folder / "summary.json", document.encode())
     write_atomically(folder / "summary.csv", csv_text(rows).encode())
+    write_atomically(folder / "summary.tex", make_sweep_table(rows).encode())
+    save_figures(draw_sweep(sweep, rows, [point.world for point in points]), folder)
+
+
+def draw_sweep(
+    sweep: SweepFile, rows: Sequence[Row], worlds: Sequence[str], style: FigureStyle = SCREEN
+) -> dict[str, StyledFigure]:
+    """Draw the rows, each of one of the `worlds`, by the name of the figure; nothing where there is nothing to see."""
     x, y = axes_of(() if sweep.search is None else sweep.search.objectives)
     fair = [
         index for index, row in enumerate(rows) if not row["leaks_test"] and row[x] is not None and row[y] is not None
     ]
-    if fair:
-        picture = sweep_figure([rows[index] for index in fair], [points[index].world for index in fair], x, y)
-        save(picture, folder / "pareto.png")
+    if not fair:
+        return {}
+    return {"pareto": sweep_figure([rows[index] for index in fair], [worlds[index] for index in fair], x, y, style)}
 
 
 def axes_of(objectives: Sequence[str]) -> tuple[str, str]:

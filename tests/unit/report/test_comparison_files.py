@@ -43,7 +43,8 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def test_json_holds_everything_and_the_table_alone(comparison: Comparison, tmp_path: Path) -> None:
     names = [path.name for path in write_comparison_files(comparison, tmp_path)]
-    assert names == ["results.json", "comparison.json", "comparison.csv", "runs.csv"]
+    tables = ["comparison.json", "comparison.csv", "comparison.tex", "differences.tex", "runs.csv"]
+    assert names == ["results.json", *tables]
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["methods"] == comparison.summary == json.loads((tmp_path / "comparison.json").read_text())
     assert (document["reference"], document["target_accuracy"]) == ("rnd", comparison.target_accuracy)

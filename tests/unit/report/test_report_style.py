@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from matplotlib.text import Annotation
+from matplotlib import rcParams, rcParamsDefault
+from matplotlib.text import Annotation, Text
 
 from hatdfed.report import labels as lb
 from hatdfed.report import style as st
+from hatdfed.report.comparison_figures import draw_comparison_figures
+from hatdfed.report.run_figures import draw_run_figures
 
 
 def test_labels_that_are_wanted_at_one_place_are_spread_around_it() -> None:
@@ -43,3 +48,53 @@ def test_a_long_heading_is_wrapped_inside_the_page() -> None:
     for text in figure.texts:
         assert text.get_window_extent().x1 <= figure.bbox.x1
     assert not any(text.get_text().startswith("%") for text in figure.texts)
+
+
+def test_a_style_sets_size_words_and_headline_of_every_figure_of_a_run(make_run) -> None:
+    style = st.FigureStyle(headline=False, width=3.4, font_size=7)
+    usual, small = draw_run_figures(make_run(budget=2)), draw_run_figures(make_run(budget=2), style)
+    assert usual.keys() == small.keys()
+    for name, figure in small.items():
+        assert figure.get_figwidth() == 3.4
+        assert figure.get_figheight() < usual[name].get_figheight()
+        assert usual[name].texts
+        assert not figure.texts
+        words = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+        assert max(text.get_size() for text in words) <= 7
+
+
+def test_words_of_a_narrow_figure_stay_inside_and_the_legend_leaves_room_for_the_axes(make_run) -> None:
+    names = ("hat-dfed", "hat-dfed-plus", "rnd", "d-psgd")
+    runs = {name: [make_run(label=name, seed=seed, budget=2) for seed in range(2)] for name in names}
+    style = st.FigureStyle(headline=False, width=3.4, font_size=8)
+    for name, figure in draw_comparison_figures(runs, style).items():
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        if name != "link_use":
+            assert axes.bbox.width > 0.6 * figure.bbox.width
+        if (legend := axes.get_legend()) is not None:
+            box = legend.get_window_extent()
+            assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+            assert box.y1 <= figure.bbox.y1
+
+
+def test_the_height_of_a_style_is_that_of_its_figures() -> None:
+    assert st.find_size(8, 4.8, st.SCREEN) == (8, 4.8)
+    assert st.find_size(8, 4.8, st.FigureStyle(width=4, height=2)) == (4, 2)
+    width, height = st.find_size(8, 8, st.FigureStyle(width=4, font_size=8))
+    assert width == height == 4
+
+
+def test_figures_are_saved_in_every_format_of_their_style_and_equal_ones_are_equal_files(tmp_path: Path) -> None:
+    formats = ("png", "svg", "pdf")
+    files = []
+    for folder in (tmp_path / "1", tmp_path / "2"):
+        figure, _ = st.chart(4, 3, "A finding", "and a note", st.FigureStyle(formats))
+        files.append(st.save_figures({"one": figure}, folder))
+        assert figure.dpi == st.DPI
+    assert [file.name for file in files[0]] == ["one.png", "one.svg", "one.pdf"]
+    for file, start in zip(files[0], (b"\x89PNG", b"<?xml", b"%PDF-"), strict=True):
+        assert file.read_bytes().startswith(start)
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+    assert b"/Type3" not in files[0][2].read_bytes()
+    assert rcParams["pdf.fonttype"] == rcParamsDefault["pdf.fonttype"]

@@ -18,7 +18,7 @@ from hatdfed.sweeps.points import points
 from hatdfed.sweeps.table import pareto, table
 
 SWEEP = {"base": SMALL, "grid": {"method": ["rnd", "local"], "learner.cool_down": [0.0, 0.5]}, "seeds": 2}
-TABLES = ("summary.json", "summary.csv", "pareto.png")
+TABLES = ("summary.json", "summary.csv", "summary.tex", "pareto.png")
 
 
 @pytest.fixture(scope="module")
