@@ -18,13 +18,18 @@ def notes_of(**settings):
         ({"method": "hat-dfed-plus", "rounds": 1}, "schedule.every is 2, but the run has 1 round"),
         ({"method": "rnd", "rounds": 3, "schedule": {"every": 4}}, "schedule.every is 4, but the run has 3 rounds"),
         ({"method": "rnd", "rounds": 2, "schedule": {"budget_joules": 1e-9}}, "No link was drawn in any of the 2"),
-        ({"method": "rnd", "rounds": 2, "churn": 1.0}, "No link was drawn in any of the 2 rounds"),
         ({"method": "local", "rounds": 1}, "No link was drawn in the only round"),
     ],
 )
 def test_a_run_without_any_link_says_so_once(settings, words):
     (note,) = notes_of(**settings)
     assert words in note
+
+
+def test_a_run_in_which_nobody_was_there_says_so_instead():
+    assert notes_of(method="rnd", rounds=2, churn=1.0) == []
+    (note,) = run({**SMALL, "method": "rnd", "rounds": 2, "churn": 1.0}).summary["notes"]
+    assert "No server trained in any of the 2 rounds: all of them were away" in note
 
 
 @pytest.mark.parametrize(
