@@ -28,8 +28,8 @@ def test_a_run_without_any_link_says_so_once(settings, words):
 
 def test_a_run_in_which_nobody_was_there_says_so_instead():
     assert notes_of(method="rnd", rounds=2, churn=1.0) == []
-    (note,) = run({**SMALL, "method": "rnd", "rounds": 2, "churn": 1.0}).summary["notes"]
-    assert "No server trained in any of the 2 rounds: all of them were away" in note
+    notes = run({**SMALL, "method": "rnd", "rounds": 2, "churn": 1.0}).summary["notes"]
+    assert any("No server trained in any of the 2 rounds: all of them were away" in note for note in notes)
 
 
 @pytest.mark.parametrize(
