@@ -39,11 +39,6 @@ class Reading(NamedTuple):
         """Whether a sensor was read."""
         return self.source != ESTIMATE
 
-    @property
-    def watts(self) -> float:
-        """Mean power."""
-        return self.joules / self.seconds if self.seconds > 0 else 0.0
-
 
 class Window(Protocol):
     """A measurement that has begun."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from hatdfed.meters.base import ESTIMATE, Reading
-from hatdfed.meters.cpu_share import STAT
 
 UNCERTAIN_SHARE = 0.5  # stated watts are those of a data sheet, for another load
 
@@ -17,7 +15,6 @@ class PowerEstimate:
     """A machine that is said to draw `watts_per_core` above idle for each core that computes."""
 
     watts_per_core: float
-    stat: Path = STAT
     source: str = ESTIMATE
     domains: tuple[str, ...] = ("processor time",)
     idle_watts: float = 0.0

@@ -13,15 +13,14 @@ import shlex
 import subprocess
 import urllib.request
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from hatdfed.errors import EnergyMeterError
-from hatdfed.meters.base import EXTERNAL, Reading, attribute
-from hatdfed.meters.cpu_share import STAT, CpuSeconds, read_cpu_seconds
+from hatdfed.meters.base import EXTERNAL
+from hatdfed.meters.cpu_share import STAT
 from hatdfed.meters.gauges import MOST_MACHINE_WATTS, Counter, CounterGauge, Gauge, PowerGauge, Sensor
-from hatdfed.meters.polling import PolledWindow
+from hatdfed.meters.polling import PolledWindow, start_shared
 
 Unit = Literal["watts", "joules"]
 ACCURACY = 0.02  # of consumer meters
@@ -48,8 +47,7 @@ class ExternalMeter:
 
     def start(self) -> PolledWindow:
         """Open a window."""
-        before = read_cpu_seconds(self.stat)
-        return PolledWindow(self._make_gauge(), partial(self._attribute, before), seconds=self.poll_seconds)
+        return start_shared(self._make_gauge(), idle_watts=self.idle_watts, stat=self.stat, seconds=self.poll_seconds)
 
     def with_idle(self, watts: float) -> ExternalMeter:
         """Subtract the power of the idle machine."""
@@ -59,9 +57,6 @@ class ExternalMeter:
         if self.unit == "watts":
             return PowerGauge(EXTERNAL, [Sensor("machine", self.read, MOST_MACHINE_WATTS)], ACCURACY)
         return CounterGauge(EXTERNAL, [Counter("machine", self.read, most_watts=MOST_MACHINE_WATTS)], self.poll_seconds)
-
-    def _attribute(self, before: CpuSeconds, gross: Reading) -> Reading:
-        return attribute(gross, self.idle_watts, read_cpu_seconds(self.stat).find_share(before))
 
     def read(self) -> float:
         """Ask the meter once."""

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from hatdfed.errors import EnergyMeterError
-from hatdfed.meters.base import HWMON, Reading, attribute
-from hatdfed.meters.cpu_share import STAT, CpuSeconds, read_cpu_seconds
+from hatdfed.meters.base import HWMON
+from hatdfed.meters.cpu_share import STAT
 from hatdfed.meters.gauges import PowerGauge, Sensor
-from hatdfed.meters.polling import PolledWindow
+from hatdfed.meters.polling import PolledWindow, start_shared
 
 FOLDER = Path("/sys/class/hwmon")
 POLL_SECONDS = 0.05
@@ -41,12 +41,8 @@ class HwmonMeter:
 
     def start(self) -> PolledWindow:
         """Open a window."""
-        before = read_cpu_seconds(self.stat)
         gauge = PowerGauge(HWMON, self.sensors, ACCURACY)
-        return PolledWindow(gauge, partial(self._attribute, before), seconds=POLL_SECONDS)
-
-    def _attribute(self, before: CpuSeconds, gross: Reading) -> Reading:
-        return attribute(gross, self.idle_watts, read_cpu_seconds(self.stat).find_share(before))
+        return start_shared(gauge, idle_watts=self.idle_watts, stat=self.stat, seconds=POLL_SECONDS)
 
     def with_idle(self, watts: float) -> HwmonMeter:
         """Subtract the power of the idle board."""

@@ -5,12 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from hatdfed.errors import EnergyMeterError
-from hatdfed.meters.base import Reading
+from hatdfed.meters.base import Reading, attribute
+from hatdfed.meters.cpu_share import read_cpu_seconds
 from hatdfed.meters.gauges import Gauge
 
 Attribute = Callable[[Reading], Reading]
+
+
+def start_shared(gauge: Gauge, *, idle_watts: float, stat: Path, seconds: float) -> PolledWindow:
+    """Open a window on a whole machine: what is above its idle power is shared by processor time."""
+    before = read_cpu_seconds(stat)
+
+    def attribute_share(gross: Reading) -> Reading:
+        return attribute(gross, idle_watts, read_cpu_seconds(stat).find_share(before))
+
+    return PolledWindow(gauge, attribute_share, seconds=seconds)
 
 
 class PolledWindow:

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from hatdfed.errors import EnergyMeterError
-from hatdfed.meters.base import RAPL, Reading, attribute
-from hatdfed.meters.cpu_share import STAT, CpuSeconds, read_cpu_seconds
+from hatdfed.meters.base import RAPL
+from hatdfed.meters.cpu_share import STAT
 from hatdfed.meters.gauges import Counter, CounterGauge
-from hatdfed.meters.polling import PolledWindow
+from hatdfed.meters.polling import PolledWindow, start_shared
 
 POWERCAP = Path("/sys/class/powercap")
 REFRESH_SECONDS = 0.001
@@ -43,12 +43,8 @@ class RaplMeter:
 
     def start(self) -> PolledWindow:
         """Open a window."""
-        before = read_cpu_seconds(self.stat)
         gauge = CounterGauge(RAPL, [_make_counter(zone) for zone in self.zones], REFRESH_SECONDS)
-        return PolledWindow(gauge, partial(self._attribute, before), seconds=POLL_SECONDS)
-
-    def _attribute(self, before: CpuSeconds, gross: Reading) -> Reading:
-        return attribute(gross, self.idle_watts, read_cpu_seconds(self.stat).find_share(before))
+        return start_shared(gauge, idle_watts=self.idle_watts, stat=self.stat, seconds=POLL_SECONDS)
 
     def with_idle(self, watts: float) -> RaplMeter:
         """Subtract the power of the idle machine."""

@@ -289,8 +289,6 @@ def _check_supply(config: Config) -> None:
         unused += ["first_charge"] * (supply.first_charge != SupplyConfig().first_charge)
         if unused:
             raise ConfigError(f"supply.{unused[0]} is set, but servers have no battery. Set supply.battery_joules.")
-        if config.training.name == "by-battery":
-            raise ConfigError("training.name is by-battery, but servers have no battery. Set supply.battery_joules.")
     if config.uploads.memory_samples is not None and config.uploads.keep == "none":
         raise ConfigError("uploads.memory_samples is set, but servers keep nothing. Set uploads.keep to samples.")
     if supply.harvest_trace is not None and supply.harvest_watts:

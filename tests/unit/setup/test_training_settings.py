@@ -63,3 +63,8 @@ def test_training_in_turn_and_kept_uploads_save_what_they_say():
     assert lean["training"] == pytest.approx(plus["training"] / 2, rel=0.2)
     assert lean["upload"] < plus["upload"] / 2
     assert lean["link"] == pytest.approx(plus["link"])
+
+
+def test_training_by_battery_needs_one():
+    with pytest.raises(ConfigError, match="by-battery, but servers have no battery"):
+        coordinator(training={"name": "by-battery"})

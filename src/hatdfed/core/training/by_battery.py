@@ -20,6 +20,7 @@ class ByBattery(Stateless):
     """
 
     name: ClassVar[str] = "by-battery"
+    needs_battery: ClassVar[bool] = True
 
     low: float = 0.3
     high: float = 0.6

@@ -77,6 +77,10 @@ def _make_training(config: Config) -> AnyTraining | None:
             f"training.ask_every is {getattr(training, 'ask_every', 1)}, but servers keep nothing that they could "
             "train on. Set uploads.keep to samples."
         )
+    if getattr(training, "needs_battery", False) and config.supply.battery_joules is None:
+        raise ConfigError(
+            f"training.name is {config.training.name}, but servers have no battery. Set supply.battery_joules."
+        )
     most = training.find_most_passes(config.local_passes)
     if config.privacy.clip is not None and most > config.local_passes:
         raise ConfigError(
