@@ -117,7 +117,7 @@ class SimulatedDevices:
         offered, devices_online = self._collect(t)
         at_hand = offered if asks else self._draw_held(t, held, len(offered))
         trained = at_hand if passes else NOTHING
-        new = offered[~np.isin(offered, held)] if asks else NOTHING
+        new = self._find_new(offered, held) if asks else NOTHING
         return WorkPlan(
             batches=tuple(self._batches(t, trained, passes)),
             num_samples=len(trained),
@@ -137,6 +137,10 @@ class SimulatedDevices:
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
         online &= is_present(self.seed, t, self.server, self.settings.churn)
         return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(online.sum())
+
+    def _find_new(self, offered: Indices, held: Indices) -> Indices:
+        """What of the samples on offer is not held yet: all of them where nothing is, as in the paper."""
+        return offered[~np.isin(offered, held)] if len(held) else offered
 
     def _draw_held(self, t: int, held: Indices, count: int) -> Indices:
         """Choose as many of the samples held as devices would have brought, if there are so many."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.energy.energy_model import EnergyRow
 from hatdfed.core.round import RoundRecord
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.round_row import ROUND_COLUMNS, Column, round_row
@@ -49,7 +50,12 @@ class Table:
     @property
     def insert(self) -> str:
         """A statement that takes one row, in the order of the columns."""
-        return f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"  # noqa: S608 (our own names)
+        return self.insert_first(len(self.columns))
+
+    def insert_first(self, count: int) -> str:
+        """A statement that takes the first `count` columns of a row; the others are NULL."""
+        names = list(self.columns)[:count]
+        return f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join('?' * count)})"  # noqa: S608 (our own names)
 
     @property
     def create(self) -> str:
@@ -286,7 +292,7 @@ class RunDatabase:
             connection.execute(ROUNDS.insert, tuple(row.values()))
             connection.executemany(SERVERS.insert, _server_rows(record))
             connection.executemany(LINKS.insert, _link_rows(record))
-            connection.executemany(LEDGER.insert, record.report.energy)
+            self._write_ledger(record.report.energy)
             if record.draw.topology.num_servers <= MATRIX_LIMIT:
                 matrices = (record.draw.links.to_dense(column) for column in (record.draw.propensity, record.utility))
                 blobs = (matrix.astype("<f4").tobytes() for matrix in matrices)
@@ -320,6 +326,14 @@ class RunDatabase:
                     connection.execute(f"DELETE FROM {table} WHERE t >= ?", (t,))  # noqa: S608 (our own table names)
         except SQLITE_ERRORS as error:
             raise self._trouble(error) from None
+
+    def _write_ledger(self, rows: Sequence[EnergyRow]) -> None:
+        """Where nobody has measured, which is nearly always, the columns for that are not written."""
+        if any(row.measured_joules is not None for row in rows):
+            self._connection.executemany(LEDGER.insert, rows)
+        else:
+            unmeasured = EnergyRow._fields.index("modelled_joules")
+            self._connection.executemany(LEDGER.insert_first(unmeasured), [row[:unmeasured] for row in rows])
 
     def read_measured(self) -> list[tuple[str, float, float, int, int, str]]:
         """By cause of which anything was measured: modelled and measured joules of that, its rows, all rows, meters."""
