@@ -286,7 +286,7 @@ def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
     document = make_document([runs / "both"], tmp_path / "pictures")
     assert (len(document.runs), document.left_out) == (4, [])
     mine = next(run for run in document.runs if run.title.startswith("mine on"))
-    names = {"accuracy", "energy", "accuracy_vs_energy", "accuracy_vs_time", "topology"}
+    names = {"accuracy", "energy", "accuracy_vs_energy", "accuracy_vs_time", "topology", "confusion"}
     assert {picture.path.stem for picture in mine.pictures} == names
 
 

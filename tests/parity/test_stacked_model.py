@@ -64,6 +64,7 @@ class PlainModel:
                 offset=offsets[row],
             )
             models.steps[row], models.first[row], models.second[row] = state
+        return torch.full((len(plans),), torch.nan)
 
     def ready(self, params):
         return OneByOne(self.learner, params)
