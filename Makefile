@@ -86,6 +86,15 @@ docs: $(READY)  ## Build the documentation site in build/site, and check its lin
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/check_site.py build/site
 
+lint-release: $(READY)  ## Check workflows, issue forms, citation and container files
+	$(RELEASE_TOOLS)
+	$(BIN)/zizmor --offline .github/workflows
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec packaging/compose/compose.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/hadolint packaging/compose/Dockerfile
+
 # The wheel is built from the sdist, so that an sdist from which nothing can be built is noticed.
 dist: $(READY)  ## Build the package's wheel and sdist in dist/
 	$(RELEASE_TOOLS)
