@@ -8,10 +8,12 @@ READY  := $(VENV)/.ready
 # a test starts would compile all of torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
+RELEASE_TOOLS = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation --editable '.[release]'
+
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow test-processes test-cluster test-browser fast-tests docs faults faults-all soak dashboard paper-smoke bench fuzz protocol cluster readme-figures clean
+.PHONY: help setup run test lint format test-slow test-processes test-cluster test-browser fast-tests docs dist test-dist lint-release faults faults-all soak dashboard paper-smoke bench fuzz protocol cluster readme-figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +85,25 @@ docs: $(READY)  ## Build the documentation site in build/site, and check its lin
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/check_site.py build/site
+
+lint-release: $(READY)  ## Check workflows, issue forms, citation and container files
+	$(RELEASE_TOOLS)
+	$(BIN)/zizmor --offline .github/workflows
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec packaging/compose/compose.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/hadolint packaging/compose/Dockerfile
+
+# The wheel is built from the sdist, so that an sdist from which nothing can be built is noticed.
+dist: $(READY)  ## Build the package's wheel and sdist in dist/
+	$(RELEASE_TOOLS)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+test-dist: dist  ## Install that wheel into a fresh environment, and run the sdist's tests there, outside the checkout (minutes)
+	PYTHON=$(PYTHON) packaging/try_dist dist
 
 paper-smoke: $(READY)  ## All of the paper's experiments, tables and figures at a small scale on digits
 	$(BIN)/hatdfed paper run all calibration readings released --scale smoke

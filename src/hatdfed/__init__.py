@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hatdfed.version import __version__
 
 if TYPE_CHECKING:
+    from hatdfed.runs.callbacks import Callback
     from hatdfed.runs.play import resume, run
     from hatdfed.runs.result import RunResult
     from hatdfed.runs.statistics import Comparison

@@ -1,5 +1,6 @@
 """The documentation site: its navigation, and the checks that `make docs` makes of the built site."""
 
+import ast
 import runpy
 import sys
 from pathlib import Path
@@ -109,3 +110,9 @@ def test_marks_of_generated_parts_are_not_on_the_site():
 def test_every_public_name_is_on_the_page_of_the_api():
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert [name for name in hatdfed.__all__ if f"hatdfed.{name}" not in page] == ["__version__"]
+
+
+def test_every_public_name_can_be_found_without_running_the_package():
+    tree = ast.parse(Path(hatdfed.__file__).read_text(encoding="utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(hatdfed.__all__) <= imported, "the API reference and type checkers read the imports, not __getattr__"

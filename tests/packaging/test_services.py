@@ -1,8 +1,11 @@
 """The systemd units and the compose file name only options that exist, and a container stays down when it should."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from hatdfed.cli.app import app
 
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
+DOCKERFILE = (PACKAGING / "compose" / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((PACKAGING / "compose" / "compose.yaml").read_text(encoding="utf-8"))
 
 
@@ -46,8 +50,44 @@ def test_every_container_has_a_health_check_and_a_log_that_ends(name):
 
 
 def test_images_have_a_version():
-    images = re.findall(r"^FROM (\S+)", (PACKAGING / "compose" / "Dockerfile").read_text(), re.MULTILINE)
+    images = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
     assert re.fullmatch(r"python:3\.12\.\d+-.*", images[0])
+
+
+def test_images_do_not_run_as_root():
+    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]:
+        assert re.findall(r"^USER (\S+)", stage, re.MULTILINE)[-1] == "7444"
+    assert "useradd --system --uid 7444" in DOCKERFILE
+
+
+@pytest.fixture(scope="module")
+def container_path(tmp_path_factory):
+    """A PATH with `hatdfed` and `supervise`, as the images have them."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "hatdfed").write_text(f'#!/bin/sh\nexec {sys.executable} -m hatdfed "$@"\n')
+    (folder / "hatdfed").chmod(0o755)
+    (folder / "supervise").symlink_to(PACKAGING / "compose" / "supervise")
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("name", [None, *COMPOSE["services"]])
+def test_containers_start_a_command_that_exists(name, container_path):
+    (default,) = [json.loads(words) for words in re.findall(r"^CMD (.*)$", DOCKERFILE, re.MULTILINE)]
+    words = [*COMPOSE["services"][name]["command"], "--help"] if name else default
+    done = subprocess.run(words, env={**os.environ, "PATH": container_path}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    subject = words[words.index("hatdfed") + 1] if name else "[OPTIONS] COMMAND"
+    assert f"hatdfed {subject}" in done.stdout
+
+
+def test_a_coordinator_without_certificates_stays_down(container_path, tmp_path):
+    words = [word.replace("/etc/hatdfed", str(tmp_path)) for word in COMPOSE["services"]["coordinator"]["command"]]
+    (tmp_path / "run.yaml").write_text("rounds: 1\n")
+    done = subprocess.run(
+        words, cwd=tmp_path, env={**os.environ, "PATH": container_path}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

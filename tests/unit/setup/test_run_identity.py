@@ -225,6 +225,7 @@ def as_0_1_0_journals_have_it(settings):
         "supply",
         "machines",
         "time",
+        "split_options",
     }
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
     prices = {"source", "training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}

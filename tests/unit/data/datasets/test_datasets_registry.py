@@ -19,7 +19,10 @@ NATURAL_SETS = ("flights", "speeches", "typefaces", "vowels")
 
 
 def test_the_data_sets_are_known_by_name() -> None:
-    assert list(DATASETS) == [*PAPER_SETS, *NATURAL_SETS]
+    of_users = [
+        name for name in DATASETS if name.startswith("arrays-")
+    ]  # other tests of this process may have added some
+    assert [name for name in DATASETS if name not in of_users] == [*PAPER_SETS, *NATURAL_SETS]
     assert all(dataset_kind(name).name == name for name in DATASETS)
     assert all("\n" not in kind.summary for kind in DATASETS.values())
 
