@@ -290,7 +290,7 @@ class Rows:
     def _blank(self, *shape: int) -> Tensor:  # -> [S, *shape]
         width = math.prod(shape)
         aligned = -(-width // ROW_ALIGNMENT) * ROW_ALIGNMENT
-        return torch.zeros(self.count, aligned, device=self.how.device)[:, :width].unflatten(1, shape)
+        return torch.unflatten(torch.zeros(self.count, aligned, device=self.how.device)[:, :width], 1, shape)
 
 
 class ValidationSets:
