@@ -101,7 +101,7 @@ def test_a_complete_config_cannot_be_relabelled(change):
         ({"servers": 1}, "one server has nobody to exchange models with."),
         ({"servers": 10**30}, "It must be between 2 and 1,000,000"),
         ({"policy": "ring"}, "policy is 'ring', wanted a section"),
-        ({"learner": {"optimiser": "rmsprop"}}, "learner.optimiser is 'rmsprop'"),
+        ({"learner": {"optimiser": "lbfgs"}}, "learner.optimiser is 'lbfgs'"),
     ],
 )
 def test_a_bad_setting_gets_one_sentence(layer, message):

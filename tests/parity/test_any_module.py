@@ -165,11 +165,24 @@ def test_methods_that_stretch_steps_shift_logits_and_compare_models(method, make
     assert_same_rounds(played(*simulation(config, make_model), config.rounds), expected)
 
 
-@pytest.mark.parametrize("optimiser", [{"optimiser": "sgd", "momentum": 0.9}, {"optimiser": "sgd"}])
-def test_other_optimisers(optimiser):
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        {"optimiser": "sgd", "momentum": 0.9},
+        {"optimiser": "sgd"},
+        {"optimiser": "SGD", "momentum": 0.9, "optimiser_settings": {"nesterov": True, "weight_decay": 0.01}},
+        {"optimiser": "AdamW", "optimiser_settings": {"weight_decay": 0.1, "amsgrad": True}},
+        {"optimiser": "NAdam"},
+        {"optimiser": "RMSprop", "momentum": 0.5, "optimiser_settings": {"centered": True}},
+        {"optimiser": "Adagrad", "optimiser_settings": {"initial_accumulator_value": 0.1}},
+    ],
+    ids=lambda optimiser: "-".join(map(str, optimiser.values())),
+)
+@pytest.mark.parametrize("make_model", [lifted, looped])
+def test_other_optimisers(optimiser, make_model):
     config = settings("dropping", learner=optimiser)
     expected = played(*simulation(config), config.rounds)
-    assert_same_rounds(played(*simulation(config, lifted), config.rounds), expected)
+    assert_same_rounds(played(*simulation(config, make_model), config.rounds), expected)
 
 
 def test_a_looped_server_is_trained_to_the_same_bits_as_with_mailboxes():

@@ -167,6 +167,14 @@ def test_stochastic_gradient_descent(momentum):
     assert_parity(settings("sgp", learner=learner, device_online_probability=0.5))
 
 
+@pytest.mark.parametrize(
+    ("optimiser", "more"), [("AdamW", {"weight_decay": 0.1}), ("NAdam", {}), ("adagrad", {}), ("adam", {"eps": 1e-4})]
+)
+def test_optimisers_of_torch_on_kernels_of_our_own(optimiser, more):
+    learner = {"optimiser": optimiser, "optimiser_settings": more, "cool_down": 0.5}
+    assert_parity(settings("sgp", learner=learner, device_online_probability=0.5))
+
+
 def test_several_batches_in_a_pass_and_topped_up_probes():
     assert_parity(settings("hat-dfed-released", samples_per_round=60, batch_size=7, device_online_probability=0.4))
 

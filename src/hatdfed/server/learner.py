@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -207,7 +207,7 @@ class Learner:
             state = OptimiserState(state.step, state.first.clone(), state.second.clone())
         trainable, buffers = self._parts(params)
         buffers = buffers.clone()  # batch norm writes its running statistics into it
-        compute = partial(self._gradients, on_loss)
+        compute: Callable[..., Sequence[Tensor | None]] = partial(self._gradients, on_loss)
         if self.private is not None:
             compute = partial(self._private_gradients, self.private, self.private.source(seed))
         with _seeded(seed, params.device):
@@ -283,10 +283,16 @@ class Learner:
         return start, start + shape.numel()
 
     def _step(
-        self, trainable: Tensor, compute_gradients: Callable[[], list[Tensor]], state: OptimiserState, step_scale: float
+        self,
+        trainable: Tensor,
+        compute_gradients: Callable[[], Sequence[Tensor | None]],
+        state: OptimiserState,
+        step_scale: float,
     ) -> None:
         """Take one step in place; its gradients are freed before the next one."""
         for (start, stop), gradient in zip(self._slices, compute_gradients(), strict=True):
+            if gradient is None:
+                continue
             moments = OptimiserState(state.step, state.first[start:stop], state.second[start:stop])
             _step_in_place(self.optimiser, trainable[start:stop], gradient.view(-1), moments, step_scale)
 
@@ -297,8 +303,11 @@ class Learner:
         buffers: Tensor,
         batch: Batch,
         offset: Tensor | None,
-    ) -> list[Tensor]:
-        """Compute the gradients of the loss, tensor by tensor: one flat vector would need a second copy."""
+    ) -> list[Tensor | None]:
+        """Compute the gradients of the loss, tensor by tensor: one flat vector would need a second copy.
+
+        None for a bias that batch norm cancels, which no step moves.
+        """
         leaves = {name: view.detach().requires_grad_() for name, view in self._trainable.views(trainable).items()}
         outputs = self._forward(self._train_module, leaves, buffers, batch.x)
         loss = self.task.losses(outputs, batch.y, offset).mean()
@@ -306,7 +315,7 @@ class Learner:
             on_loss(loss.detach())
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return [
-            torch.zeros_like(gradient) if name in self._cancelled else gradient.contiguous()
+            None if name in self._cancelled else gradient.contiguous()
             for name, gradient in zip(leaves, gradients, strict=True)
         ]
 
@@ -420,7 +429,7 @@ def find_cancelled_biases(module: nn.Module) -> list[str]:
     """Find biases directly before a batch norm, which subtracts them again, so that their gradient is zero.
 
     A computed gradient would be round-off error, which Adam scales up to steps of full length: noise that differs from
-    machine to machine. So these gradients are set to zero.
+    machine to machine. So these biases are not trained.
     """
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     places = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from hatdfed.setup.machine_profiles import MachineProfile
 
@@ -54,14 +54,29 @@ class UtilityConfig(Section):
     """Energy term (D8): joules (as printed) or released."""
 
 
+def _lower(name: Any) -> Any:
+    return name.lower() if isinstance(name, str) else name
+
+
+OptimiserName = Annotated[
+    Literal[
+        "adam", "sgd", "adamw", "adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"
+    ],
+    BeforeValidator(_lower),
+]  # fmt: skip
+
+
 class LearnerConfig(Section):
     """How a server trains its model."""
 
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimiser: OptimiserName = "adam"
+    """Optimiser: one of torch.optim that treats every parameter by itself, in any case (docs/training.md)."""
+    optimiser_settings: dict[str, Any] = {}
+    """Further arguments of that optimiser in torch.optim, such as {weight_decay: 0.01} or {nesterov: true}."""
     learning_rate: Positive = 1e-3
     """μ: learning rate of the optimiser."""
     momentum: Share = 0.0
-    """Momentum of sgd."""
+    """Momentum of sgd and rmsprop."""
     cool_down: Share = 0.0
     """Share of the run, at its end, over which the learning rate decays linearly to almost zero."""
     initialisation: Literal["xavier", "module"] = "xavier"

@@ -87,6 +87,7 @@ SETTINGS: dict[str, Setting] = {
     "refresh_every": Setting(_PLAIN, 10, Since.V0_1, only_with="candidates"),
     # Runs of a fleet take their steps together, each with its own step length.
     "learner.optimiser": Setting(_PLAIN | Role.FLEET),
+    "learner.optimiser_settings": Setting(_PLAIN | Role.FLEET, {}, Since.V0_2),
     "learner.learning_rate": Setting(_PLAIN | Role.FLEET),
     "learner.momentum": Setting(_PLAIN | Role.FLEET),
     "learner.cool_down": Setting(_PLAIN, 0.0, Since.V0_1),

@@ -41,11 +41,13 @@ ROLES = {
     "SOURCES": lambda one, other: sources_key(one) == sources_key(other),
 }
 OTHER_VALUES = {
-    "method": "full", "dataset": "synthetic", "split": "groups", "split_options": {"by": "server"}, "feedback": "test", "first_gain_from": "zero",
+    "method": "full", "dataset": "synthetic", "split": "groups", "split_options": {"by": "server"},
+    "feedback": "test", "first_gain_from": "zero",
     "network": "linear", "codec": "int8", "horizon": 3, "candidates": 2, "dataset_options": {"test": 3},
     "policy": {"name": "ring"}, "aggregator": {"name": "uniform"}, "loss": {"name": "label-prior"},
     "utility.normalisation": "softmax", "utility.gain": "released", "utility.thrift": "released",
-    "schedule.budget_joules": 3.0, "learner.optimiser": "sgd", "learner.initialisation": "module",
+    "schedule.budget_joules": 3.0, "learner.optimiser": "sgd",
+    "learner.optimiser_settings": {"weight_decay": 0.1}, "learner.initialisation": "module",
     "energy.model_bits": 1e6, "energy.link_kbit_per_joule": (1.0, 2.0), "energy.training_per": "pass",
     "world.group_shares": (1.0, 2.0), "world.differ": "labels", "world.attack": "noise", "world.link_loss": (0.1, 0.2),
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",

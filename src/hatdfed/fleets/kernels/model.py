@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hatdfed.fleets.kernels.blueprint import Blueprint, DropoutLayer, LinearLayer, Relu, read_blueprint
+from hatdfed.fleets.kernels.round_steps import RoundSteps
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
-from hatdfed.fleets.kernels.vectors import step_in_place
-from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Rates, Samples, Step, plan_rates
+from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Samples
 from hatdfed.server.dropout import make_keep_mask
 from hatdfed.server.learner import Learner
 from hatdfed.server.work import Batch, WorkPlan
@@ -70,12 +70,12 @@ class KernelModel:
         """All steps of a round, in place."""
         todo = PaddedBatches.of(plans, self._device)
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
-        rates = plan_rates(self._optimiser, models.steps, todo.sizes, scale).to(self._device, non_blocking=True)
+        steps = RoundSteps(self._optimiser, models, todo.sizes, scale)
         losses = models.params.new_zeros(len(plans))  # [S] summed over steps
         for step, index in enumerate(todo.indices):
             counts = todo.counts[step]
             batch = _Batch(pool.x[index], pool.y[index], counts, offsets)
-            losses += self._step(models, batch, seeds, step, Rates(*rates[step]))
+            losses += self._step(models, batch, seeds, step, steps)
         np.add(models.steps, todo.num_steps, out=models.steps)
         return todo.average(losses)
 
@@ -89,7 +89,7 @@ class KernelModel:
         pairs = [(own[:, start:stop], others[:, start:stop]) for start, stop in self._compared]
         return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
 
-    def _step(self, models: ModelRows, batch: _Batch, seeds: Tensor, step: int, rates: Rates) -> Tensor:  # -> [S]
+    def _step(self, models: ModelRows, batch: _Batch, seeds: Tensor, step: int, steps: RoundSteps) -> Tensor:  # -> [S]
         """One step in place; returns the mean loss of each server's batch before it."""
         tensors = self._views(models.params)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved}
@@ -104,8 +104,7 @@ class KernelModel:
         with torch.no_grad():
             self.network.update_statistics(tensors, outputs, counts, active)
             by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
-            moved = Step(models.params, by_place, models.first, models.second, rates, active)
-            step_in_place(self._optimiser, moved)
+            steps.take(step, by_place, active)
         return by_server.detach()
 
     def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, M] -> [S, *shape] each

@@ -18,18 +18,9 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hatdfed.fleets.kernels.vectors import step_in_place
+from hatdfed.fleets.kernels.round_steps import RoundSteps
 from hatdfed.fleets.stacked.looped import LoopedModel
-from hatdfed.fleets.stacked.model import (
-    BytesPerSample,
-    ModelRows,
-    PaddedBatches,
-    Rates,
-    ReadyModels,
-    Samples,
-    Step,
-    plan_rates,
-)
+from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, ReadyModels, Samples
 from hatdfed.server.dropout import find_dropouts
 from hatdfed.server.learner import Learner
 from hatdfed.server.work import WorkPlan
@@ -65,8 +56,7 @@ class LiftedModel(LoopedModel):
         """All steps of a round, in place."""
         todo = PaddedBatches.of(plans, self._device)
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
-        optimiser = self.learner.optimiser
-        rates = plan_rates(optimiser, models.steps, todo.sizes, scale).to(self._device, non_blocking=True)
+        steps = RoundSteps(self.learner.optimiser, models, todo.sizes, scale)
         losses = models.params.new_zeros(len(plans))  # [S] summed over steps
         with liftable_operations(self._device):
             for step, index in enumerate(todo.indices):
@@ -78,9 +68,7 @@ class LiftedModel(LoopedModel):
                     chosen = index[rows, :width]
                     batch = _Batch(pool.x[chosen], pool.y[chosen], counts[rows], offsets[rows], seeds[rows])
                     losses[rows] += self._add_gradients(models.params, rows, batch, gradients)
-                active = (counts > 0).float()
-                moments = (models.first, models.second)
-                step_in_place(optimiser, Step(models.params, gradients, *moments, Rates(*rates[step]), active))
+                steps.take(step, gradients, (counts > 0).float())
         np.add(models.steps, todo.num_steps, out=models.steps)
         return todo.average(losses)
 

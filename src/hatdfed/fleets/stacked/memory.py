@@ -53,7 +53,7 @@ class Footprint:
 def footprint(learner: Learner, sample: BytesPerSample, sizes: Sizes) -> Footprint:
     """Of a fleet of such networks."""
     row = -(-learner.num_kept // ROW_ALIGNMENT) * ROW_ALIGNMENT * FLOAT
-    moments = sum(len(part) > 0 for part in learner.optimiser.init(1)[1:])
+    moments = sum(part.numel() for part in learner.optimiser.init(1)[1:])
     return Footprint(
         a_server=(2 + moments + sizes.copies) * row,  # models, those that are being merged, moments
         training=learner.num_trainable * FLOAT + sizes.batch * sample.training,

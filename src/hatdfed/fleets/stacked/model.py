@@ -34,7 +34,7 @@ class ModelRows(NamedTuple):
     """S servers' models and what their optimisers remember; rows of larger tensors, changed in place."""
 
     params: Tensor  # [S, M]
-    first: Tensor  # [S, T] or [S, 0]
+    first: Tensor  # [S, T], [S, 0], or [S, T, k] of an optimiser of torch
     second: Tensor  # [S, T] or [S, 0]
     steps: NDArray[np.int64]  # [S]
 
@@ -179,10 +179,15 @@ def step_rates(
     return np.stack([step, second]).astype(np.float32)
 
 
+def count_earlier(steps: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:  # [S], [n, S] -> [n, S]
+    """Count the steps that each server has made before each of the n steps of a round."""
+    earlier: NDArray[np.int64] = steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)
+    return earlier
+
+
 def plan_rates(
     optimiser: Optimiser, steps: NDArray[np.int64], sizes: NDArray[np.int64], scale: NDArray[np.float64]
 ) -> Tensor:  # [S], [steps, S], [S] -> [steps, 2, S]
     """The rates of all steps of a round, in which a server has steps where its batch has a size."""
-    earlier = steps + np.cumsum(sizes > 0, axis=0) - (sizes > 0)
-    rates = [step_rates(optimiser, each, scale) for each in earlier]
+    rates = [step_rates(optimiser, each, scale) for each in count_earlier(steps, sizes)]
     return torch.from_numpy(np.stack(rates) if rates else np.zeros((0, 2, len(scale)), dtype=np.float32))

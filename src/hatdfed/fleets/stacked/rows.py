@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ class Rows:
         self.sent_part = learner.sent
         blank = learner.optimiser.init(learner.num_trainable)
         self.params = self._initial_models()  # [S, M]
-        self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
+        self.first_moment, self.second_moment = self._blank(*blank.first.shape), self._blank(*blank.second.shape)
         self.steps = np.zeros(self.count, dtype=np.int64)
         self.training_loss = torch.full((self.count,), torch.nan, device=execution.device)  # [S] of the last training
         self._counted: list[Tensor] = []  # [S] label counts that the offsets were made from
@@ -286,9 +287,10 @@ class Rows:
             place.setdefault(seed, row)
         return params
 
-    def _blank(self, width: int) -> Tensor:
+    def _blank(self, *shape: int) -> Tensor:  # -> [S, *shape]
+        width = math.prod(shape)
         aligned = -(-width // ROW_ALIGNMENT) * ROW_ALIGNMENT
-        return torch.zeros(self.count, aligned, device=self.how.device)[:, :width]
+        return torch.unflatten(torch.zeros(self.count, aligned, device=self.how.device)[:, :width], 1, shape)
 
 
 class ValidationSets:

@@ -26,7 +26,7 @@ from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
 from hatdfed.server.merge_laws import check_rule
 from hatdfed.server.networks import PRIVATE_NETWORK, find_network
-from hatdfed.server.optimisers import OPTIMISERS
+from hatdfed.server.optimisers import OPTIMISERS, Optimiser, make_torch_optimiser
 from hatdfed.server.parameter_roles import RolePatterns
 from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixing_layers, repeatable_noise
 from hatdfed.server.program import EdgeProgram, StepSchedule
@@ -34,7 +34,7 @@ from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.coordinator import build_component, make_coordinator, make_prices
 from hatdfed.setup.build.machines import make_machines
 from hatdfed.setup.build.pace import make_pace
-from hatdfed.setup.config import Config, PrivacyConfig
+from hatdfed.setup.config import Config, LearnerConfig, PrivacyConfig
 
 
 def make_actors(config: Config, dataset: Dataset) -> tuple[Coordinator, EdgeProgram]:
@@ -104,13 +104,10 @@ def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
     """What trains and measures one server's models."""
     maker = partial(find_network(config.network), dataset.sample_shape, dataset.task.num_outputs)
     settings = config.learner
-    optimiser = OPTIMISERS[settings.optimiser]
-    known = {field.name for field in dataclasses.fields(optimiser)}
-    chosen = {name: value for name, value in settings.model_dump().items() if name in known}
     private = make_private_steps(config.privacy, noise)
     learner = Learner(
         maker,
-        optimiser(**chosen),
+        make_optimiser(settings),
         task=make_task(dataset.task),
         xavier=settings.initialisation == "xavier",
         private=private,
@@ -120,6 +117,17 @@ def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
     _refuse_unfit_network(config, dataset, learner.module)
     return learner
+
+
+def make_optimiser(settings: LearnerConfig) -> Optimiser:
+    """Adam or SGD as kernels compute them, or with further settings or any other name the one of torch."""
+    if settings.optimiser not in OPTIMISERS or settings.optimiser_settings:
+        return make_torch_optimiser(
+            settings.optimiser, settings.learning_rate, settings.momentum, settings.optimiser_settings
+        )
+    optimiser = OPTIMISERS[settings.optimiser]
+    known = {field.name for field in dataclasses.fields(optimiser)}
+    return optimiser(**{name: value for name, value in settings.model_dump().items() if name in known})
 
 
 @torch.no_grad()
