@@ -336,6 +336,11 @@ class Config(Section):
     """Number of rounds between checkpoints in the run folder; 0 for none."""
 
     @property
+    def has_parameter_server(self) -> bool:
+        """Whether one server averages the models of all, so that the run is a reference and not decentralised."""
+        return self.policy.name == "parameter-server"
+
+    @property
     def leaks_test(self) -> bool:
         """Whether the run uses the test set before its end."""
         return self.feedback == "test"
