@@ -97,6 +97,11 @@ class EnergyConfig(Section):
     """EE^d: energy efficiency of a device's upload."""
     link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)
     """Range of EE^{ij}, the energy efficiency of a link, drawn once for each directed link."""
+    link_joules: Annotated[tuple[tuple[Amount, ...], ...], Field(min_length=1)] | None = None
+    """Energy to send a whole float32 model along each link, in place of `link_kbit_per_joule`: N rows of N numbers, the
+    row receives, or a .csv or .npy file with them (docs/energy.md)."""
+    training_joules: Annotated[tuple[Amount, ...], Field(min_length=1)] | None = None
+    """τ of each server, in place of weak and strong machines: N numbers, or a .csv or .npy file with them."""
     overhead_bits: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0
     """Bits of a message on a link besides its model: headers, acknowledgements, encryption."""
     probe_joules: Amount = 0.0

@@ -21,6 +21,7 @@ from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import METHODS, method_named
+from hatdfed.setup.own_prices import check_own_prices, read_own_prices
 from hatdfed.setup.versions import fill_in
 
 Layer = Mapping[str, Any]
@@ -83,7 +84,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _read_profiles(_mark_traces(name_own_data(_rename_synonyms(user or {}))))
+    layer = _read_profiles(_mark_traces(read_own_prices(name_own_data(_rename_synonyms(user or {})))))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
@@ -252,6 +253,7 @@ def validate(settings: Layer) -> Config:
     _check_world(config)
     _check_supply(config)
     _check_profiles(config)
+    check_own_prices(config)
     _check_calibrated(config)
     _check_parameter_server(config)
     if config.time.asynchronous and config.time.deadline_seconds is not None:
