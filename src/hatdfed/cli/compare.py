@@ -36,7 +36,7 @@ from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, refuse_unknown_names
-from hatdfed.setup.methods import METHODS
+from hatdfed.setup.methods import list_decentralised
 
 if TYPE_CHECKING:
     from hatdfed.runs.statistics import Comparison
@@ -54,7 +54,9 @@ TargetAccuracy = Annotated[
 
 def compare_command(
     config: ConfigFile = None,
-    methods: Annotated[str, typer.Option("--methods", help="Names separated by commas or spaces, or `all`.")] = "all",
+    methods: Annotated[
+        str, typer.Option("--methods", help="Names separated by commas or spaces, or `all` decentralised ones.")
+    ] = "all",
     seeds: Annotated[
         str, typer.Option("--seeds", metavar="NUMBER|LIST", help="Number of worlds (seeds 0, 1, …), or seeds: 0,3,7.")
     ] = "3",
@@ -142,7 +144,7 @@ def _format_metric(value: float | None) -> str:
 
 
 def _names(methods: str) -> list[str]:
-    names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    names = list_decentralised() if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
     if not names:
         raise ConfigError("--methods names no method. Give names separated by commas, or `all`.")
     return names

@@ -96,6 +96,11 @@ def coordinator_command(
             f"time.deadline_seconds is {resolved.time.deadline_seconds:g}, but it is about simulated time. On real "
             "machines a round ends after deploy.round_seconds."
         )
+    if resolved.has_parameter_server:
+        raise ConfigError(
+            "policy.name is parameter-server (method fedavg), but a deployment has no parameter server: edges exchange "
+            "models with each other. Use it in simulations, and another method here."
+        )
     if resolved.time.asynchronous:
         raise ConfigError(
             "time.asynchronous is set, but it is about simulated time: real machines play synchronous rounds. Set it "

@@ -31,6 +31,11 @@ COLUMNS = (
 )
 _JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6}
 _LEAK = "†"
+_CENTRAL = "‡"
+_CAPTIONS = {
+    "leaks_test": f"{_LEAK} sees the test set: not comparable, never ranked",
+    "has_parameter_server": f"{_CENTRAL} has a parameter server: a centralised reference, not decentralised",
+}
 _LARGEST = 1e300
 
 # Cells have a line break where a narrow table may break them; a table that fits writes a space there.
@@ -121,15 +126,21 @@ def _make_table(
 ) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.padding, table.collapse_padding, table.caption_justify = (0, space), True, "left"
-    if any(row.get("leaks_test") for row in rows):
-        table.caption = f"{_LEAK} sees the test set: not comparable, never ranked"
+    table.caption = "\n".join(_explain_marks(rows)) or None
     table.add_column("method", no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right")
     for row, line in zip(rows, cells, strict=True):
-        method = str(row.get("method", "–"))
-        table.add_row(f"{method} {_LEAK}" if row.get("leaks_test") else method, *line)
+        table.add_row(f"{row.get('method', '–')} {_find_mark(row)}".rstrip(), *line)
     return table
+
+
+def _find_mark(row: SummaryRow) -> str:
+    return _LEAK if row.get("leaks_test") else _CENTRAL if row.get("has_parameter_server") else ""
+
+
+def _explain_marks(rows: Sequence[SummaryRow]) -> list[str]:
+    return [words for key, words in _CAPTIONS.items() if any(row.get(key) for row in rows)]
 
 
 def _format_figures(row: SummaryRow) -> list[str]:
@@ -221,7 +232,7 @@ def _make_sweep_table(rows: Sequence[SummaryRow], title: str, caption: str, colu
         table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
     table.add_column("seeds", justify="right", no_wrap=True)
     for row in rows:
-        mark = ON_FRONT if row["is_on_front"] else _LEAK if row["leaks_test"] else ""
+        mark = (ON_FRONT if row["is_on_front"] else "") + _find_mark(row)
         seeds, missing = len(row["seeds"]), len(row["missing_seeds"])
         count = f"{seeds} of {seeds + missing}" if missing else str(seeds)
         point = [row["point"]] if in_one else [_format_sweep_value(row["settings"].get(key)) for key in varied]
@@ -237,10 +248,7 @@ def _format_sweep_value(value: Any) -> str:
 
 def _format_sweep_caption(rows: Sequence[SummaryRow], objectives: Sequence[str]) -> str:
     sought = " and ".join(_SOUGHT[name] for name in objectives)
-    said = [f"{ON_FRONT} no other point is as good at {sought}"]
-    if any(row["leaks_test"] for row in rows):
-        said.append(f"{_LEAK} sees the test set: not comparable, never ranked")
-    return "\n".join(said)
+    return "\n".join([f"{ON_FRONT} no other point is as good at {sought}", *_explain_marks(rows)])
 
 
 def _format_sweep_cell(row: SummaryRow, name: str) -> str:

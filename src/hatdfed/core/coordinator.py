@@ -322,7 +322,7 @@ class Coordinator:
         if self.clock is None:
             return None
         passes = None if plan.effort is None else plan.effort.passes
-        time = self.clock.measure(report.num_samples, passes, report.energy, plan.busy)
+        time = self.clock.measure(report.num_samples, passes, report.energy, plan.busy, plan.draw.host)
         return time if self.pace is None else self.pace.close_round(plan.t, plan.busy, time)
 
     def _find_training(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]

@@ -83,6 +83,18 @@ class LinkDraw(NamedTuple):
     links: LinkTable  # that could be drawn from; every other link has probability 0
     propensity: FloatColumn  # [E] read-only, from the moment before rounding
     mixing: FloatColumn | None = None  # [E] weight of each received model by plan; the receiver's own has the rest
+    host: int | None = None  # parameter server through which all models go; None: every link carries one
+
+    @property
+    def num_messages(self) -> int:
+        """How many models are sent: one along each link, or those to and from the parameter server."""
+        if self.host is None:
+            return self.topology.num_links
+        return int((self.topology.pairs == self.host).any(axis=1).sum())
+
+    def carries_message(self, receiver: int, sender: int) -> bool:
+        """Whether a model is sent along a drawn link, and not by way of the parameter server."""
+        return self.host is None or self.host in (receiver, sender)
 
     @property
     def places(self) -> Indices:
@@ -217,8 +229,10 @@ def _energy_spent(
     prices: EnergyPrices, plan: RoundPlan, work: Worked, server: int, compression: float | Mapping[int, LinkUse]
 ) -> tuple[EnergyRow, ...]:
     """Uploads to the server, its training, and every model it sent, whether or not it was accepted."""
-    receivers = plan.draw.topology.receivers(server)
-    use = compression if isinstance(compression, Mapping) else dict.fromkeys(receivers, LinkUse(compression))
+    draw, receivers = plan.draw, plan.draw.topology.receivers(server)
+    use = compression
+    if not isinstance(use, Mapping):
+        use = {i: LinkUse(use if draw.carries_message(i, server) else 0.0) for i in receivers}
     return (
         prices.upload(plan.t, server, work.devices_online, work.num_sent),
         prices.training(plan.t, server, work.num_samples, plan.effort_of(server)),

@@ -102,6 +102,7 @@ def _make_row(row: ComparisonRow, folders: dict[str, Path], look: int) -> dict[s
         "same_world": row.same_world,
         "look": look,
         "leaks_test": row.leaks_test,
+        "has_parameter_server": row.has_parameter_server,
         "curve": _compute_curve([folders[run.name] for run in row.runs]),
     }
 

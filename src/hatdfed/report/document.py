@@ -456,7 +456,7 @@ def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
         points, energy = ("reference", "reference") if row.is_reference else apart
         cells.append(
             (
-                f"{row.label}{' (saw the test data, not ranked)' if row.leaks_test else ''}",
+                f"{row.label}{_describe_row(row)}",
                 ", ".join(map(str, row.seeds)),
                 percent(figures["avg_accuracy"][0], spread["avg_accuracy"]),
                 points,
@@ -469,6 +469,11 @@ def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
     front = ", ".join(_escape_markdown(row.label) for row in rows if row.is_on_front)
     words = f"Differences are to {_escape_markdown(reference)} in the same worlds, with their 95 % interval."
     return f"{_render_table(heading, cells)}\n\n{words} On {FRONT}: {front or 'none'}."
+
+
+def _describe_row(row: ComparisonRow) -> str:
+    central = " (has a parameter server: a centralised reference)" if row.has_parameter_server else ""
+    return " (saw the test data, not ranked)" if row.leaks_test else central
 
 
 def _render_pictures(drawn: Iterable[Picture], pictures: Path) -> list[str]:

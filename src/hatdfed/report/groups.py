@@ -38,6 +38,7 @@ class ComparisonRow(NamedTuple):
     same_world: bool  # whether a seed means the same as in the reference
     is_reference: bool
     leaks_test: bool
+    has_parameter_server: bool
     is_on_front: bool
     runs: list[FinishedRun]
 
@@ -70,11 +71,17 @@ def make_comparison_rows(runs: Sequence[FinishedRun], reference_method: str | No
             same_world=is_here[index],
             is_reference=index == reference,
             leaks_test=leaks[index],
+            has_parameter_server=_has_parameter_server(group[0].settings),
             is_on_front=index in front,
             runs=group,
         )
         for index, group in enumerate(groups)
     ]
+
+
+def _has_parameter_server(settings: Record) -> bool:
+    policy = settings.get("policy")
+    return isinstance(policy, Mapping) and policy.get("name") == "parameter-server"
 
 
 def _find_reference(groups: Sequence[Sequence[FinishedRun]], leaks: Sequence[bool], method: str | None) -> int:

@@ -24,8 +24,12 @@ _SPECIAL = {
     "−": "$-$",
     "–": "--",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
 }
-_LEAKS = "†: sees the test set, not comparable."
+_MARKS = {
+    "leaks_test": ("†", "†: sees the test set, not comparable."),
+    "has_parameter_server": ("‡", "‡: has a parameter server, a centralised reference."),
+}
 _TO_REFERENCE = {"avg_accuracy_difference": 2, "total_energy_percent_difference": 1}  # decimals
 _SWEEP = {
     "validation_accuracy": "validation (%)",
@@ -119,7 +123,7 @@ def make_sweep_table(rows: Sequence[Row]) -> str:
     headings = [f"{_SWEEP[name]} ({unit.symbol})" if name.endswith("joules") else _SWEEP[name] for name in shown]
     cells = [
         [
-            f"{row['point']}{' *' if row['is_on_front'] else ''}{' †' if row['leaks_test'] else ''}",
+            f"{row['point']}{' *' if row['is_on_front'] else ''}{_find_marks(row)}",
             *(_with_interval(row, name, 1 / unit.joules if name.endswith("joules") else 1.0) for name in shown),
         ]
         for row in rows
@@ -131,7 +135,11 @@ def make_sweep_table(rows: Sequence[Row]) -> str:
 
 
 def _name(row: Row) -> str:
-    return f"{row['method']} †" if row["leaks_test"] else str(row["method"])
+    return f"{row['method']}{_find_marks(row)}"
+
+
+def _find_marks(row: Row) -> str:
+    return "".join(f" {mark}" for key, (mark, _) in _MARKS.items() if row.get(key))
 
 
 def _describe_seeds(rows: Sequence[Row]) -> str:
@@ -143,7 +151,7 @@ def _describe_seeds(rows: Sequence[Row]) -> str:
 
 
 def _explain(caption: str, rows: Sequence[Row]) -> str:
-    return f"{caption} {_LEAKS}" if any(row["leaks_test"] for row in rows) else caption
+    return " ".join([caption, *(words for key, (_, words) in _MARKS.items() if any(row.get(key) for row in rows))])
 
 
 def _number(value: float | None, scale: float, decimals: int, *, signed: bool = False) -> str:

@@ -155,6 +155,7 @@ def method_row(
         row[f"{cause}_energy_mj"], row[f"{cause}_energy_mj_sd"] = _mean_and_sd(spent)
     row["metrics"] = _mean_metrics(runs)
     row["leaks_test"] = leaks(runs)
+    row["has_parameter_server"] = any(result.config.has_parameter_server for result in runs)
     row["validation_accuracy"], row["validation_accuracy_sd"] = _mean_and_sd(_last_accuracy(runs))
     return name_megajoules({**row, **_differences(runs, reference), **_prices(runs, target_accuracy)})
 

@@ -112,6 +112,11 @@ class EnergyConfig(Section):
     """EE^d: energy efficiency of a device's upload."""
     link_kbit_per_joule: tuple[Efficiency, Efficiency] = (20.0, 50.0)
     """Range of EE^{ij}, the energy efficiency of a link, drawn once for each directed link."""
+    link_joules: Annotated[tuple[tuple[Amount, ...], ...], Field(min_length=1)] | None = None
+    """Energy to send a whole float32 model along each link, in place of `link_kbit_per_joule`: N rows of N numbers, the
+    row receives, or a .csv or .npy file with them (docs/energy.md)."""
+    training_joules: Annotated[tuple[Amount, ...], Field(min_length=1)] | None = None
+    """τ of each server, in place of weak and strong machines: N numbers, or a .csv or .npy file with them."""
     overhead_bits: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0
     """Bits of a message on a link besides its model: headers, acknowledgements, encryption."""
     probe_joules: Amount = 0.0
@@ -349,6 +354,11 @@ class Config(Section):
     """Options passed to the data set's loader."""
     checkpoint_every: Annotated[int, Field(ge=0)] = 10
     """Number of rounds between checkpoints in the run folder; 0 for none."""
+
+    @property
+    def has_parameter_server(self) -> bool:
+        """Whether one server averages the models of all, so that the run is a reference and not decentralised."""
+        return self.policy.name == "parameter-server"
 
     @property
     def leaks_test(self) -> bool:

@@ -21,6 +21,7 @@ from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import METHODS, method_named
+from hatdfed.setup.own_prices import check_own_prices, read_own_prices
 from hatdfed.setup.versions import fill_in
 
 Layer = Mapping[str, Any]
@@ -40,6 +41,8 @@ _HINTS = {
 _REMOVED = {
     ("codec", "top-k"): "codec top-k was removed in version 0.2: use int8 or int4, which need no copies at both ends"
 }
+# Aggregators that make the same of the same models at every server, as one parameter server does.
+_SAME_FOR_ALL = ("by-samples", "uniform", "median")
 _LONGEST_INTEGER = 256  # bits
 _LONGEST_VALUE = 80  # characters of a value in an error message
 
@@ -81,7 +84,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_sho
 
 def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
-    layer = _read_profiles(_mark_traces(name_own_data(_rename_synonyms(user or {}))))
+    layer = _read_profiles(_mark_traces(read_own_prices(name_own_data(_rename_synonyms(user or {})))))
     refuse_unknown(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
@@ -250,13 +253,41 @@ def validate(settings: Layer) -> Config:
     _check_world(config)
     _check_supply(config)
     _check_profiles(config)
+    check_own_prices(config)
     _check_calibrated(config)
+    _check_parameter_server(config)
     if config.time.asynchronous and config.time.deadline_seconds is not None:
         raise ConfigError(
             "time.asynchronous and time.deadline_seconds are both set, but servers that wait for nobody need no "
             "deadline. Leave one of them out."
         )
     return config
+
+
+def _check_parameter_server(config: Config) -> None:
+    """Refuse what would make its models or its joules other than those of one server that averages all models."""
+    if not config.has_parameter_server:
+        return
+    if config.aggregator.name not in _SAME_FOR_ALL:
+        raise ConfigError(
+            f"aggregator.name is {config.aggregator.name}, but a parameter server sends all servers the same model. "
+            f"Use {', '.join(_SAME_FOR_ALL[:-1])} or {_SAME_FOR_ALL[-1]}."
+        )
+    refused = {
+        "codec": config.codec != "float32",
+        "world.link_loss": config.world.link_loss[1] > 0,
+        "schedule.finish_rounds": config.schedule.finish_rounds > 0,
+        "schedule.budget_joules": config.schedule.budget_joules is not None,
+        "budget_joules": config.budget_joules is not None,
+        "supply.battery_joules": config.supply.battery_joules is not None,
+        "time.deadline_seconds": config.time.deadline_seconds is not None,
+        "time.asynchronous": config.time.asynchronous,
+    }
+    for key in (key for key, is_set in refused.items() if is_set):
+        raise ConfigError(
+            f"{key} is set, but it is not simulated for policy parameter-server (method fedavg). Leave {key} out, or "
+            "choose a decentralised method."
+        )
 
 
 def _check_world(config: Config) -> None:
@@ -428,6 +459,11 @@ def collect_notes(config: Config) -> list[str]:
         )
         if not config.privacy.noise:
             found.append("privacy.noise is 0: gradients are clipped, but nothing is protected.")
+    if config.has_parameter_server:
+        found.append(
+            "One server averages the models of all: a centralised reference, not a decentralised method "
+            "(docs/methods.md)."
+        )
     if config.leaks_test:
         found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
     return found

@@ -87,6 +87,8 @@ _PLUS_0_1: Mapping[str, Any] = {
 # Larger than any round's data: a method that judges others by its own data judges by all of it.
 _ALL_OF_THE_ROUND = 10_000
 
+_PARAMETER_SERVER: Mapping[str, Any] = {"name": "parameter-server"}
+
 _TABLE = (
     Method("hat-dfed", "The paper: a bandit over links, importance-aware merging", _OUR_READING),
     Method("hat-dfed-literal", "The paper as printed, corrected only where it could not run", _AS_PRINTED),
@@ -220,6 +222,11 @@ _TABLE = (
         {**_OUR_READING, "policy": {"name": "hindsight-oracle"}},
     ),
     Method(
+        "fedavg",
+        "Centralised reference, not decentralised: one server averages all models by samples (McMahan et al. 2017)",
+        {"policy": _PARAMETER_SERVER, "aggregator": {"name": "by-samples"}},
+    ),
+    Method(
         "local",
         "Lower bound: no link at all",
         {"policy": {"name": "no-links"}, "aggregator": {"name": "uniform"}},
@@ -237,6 +244,11 @@ METHODS: Registry[Method] = Registry(
     wanted="a Method",
     fits=lambda thing: isinstance(thing, Method),
 )
+
+
+def list_decentralised() -> list[str]:
+    """The names of all methods but references with a parameter server, which not all settings allow."""
+    return [name for name, method in METHODS.items() if method.settings.get("policy") != _PARAMETER_SERVER]
 
 
 def method_named(name: str) -> Method:

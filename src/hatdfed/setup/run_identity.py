@@ -157,6 +157,8 @@ SETTINGS: dict[str, Setting] = {
     "energy.training_per": Setting(_WORLD, "sample", Since.V0_2),
     "energy.device_kbit_per_joule": Setting(_WORLD),
     "energy.link_kbit_per_joule": Setting(_WORLD),
+    "energy.link_joules": Setting(_WORLD, None, Since.V0_2),
+    "energy.training_joules": Setting(_WORLD, None, Since.V0_2),
     "energy.source": Setting(_WORLD, "modelled", Since.V0_2),
     "energy.overhead_bits": Setting(_WORLD, 0.0, Since.V0_2),
     "energy.probe_joules": Setting(_WORLD, 0.0, Since.V0_2),

@@ -58,6 +58,7 @@ OTHER_VALUES = {
     "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
     "machines.profiles": ("phone",), "machines.assignment": "random",
     "time.deadline_seconds": 3.0, "energy.source": "measured",
+    "energy.link_joules": ((0.0, 1.0), (2.0, 0.0)), "energy.training_joules": (1.0, 2.0),
 }  # fmt: skip
 BASE = config(method="hat-dfed", candidates=1, dataset="digits", network="small-cnn", dataset_options={})
 
@@ -231,6 +232,7 @@ def as_0_1_0_journals_have_it(settings):
     }
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
     prices = {"source", "training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
+    prices |= {"link_joules", "training_joules"}
     left = settings.model_dump(mode="json", exclude={**never, "energy": prices})
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -1,8 +1,9 @@
 """How long a round takes: a function of what servers did, of what they sent, and of how fast their machines are.
 
 A server receives its devices' data, trains, and sends its model. Receivers of one model share the sender's uplink
-evenly, so all of them have it at the same time. A server is done when it has trained, its model is sent, and all models
-for it have arrived; a round is over when the slowest server is done. Judging and merging models takes no time.
+evenly, so all of them have it at the same time. A parameter server sends when it has received all models. A server is
+done when it has trained, its model is sent, and all models for it have arrived; a round is over when the slowest server
+is done. Judging and merging models takes no time.
 """
 
 from __future__ import annotations
@@ -51,18 +52,27 @@ class RoundClock(NamedTuple):
     passes: int
 
     def measure(
-        self, samples: Counts, passes: Counts | None, rows: Iterable[EnergyRow], busy: Seconds | None = None
+        self,
+        samples: Counts,
+        passes: Counts | None,
+        rows: Iterable[EnergyRow],
+        busy: Seconds | None = None,
+        host: int | None = None,
     ) -> RoundTime:  # [N] each
         """The seconds of a round in which servers trained on `samples` and the ledger got these rows.
 
-        A server that was `busy` with an earlier round begins later.
+        A server that was `busy` with an earlier round begins later; `host` is the parameter server, if there is one.
         """
         sent = read_sent(rows, self.machines.num_servers)
         upload = self.find_upload(sent.upload_bits)
         compute = self.find_compute(samples, passes)
         ready = upload + compute if busy is None else busy + upload + compute
         sending = self.find_sending(sent.sender, sent.bits)
-        arrival = (ready + sending + self.machines.latency_seconds)[sent.sender]
+        sent_by = ready + sending + self.machines.latency_seconds
+        if host is not None:
+            arrived = sent_by[sent.sender[sent.receiver == host]].max(initial=0.0)
+            sent_by[host] += max(0.0, float(arrived) - float(ready[host]))
+        arrival = sent_by[sent.sender]
         done = ready.copy()
         np.maximum.at(done, sent.sender, arrival)
         np.maximum.at(done, sent.receiver, arrival)

@@ -170,8 +170,21 @@ def make_prices(
         local_passes=config.local_passes if energy.training_per == "pass" else None,
         with_table=considered_links(config) is None,
     )
-    priced = price_profiles(config, prices, forward_flops)
+    priced = _with_own_prices(config, price_profiles(config, prices, forward_flops))
     return dataclasses.replace(priced, counts_measured=energy.source == "measured")
+
+
+def _with_own_prices(config: Config, prices: EnergyPrices) -> EnergyPrices:
+    """The price list with what the user knows about links and training."""
+    links, training = config.energy.link_joules, config.energy.training_joules
+    if links is not None:
+        joules = np.array(links, dtype=np.float64)
+        np.fill_diagonal(joules, 0.0)
+        per_bit = joules / (prices.model_bits + prices.overhead_bits)
+        prices = dataclasses.replace(prices, link_joules_per_bit=per_bit)
+    if training is not None:
+        prices = dataclasses.replace(prices, compute_joules=np.array(training, dtype=np.float64))
+    return prices
 
 
 def _make_drift(config: Config) -> PriceDrift | None:
