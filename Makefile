@@ -13,7 +13,7 @@ RELEASE_TOOLS = $(BIN)/python -m pip install --quiet --no-compile --constraint c
 METHODS := hat-dfed,hat-dfed-plus,rnd,d-psgd,full,local
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format test-slow test-processes test-cluster test-browser fast-tests docs dist test-dist lint-release faults faults-all soak dashboard paper-smoke bench fuzz protocol cluster readme-figures clean
+.PHONY: help setup run test lint format test-slow test-processes test-cluster test-browser fast-tests docs dist test-dist lint-release faults faults-all soak dashboard paper-smoke bench fuzz protocol cluster readme-figures screenshots look clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -134,6 +134,14 @@ readme-figures: $(READY)  ## Draw the README's pictures anew from a fresh `make 
 	cp build/readme/comparison.json build/readme/accuracy.png build/readme/accuracy_vs_energy.png docs/make_run/
 	$(BIN)/hatdfed run --method hat-dfed --out build/readme/run
 	cp build/readme/run/topology.png build/readme/run/environment.json docs/make_run/
+
+screenshots: $(READY)  ## Take the pictures of docs/dashboard.md and README anew (wants Chromium, as test-browser)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt selenium
+	$(BIN)/python docs/screenshots.py
+
+look: $(READY)  ## Pictures of every page of the dashboard in build/look: screen and phone, light and dark
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt selenium
+	$(BIN)/python docs/screenshots.py --every build/look
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -1,14 +1,17 @@
-"""Pictures of every page of the dashboard and of a report, light and dark, in docs/dashboard/.
+"""Pictures of every page of the dashboard and of a report, light and dark.
 
-    python docs/screenshots.py
+    python docs/screenshots.py                         # those that documents show, in docs/dashboard/
+    python docs/screenshots.py --every build/look      # every page on a screen and on a phone, to be looked at
 
-Everything in them is real: methods compared on the embedded digits, a run that is being played, a deployment with
-certificates whose last edge was switched off, a report of two of the runs. Needs Chromium with its driver, and the
-package selenium.
+Everything in them is real. In documents: methods compared on the embedded digits, a run that is being played, a
+deployment with certificates whose last edge was switched off, a report of two of the runs. With `--every`: a short
+comparison, a sweep, a run with trust in a world of groups, a deployment that is finished, and a report; a page that is
+wider than its window is an error. Needs Chromium with its driver, and the package selenium.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -34,15 +37,34 @@ sys.path.insert(0, str(ROOT / "examples" / "three_machines"))
 import cluster  # noqa: E402 (an example, which is not installed)
 
 METHODS = ("hat-dfed", "hat-dfed-plus", "rnd", "d-psgd", "full", "local")
-WIDE, PHONE = 1200, 390
+WIDE, SCREEN, PHONE = 1200, 1440, 390
 EDGES = 4
 RUN_HEAD, REPORT_HEAD = 1000, 2450  # pixels of pages that are longer than a picture should be
 SHADES = 256
 
 
+SWEEP = """\
+base: {dataset: digits, rounds: 20}
+grid:
+  method: [hat-dfed, rnd]
+  link_share: [0.2, 0.4]
+seeds: 2
+"""
+
+
 def main() -> None:
+    """Pictures for documents, or of every page."""
+    parser = argparse.ArgumentParser(description="Pictures of the dashboard.")
+    parser.add_argument("--every", type=Path, metavar="FOLDER", help="Every page on a screen and on a phone.")
+    every = parser.parse_args().every
+    if every is None:
+        take_for_documents(ROOT / "docs" / "dashboard")
+    else:
+        take_every_page(every.resolve())
+
+
+def take_for_documents(target: Path) -> None:
     """Play, serve, photograph."""
-    target = ROOT / "docs" / "dashboard"
     target.mkdir(exist_ok=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -60,7 +82,80 @@ def main() -> None:
             photograph(address, folder / "report.html", target, theme)
 
 
-def deploy(stack: ExitStack, folder: Path) -> tuple[int, list[subprocess.Popen[bytes]]]:
+def take_every_page(target: Path) -> None:
+    """Play short runs of every kind, serve, photograph each page in both widths and themes."""
+    target.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        runs = folder / "runs"
+        (folder / "sweep.yaml").write_text(SWEEP, encoding="utf-8")
+        methods = ("--methods", "hat-dfed,rnd,d-psgd", "--seeds", "2", "--rounds", "40")
+        cluster.hatdfed("compare", *methods, "--dataset", "digits", "--out", str(runs / "compared"))
+        cluster.hatdfed("sweep", str(folder / "sweep.yaml"), "--out", str(runs / "sweep"))
+        groups = ("--set", "servers=10", "--set", "world.groups=2", "--set", "world.differ=labels")
+        cluster.hatdfed("run", "--method", "hat-dfed-trust", "--rounds", "40", *groups, "--out", str(runs / "trust"))
+        port, edges = deploy(stack, folder, rounds=100)
+        address = serve(stack, folder, port)
+        watch_to_its_end(address, edges)
+        cluster.hatdfed("report", "runs/compared", "-o", "report.html")
+        cluster.hatdfed("report", "runs/trust", "-o", "report-of-trust.html")
+        pages = list_pages(address) | {
+            name: (folder / f"{name}.html").as_uri() for name in ("report", "report-of-trust")
+        }
+        too_wide = [name for theme in ("light", "dark") for name in photograph_both(pages, target, theme)]
+    if too_wide:
+        raise SystemExit(f"Wider than their window: {', '.join(too_wide)}.")
+
+
+def watch_to_its_end(address: str, edges: list[subprocess.Popen[bytes]]) -> None:
+    """Ask for the deployment as an open page does, until the dashboard knows that it is finished."""
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        with urlopen(f"{address}/api/deployment") as answer:  # noqa: S310 (our own address)
+            if json.load(answer).get("state") == "done" and all(edge.poll() is not None for edge in edges):
+                return
+        time.sleep(0.2)
+    raise SystemExit("The deployment does not end.")
+
+
+def list_pages(address: str) -> dict[str, str]:
+    """The address of every page, by the name of its picture."""
+    with urlopen(f"{address}/api/runs") as answer:  # noqa: S310 (our own address)
+        runs = {card["name"]: card["id"] for card in json.load(answer)}
+
+    def compare(folder: str) -> str:
+        return "/compare?" + "&".join(f"run={runs[name]}" for name in sorted(runs) if name.startswith(folder))
+
+    pages = {
+        "runs": "/",
+        "runs-grouped": "/?group=sweep",
+        "runs-none": "/?search=nothing-of-this-name",
+        "run": f"/runs/{runs['compared/hat-dfed-seed0']}",
+        "run-with-trust": f"/runs/{runs['trust']}",
+        "run-deployed": f"/runs/{runs['deployed']}",
+        "comparison": compare("compared/"),
+        "comparison-of-sweep": compare("sweep/"),
+        "comparison-empty": "/compare",
+        "deployment": "/deployment",
+        "trouble": "/runs/unknown",
+    }
+    return {name: address + page for name, page in pages.items()}
+
+
+def photograph_both(pages: dict[str, str], target: Path, theme: str) -> list[str]:
+    """Photograph pages on a screen and on a phone; the names of those that are wider than their window."""
+    too_wide = []
+    with browser(theme) as window:
+        for name, page in pages.items():
+            for width in (SCREEN, PHONE):
+                picture = f"{name}-{width}-{theme}"
+                take(window, page, width).save(target / f"{picture}.png")
+                if window.execute_script("return document.documentElement.scrollWidth > window.innerWidth"):
+                    too_wide.append(picture)
+    return too_wide
+
+
+def deploy(stack: ExitStack, folder: Path, rounds: int = 2000) -> tuple[int, list[subprocess.Popen[bytes]]]:
     """A coordinator and a few edges; the coordinator's port."""
     ca, (port, desk) = folder / "ca", cluster.free_ports(2)
     cluster.hatdfed("ca", "init", str(ca))
@@ -69,7 +164,7 @@ def deploy(stack: ExitStack, folder: Path) -> tuple[int, list[subprocess.Popen[b
         folder / "coordinator.log",
         *("coordinator", str(ROOT / "examples/three_machines/run.yaml"), "--state", str(folder / "runs" / "deployed")),
         *("--ca", str(ca), "--listen", f"127.0.0.1:{port}", "--desk", f"127.0.0.1:{desk}"),
-        *("--set", f"servers={EDGES}", "--set", "rounds=2000"),
+        *("--set", f"servers={EDGES}", "--set", f"rounds={rounds}"),
     )
     cluster.wait_for_port(desk, coordinator)
     edges = []
