@@ -96,6 +96,9 @@ def coordinator_command(
             f"time.deadline_seconds is {resolved.time.deadline_seconds:g}, but it is about simulated time. On real "
             "machines a round ends after deploy.round_seconds."
         )
+    for key in ("upload_trace", "uplink_trace"):
+        if getattr(resolved.time, key) is not None:
+            raise ConfigError(f"time.{key} is set, but real machines have the rates that they have. Leave it out.")
     if resolved.time.asynchronous:
         raise ConfigError(
             "time.asynchronous is set, but it is about simulated time: real machines play synchronous rounds. Set it "
