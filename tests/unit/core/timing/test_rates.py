@@ -90,7 +90,7 @@ def test_asynchronous_servers_have_rates_that_do_not_change(tmp_path):
 def test_the_accuracy_of_a_late_server_counts_once_it_has_trained(fleet):
     # Weak machines train for about one and a half deadlines, strong ones are in time. Nobody receives a model.
     speeds = {"weak_seconds_per_sample": 0.22, "strong_seconds_per_sample": 1e-4}
-    small = {**SMALL, "rounds": 2, "servers": 6, "fleet": fleet}
+    small = {**SMALL, "rounds": 2, "servers": 6, "learner": {"learning_rate": 0.1}, "fleet": fleet}
     in_time, late = (
         hatdfed.run("local", **small, time={**speeds, **more}) for more in ({}, {"deadline_seconds": 10.0})
     )
