@@ -52,7 +52,7 @@ def test_what_decisions_save_is_told_apart_from_what_keeping_saves(tmp_path):
 
 
 def difference(*values):
-    return paired_difference(list(values), [0.0] * len(values))
+    return paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
 
 
 def test_a_loss_or_no_saving_is_not_a_saving_without_loss():
