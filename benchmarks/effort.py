@@ -1,6 +1,6 @@
 """Where joules of training and uploads can be saved: decisions about training, and uploads that are kept. Exploratory.
 
-    OMP_NUM_THREADS=1 python benchmarks/effort.py [--dataset digits] [--seeds 30 31 32 33 34]
+    OMP_NUM_THREADS=1 python benchmarks/effort.py [--dataset digits] [--seeds 30 31 32 33 34] [--recipes keep …]
         prints tables, writes results/effort-DATASET.json
 
 Every recipe is that of hat-dfed-plus with a few parts changed, charged by the sample and pass, and by the sample as in
@@ -50,6 +50,11 @@ def _train(name: str, **settings: Any) -> Settings:
     return {"training": {"name": name, **settings}}
 
 
+def _split_budget(every: int) -> Settings:
+    """About half of what keeping uploads leaves on digits, charged by the pass."""
+    return {**KEEP, "budget_joules": 20_000.0, "schedule": {"every": every, "finish_rounds": 2}}
+
+
 RECIPES: dict[str, Settings] = {
     REFERENCE: {},
     "keep": KEEP,
@@ -81,6 +86,26 @@ RECIPES: dict[str, Settings] = {
     "keep, skip-train 2/1, batch 8": {**KEEP, **_train("skip-train", train_rounds=2), "batch_size": 8},
     "keep, marginal-gain 0.5, batch 8": {**KEEP, **_train("marginal-gain", saved=0.5), "batch_size": 8},
     "keep, every 2nd, 1 pass, batch 8": {**KEEP, **_train("every", rounds=2), "local_passes": 1, "batch_size": 8},
+    "keep, 1 pass, rate 0.002": {**KEEP, "local_passes": 1, "learner": {"learning_rate": 2e-3}},
+    "keep, 1 pass, rate 0.003": {**KEEP, "local_passes": 1, "learner": {"learning_rate": 3e-3}},
+    "keep, 1 pass, batch 16, rate 0.002": {
+        **KEEP,
+        "local_passes": 1,
+        "batch_size": 16,
+        "learner": {"learning_rate": 2e-3},
+    },
+    "keep, taper 2 to 0.6": {**KEEP, **_train("taper", first=2.0, last=0.6)},
+    "keep, taper 0.6 to 2": {**KEEP, **_train("taper", first=0.6, last=2.0)},
+    "keep, taper 2.6 to 0": {**KEEP, **_train("taper", first=2.6, last=0.0)},
+    "keep, taper 0.6 to 2, rate 0.002": {
+        **KEEP,
+        **_train("taper", first=0.6, last=2.0),
+        "learner": {"learning_rate": 2e-3},
+    },
+    "rate 0.002": {"learner": {"learning_rate": 2e-3}},
+    "rate 0.003": {"learner": {"learning_rate": 3e-3}},
+    # One budget, split between links and training in several ways; links come first.
+    **{f"keep, budget, links every {m}": _split_budget(m) for m in (1, 2, 4, 8, 16)},
 }
 
 # Recipes that are compared with each other, seed by seed.
@@ -89,6 +114,8 @@ PAIRS = (
     ("keep, marginal-gain 0.3", "keep, skip-train 2/1"),
     ("keep, marginal-gain 0.5, batch 8", "keep, every 2nd in turn, batch 8"),
     ("keep, every 2nd in turn, batch 8", "batch 8"),
+    ("keep, 1 pass, rate 0.003", "rate 0.003"),
+    *((f"keep, budget, links every {m}", "keep, budget, links every 2") for m in (1, 4, 8, 16)),
 )
 
 
@@ -98,9 +125,9 @@ def main() -> None:
     path = options.out or RESULTS / f"effort-{options.dataset}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
     rows = [row for row in rows if row["recipe"] in RECIPES and row["recipe"] not in options.again]
-    for recipe in RECIPES:
+    for recipe in options.recipes or RECIPES:
         have = {(row["recipe"], row["charged_per"], row["seed"]) for row in rows}
-        todo = [cell for cell in itertools.product([recipe], ACCOUNTINGS, options.seeds) if cell not in have]
+        todo = [cell for cell in itertools.product([recipe], options.charged, options.seeds) if cell not in have]
         configs = [_config(options.dataset, *cell) for cell in todo]
         rows += [
             {"recipe": recipe, "charged_per": per, "seed": seed, **_figures(config, result)}
@@ -158,8 +185,10 @@ def _print_table(rows: list[dict[str, Any]], per: str) -> None:
 
 def _print_pairs(rows: list[dict[str, Any]]) -> None:
     accuracy = {(row["recipe"], row["seed"]): row["accuracy"] for row in rows}
-    seeds = sorted({seed for _, seed in accuracy})
     for one, other in PAIRS:
+        seeds = [seed for recipe, seed in accuracy if recipe == one and (other, seed) in accuracy]
+        if not seeds:
+            continue
         gains = np.array([accuracy[one, seed] - accuracy[other, seed] for seed in seeds])
         error = gains.std(ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else np.nan
         print(f"{one} − {other}: {gains.mean():+.2f} ± {error:.2f}")
@@ -169,6 +198,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="digits", choices=COMMON)
     parser.add_argument("--seeds", type=int, nargs="+", default=[30, 31, 32, 33, 34])
+    parser.add_argument("--recipes", default=[], nargs="+", choices=RECIPES, metavar="RECIPE", help="only these")
+    parser.add_argument("--charged", default=list(ACCOUNTINGS), nargs="+", choices=ACCOUNTINGS, help="by what")
     parser.add_argument("--data", type=Path, help="folder of the data set; the usual one if not given")
     parser.add_argument("--again", default=[], nargs="+", metavar="RECIPE", help="recipes to play anew")
     parser.add_argument("--out", type=Path)

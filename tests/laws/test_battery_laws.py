@@ -13,6 +13,8 @@ from hatdfed.core.energy.upkeep import Upkeep
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.round import Away, RoundReport, WorkDone, make_server_report
+from hatdfed.core.timing.machines import Machines
+from hatdfed.core.timing.round_time import RoundClock
 from hatdfed.core.traces import Trace
 from hatdfed.core.training import TRAINING
 from hatdfed.core.utility import LinkUtility
@@ -40,11 +42,14 @@ def supplies(draw):
     there = Trace(np.array([0.0, 35.0]), np.stack([each(st.sampled_from([0.0, 1.0])) for _ in range(2)]), period=70.0)
     upkeep = Upkeep(draw(st.floats(0, 2)), draw(st.floats(0, 2)), each(st.floats(0, 3)))
     return Supply(
-        round_seconds=draw(st.floats(1, 60)),
+        round_seconds=draw(st.one_of(st.none(), st.floats(1, 60))),
         batteries=Batteries(capacity, first, each(st.floats(0, 50)), harvest),
         availability=there if draw(st.booleans()) else None,
         upkeep=upkeep if draw(st.booleans()) else None,
     )
+
+
+MACHINES = Machines(np.linspace(0.01, 0.4, N), np.full(N, 1e5), np.linspace(1e5, 1e6, N), np.full(N, 0.1))
 
 
 def make_coordinator(supply, policy, churn=0.0, passes=None, training=None):
@@ -57,7 +62,8 @@ def make_coordinator(supply, policy, churn=0.0, passes=None, training=None):
     return Coordinator(
         POLICIES[policy](), LinkUtility(), prices, seed=1, horizon=ROUNDS, budget=6, churn=churn, supply=supply,
         limits=ReportLimits(samples=MOST_SAMPLES, devices=30), message_share=prices.with_overhead(1.0),
-        passes=passes or 1, training=None if training is None else TRAINING[training](),
+        passes=passes or 1, clock=RoundClock(MACHINES, passes or 1),
+        training=None if training is None else TRAINING[training](),
     )  # fmt: skip
 
 
@@ -140,7 +146,7 @@ def test_who_is_away_spends_nothing_and_has_no_links(boss, is_worst):
 def test_a_charge_changes_by_what_the_ledger_and_the_harvest_say(boss, is_worst):
     for before, plan, record, after in play(boss, is_worst):
         batteries = boss.supply.batteries
-        harvested = batteries.harvest.integrate(*boss.supply.span(plan.t))
+        harvested = batteries.harvest.integrate(*boss.supply.span(plan.t, before.elapsed, record.time.seconds))
         full = np.minimum(batteries.capacity, before.charge - own_joules(record.report.energy, N) + harvested)
         known = np.isfinite(full)
         np.testing.assert_allclose(after.charge[known], full[known], atol=1e-6)

@@ -101,6 +101,9 @@ def coordinator_command(
             "policy.name is parameter-server (method fedavg), but a deployment has no parameter server: edges exchange "
             "models with each other. Use it in simulations, and another method here."
         )
+    for key in ("upload_trace", "uplink_trace"):
+        if getattr(resolved.time, key) is not None:
+            raise ConfigError(f"time.{key} is set, but real machines have the rates that they have. Leave it out.")
     if resolved.time.asynchronous:
         raise ConfigError(
             "time.asynchronous is set, but it is about simulated time: real machines play synchronous rounds. Set it "

@@ -60,6 +60,7 @@ class CoordinatorState(NamedTuple):
     spent: float = 0.0  # J, of a budget for the whole run
     charge: Vector | None = None  # [N] of the batteries, in joules; None: everybody is on mains
     busy: Vector | None = None  # [N] seconds of the next round that servers still train in; None: rounds have no end
+    elapsed: float = 0.0  # simulated seconds of the rounds so far
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,8 @@ class Coordinator:
             presence = simulated
         context = self.context(state, presence)
         draw = self._draw(state, context)
-        return RoundPlan(state.t, draw, presence, self._plan_effort(state, context, draw, presence), state.busy)
+        effort = self._plan_effort(state, context, draw, presence)
+        return RoundPlan(state.t, draw, presence, effort, state.busy, state.elapsed)
 
     def _draw(self, state: CoordinatorState, context: PolicyContext) -> LinkDraw:
         if not context.budget:
@@ -186,9 +188,15 @@ class Coordinator:
         False reports are not used; neither are those of servers that were caught before.
         """
         report, caught = self._check(state, plan, report)
-        context, draw, time = self.context(state, plan.presence), plan.draw, self._measure_time(plan, report)
-        ledger = report if self.supply is None else self.supply.add_upkeep(plan.t, report, context.active)
-        utility = self.utility(self.facts(state, plan, report))
+        context, draw, time = self.context(state, plan.presence), plan.draw, self._measure_time(state, plan, report)
+        busy = None if self.pace is None or time is None else self.pace.next_busy(time)
+        report = _without_unfinished(report, busy, state.accuracy)
+        seconds = 0.0 if time is None else time.seconds
+        span = None if self.supply is None else self.supply.span(plan.t, state.elapsed, seconds)
+        ledger = report
+        if self.supply is not None and span is not None:
+            ledger = self.supply.add_upkeep(plan.t, span, report, context.active)
+        utility = self.utility(self.facts(state, plan, report, busy))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
         utility[draw.places[lost]] = 0.0  # sent, never arrived
         new_state = state._replace(
@@ -199,11 +207,12 @@ class Coordinator:
             caught=state.caught + caught,
             training=self._learn_training(state, plan, report, context),
             spent=state.spent + self._count_spent(plan, report, context),
-            charge=None if self.supply is None else self.supply.charge_after(plan.t, state.charge, ledger.energy),
-            busy=None if self.pace is None or time is None else self.pace.next_busy(time),
+            charge=self.supply.charge_after(span, state.charge, ledger.energy) if self.supply and span else None,
+            busy=busy,
+            elapsed=state.elapsed + seconds,
         )
         beliefs = find_beliefs(self.policy, state.policy, new_state.policy, context)
-        bill = None if self.supply is None else self.supply.find_bill(plan.t, ledger.energy, len(report.servers))
+        bill = self.supply.find_bill(span, ledger.energy, len(report.servers)) if self.supply and span else None
         record = RoundRecord(
             plan.t,
             draw,
@@ -268,13 +277,17 @@ class Coordinator:
         budget = self.budget if there.all() else max(1, round(self.budget * float(there.mean())))
         return context._replace(budget=min(budget, int(np.count_nonzero(context.possible))))
 
-    def facts(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundFacts:
-        """What the utility of the round's links is computed from."""
+    def facts(
+        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, busy: Vector | None = None
+    ) -> RoundFacts:
+        """What the utility of the round's links is computed from; `busy` is who trains on after the round."""
         considered = self._considered(state.candidates)
         spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
         for row in report.energy:
             spent[row.cause][row.receiver] += row.joules
         took_part = report.reported & self._find_exchanging(plan.t, plan.busy)
+        if busy is not None:
+            took_part &= busy <= 0
         return RoundFacts(
             gain=fill_with_mean(report.accuracy - state.accuracy, took_part),
             upload_joules=fill_with_mean(spent[Cause.UPLOAD], took_part),
@@ -292,10 +305,12 @@ class Coordinator:
         size, links = self.prices.num_servers, self._considered(state.candidates).links
         is_away = {Away.CHURN: ~present(self.seed, state.t, size, self.churn)}
         if self.supply is not None:
-            is_away[Away.TRACE] = ~self.supply.is_available(state.t, size)
+            begin = self.supply.span(state.t, state.elapsed)
+            is_away[Away.TRACE] = ~self.supply.is_available(begin, size)
         if self.supply is not None and state.charge is not None:
             most = self._find_most(state, ~is_away[Away.CHURN] & ~is_away[Away.TRACE])
-            is_away[Away.BATTERY] = self.supply.is_exhausted(state.t, state.charge, most.joules, most.received)
+            span = self.supply.span(state.t, state.elapsed, most.seconds)
+            is_away[Away.BATTERY] = self.supply.is_exhausted(span, state.charge, most.joules, most.received)
         active = ~np.logical_or.reduce(list(is_away.values()))
         found = reversed(is_away.items())  # so that the first reason of a server stays
         reasons = {i: reason for reason, which in found for i in np.flatnonzero(which).tolist()}
@@ -315,14 +330,30 @@ class Coordinator:
         effort = ServerEffort(passes, asks=True)
         training = [self.prices.training(state.t, i, limits.most_samples(i), effort).joules for i in range(size)]
         received = np.bincount(links.receiver, is_possible.astype(np.float64), size)
-        return _Most(sending.astype(np.float64) + np.array(training), received.astype(np.float64))
+        seconds = self._find_longest(state, links.sender[is_possible], passes)
+        return _Most(sending.astype(np.float64) + np.array(training), received.astype(np.float64), seconds)
 
-    def _measure_time(self, plan: RoundPlan, report: RoundReport) -> RoundTime | None:
+    def _find_longest(self, state: CoordinatorState, senders: Indices, passes: int) -> float:
+        """Simulated seconds of the next round at most: with all devices connected, and a message for each sender."""
+        if self.clock is None:
+            return 0.0
+        if self.pace is not None and (longest := self.pace.find_longest()) is not None:
+            return longest
+        limits, clock, size = self.limits or ReportLimits(), self.clock.at(state.elapsed), self.prices.num_servers
+        samples = np.array([limits.most_samples(i) for i in range(size)])
+        uploads = [self.prices.upload(state.t, i, limits.devices, int(samples[i])).bits for i in range(size)]
+        message_bits = limits.sent_share * self.prices.model_bits + self.prices.overhead_bits
+        sending = clock.find_sending(senders, np.full(len(senders), message_bits))
+        ready = clock.find_upload(np.array(uploads)) + clock.find_compute(samples, np.full(size, passes))
+        return float((ready + sending + clock.machines.latency_seconds).max())
+
+    def _measure_time(self, state: CoordinatorState, plan: RoundPlan, report: RoundReport) -> RoundTime | None:
         """How long the round takes by the clock of the simulated machines."""
         if self.clock is None:
             return None
         passes = None if plan.effort is None else plan.effort.passes
-        time = self.clock.measure(report.num_samples, passes, report.energy, plan.busy, plan.draw.host)
+        clock = self.clock.at(state.elapsed)
+        time = clock.measure(report.num_samples, passes, report.energy, plan.busy, plan.draw.host)
         return time if self.pace is None else self.pace.close_round(plan.t, plan.busy, time)
 
     def _find_training(self, t: int, busy: Vector | None) -> NDArray[np.bool_]:  # -> [N]
@@ -406,6 +437,7 @@ class _Most(NamedTuple):
 
     joules: Vector  # [N] that a server spends on training and on its links
     received: Vector  # [N] models that it gets
+    seconds: float  # that it takes, by the simulated clock
 
 
 class _LastConsidered:
@@ -414,6 +446,17 @@ class _LastConsidered:
 
 def _is_caught(caught: tuple[Caught, ...], num_servers: int) -> NDArray[np.bool_]:  # -> [N]
     return np.isin(np.arange(num_servers), [each.server for each in caught])
+
+
+def _without_unfinished(report: RoundReport, busy: Vector | None, accuracy: Vector) -> RoundReport:
+    """The report with the `accuracy` of before for servers that train on after the round: theirs comes at its end."""
+    if busy is None or not (busy > 0).any():
+        return report
+    servers = tuple(
+        told if told is None or busy[i] <= 0 else told._replace(accuracy=float(accuracy[i]))
+        for i, told in enumerate(report.servers)
+    )
+    return replace(report, servers=servers)
 
 
 def fill_with_mean(values: Vector, known: NDArray[np.bool_]) -> Vector:

@@ -145,6 +145,7 @@ class RoundPlan(NamedTuple):
     presence: Presence | None = None  # who was there when it was drawn; None: everybody
     effort: Effort | None = None  # None: everybody trains on new data, as in the paper
     busy: Values | None = None  # [N] seconds until servers can begin, in a simulation with a deadline; None: 0
+    begins_at: float = 0.0  # simulated seconds since the run began
 
     def effort_of(self, server: int) -> ServerEffort | None:
         """What one server is to do; None: as in the paper."""

@@ -26,11 +26,12 @@ from hatdfed.runs.malloc import keep_freed_memory
 from hatdfed.runs.progress import follow_rounds, interactive_counter
 from hatdfed.runs.recorder import OnRound, Recorder, RunStopped, open_records
 from hatdfed.runs.records.checkpoint import Checkpoints
+from hatdfed.runs.records.cleaning import whole
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.trained_models import keep_models
-from hatdfed.setup.build.placement import Placement, chosen_placement
+from hatdfed.setup.build.placement import FLEETS, Placement, chosen_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, find_removed_choice, merge_layers, overlay, resolve
@@ -105,11 +106,13 @@ def resume(
 ) -> RunResult:
     """Go on with the run in a folder, to the same result as if it had never stopped; `rounds` may grow.
 
-    To the very same bits on the same fleet and device; elsewhere it goes on with their round-off. Data that were given
+    By default it goes on with the fleet that it was begun with. To the very same bits on the same fleet and device;
+    elsewhere it goes on with their round-off. Data that were given
     as Python objects are given again, as `settings["dataset"]`.
     """
     folder = RunFolder.open(Path(path))
     job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
+    fleet, shards = _same_fleet(folder, fleet, shards)
     placement = Placement(fleet, device, shards, address)
     with _shown(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
         (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
@@ -217,6 +220,8 @@ def _open(
         store = Checkpoints(folder.checkpoint, resume_digest(config), config.checkpoint_every, config.rounds, fleet)
         state = store.restore(coordinator) if job.resumed else None
     database = stack.enter_context(closing(open_records(folder, 0 if state is None else state.t)))
+    if folder is not None and not job.resumed:
+        folder.note_fleet(fleet.computed_by)
     if folder is not None and job.resumed:
         folder.write_config(config)  # only now: what cannot go on keeps the settings that it was played with
     watchers = [] if on_round is None else [lambda record, _: on_round(config, record)]
@@ -285,6 +290,14 @@ def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
             f"The run in {folder.path} {difference}. Resume it with its own settings, or start a new run."
         )
     return new
+
+
+def _same_fleet(folder: RunFolder, fleet: str, shards: int | None) -> tuple[str, int | None]:
+    """The fleet that is asked for; by default the one that the run was begun with, in as many shards."""
+    begun = folder.first_fleet()
+    if fleet != "auto" or begun.get("fleet") not in FLEETS:
+        return fleet, shards
+    return str(begun["fleet"]), shards or whole(begun.get("shards"))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,6 +87,7 @@ class Recorder:
         self._beliefs = _restore_beliefs(database)
         self._caught: tuple[Caught, ...] = ()
         self._last_round_at = time.perf_counter()
+        self._has_played = False
 
     def begin(self, coordinator: Plans, state: CoordinatorState | None) -> CoordinatorState:
         """The state to play from: the given one, or that before round 0, kept so that an early kill loses nothing."""
@@ -103,6 +104,7 @@ class Recorder:
         """
         now = time.perf_counter()
         seconds, self._last_round_at, self._caught = now - self._last_round_at, now, state.caught
+        self._has_played = True
         self._database.write(record, seconds, self._note_beliefs(record))
         self._save(state)
         try:
@@ -162,7 +164,7 @@ class Recorder:
         rounds = self._database.records("rounds")
         summary = summarise(self._config, accuracy, rounds)
         summary["accuracy_from"] = accuracy.measured_on
-        summary["computed_by"] = dict(self._fleet.computed_by)
+        summary["computed_by"] = self._find_computed_by()
         if self._config.privacy.clip is not None:
             counted = accuracy.private_rounds
             if counted is None:
@@ -181,6 +183,15 @@ class Recorder:
             config = self._config.model_dump(mode="json")
             self._folder.write_json("results.json", {**summary, "config": config})
         return summary
+
+    def _find_computed_by(self) -> dict[str, Any]:
+        """What the last rounds were computed by: the run's own results say it where no round was played here."""
+        if self._folder is not None and not self._has_played:
+            with suppress(RunFolderError):  # damaged results are made anew
+                known = (self._folder.read_final(self._config.rounds) or {}).get("computed_by")
+                if isinstance(known, dict):
+                    return known
+        return dict(self._fleet.computed_by)
 
 
 def _restore_beliefs(database: RunDatabase) -> KeptBeliefs:

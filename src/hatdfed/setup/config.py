@@ -131,8 +131,9 @@ class EnergyConfig(Section):
 class SupplyConfig(Section):
     """Where the energy of simulated servers comes from, and when they are there, as described in docs/energy.md."""
 
-    round_seconds: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 60.0
-    """How long a round lasts, for everything that depends on time."""
+    round_seconds: Seconds | Literal["simulated"] = 60.0
+    """How long a round lasts, for batteries, idle power and traces: the same number of seconds for all rounds, or
+    `simulated`, as long as its machines take (docs/time.md)."""
     battery_joules: Amount | Annotated[tuple[Amount | None, ...], Field(min_length=1)] | None = None
     """Capacity of a server's battery: one number, or one for each server, null for those on mains. A server whose
     charge does not cover the most that a round can cost it is away in that round."""
@@ -185,6 +186,12 @@ class TimeConfig(Section):
     """Rate at which a server sends its model to all receivers together, where it has no profile."""
     latency_seconds: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.02
     """Delay of a message between servers, where they have no profile."""
+    upload_trace: str | None = None
+    """File with the rate at which a server's devices send it their data over simulated time, in Mbit/s, in place of
+    `upload_mbit_per_second` and of profiles (docs/traces.md)."""
+    uplink_trace: str | None = None
+    """File with the rate at which a server sends its model over simulated time, in Mbit/s, in place of
+    `uplink_mbit_per_second` and of profiles (docs/traces.md)."""
     deadline_seconds: Seconds | None = None
     """When a simulated round ends at the latest. Servers that have not trained by then, and models that have not
     arrived, are left out of its exchange; by default everybody is waited for."""

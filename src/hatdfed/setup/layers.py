@@ -126,14 +126,15 @@ def name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _mark_traces(layer: dict[str, Any]) -> dict[str, Any]:
     """The settings with digests behind the names of traces, so that they say what was used."""
-    supply = layer.get("supply")
-    if not isinstance(supply, Mapping):
-        return layer
-    marked = {
-        key: with_digest(f"supply.{key}", value) if str(key).endswith("_trace") and isinstance(value, str) else value
-        for key, value in supply.items()
-    }
-    return {**layer, "supply": marked}
+    marked = dict(layer)
+    for section in ("supply", "time"):
+        if isinstance(settings := layer.get(section), Mapping):
+            marked[section] = {key: _mark_trace(f"{section}.{key}", value) for key, value in settings.items()}
+    return marked
+
+
+def _mark_trace(name: str, value: object) -> object:
+    return with_digest(name, value) if name.endswith("_trace") and isinstance(value, str) else value
 
 
 def _read_profiles(layer: dict[str, Any]) -> dict[str, Any]:
@@ -256,12 +257,22 @@ def validate(settings: Layer) -> Config:
     check_own_prices(config)
     _check_calibrated(config)
     _check_parameter_server(config)
+    _check_time(config)
+    return config
+
+
+def _check_time(config: Config) -> None:
     if config.time.asynchronous and config.time.deadline_seconds is not None:
         raise ConfigError(
             "time.asynchronous and time.deadline_seconds are both set, but servers that wait for nobody need no "
             "deadline. Leave one of them out."
         )
-    return config
+    for key in ("upload_trace", "uplink_trace"):
+        if config.time.asynchronous and getattr(config.time, key) is not None:
+            raise ConfigError(
+                f"time.{key} and time.asynchronous are both set, but the schedule of asynchronous servers is made "
+                "before the run, of rates that do not change. Leave one of them out."
+            )
 
 
 def _check_parameter_server(config: Config) -> None:

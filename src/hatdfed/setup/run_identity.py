@@ -182,6 +182,8 @@ SETTINGS: dict[str, Setting] = {
     "time.upload_mbit_per_second": Setting(_WORLD, 10.0, Since.V0_2),
     "time.uplink_mbit_per_second": Setting(_WORLD, 10.0, Since.V0_2),
     "time.latency_seconds": Setting(_WORLD, 0.02, Since.V0_2),
+    "time.upload_trace": Setting(_WORLD, None, Since.V0_2),
+    "time.uplink_trace": Setting(_WORLD, None, Since.V0_2),
     "time.deadline_seconds": Setting(_PLAIN, None, Since.V0_2),
     "time.asynchronous": Setting(_PLAIN, False, Since.V0_2),
 }

@@ -9,7 +9,7 @@ from tests.small_runs import SMALL
 import hatdfed
 from hatdfed.core.coordinator import read_state
 from hatdfed.core.energy.energy_model import Cause, EnergyRow, draw_prices
-from hatdfed.core.energy.supply import JOULES_PER_KWH, Batteries, Supply, own_joules
+from hatdfed.core.energy.supply import JOULES_PER_KWH, Batteries, Span, Supply, own_joules
 from hatdfed.core.energy.upkeep import Upkeep
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.core.traces import Trace
@@ -40,7 +40,7 @@ def test_the_sender_pays_for_a_link_and_devices_for_uploads():
 
 
 def test_a_battery_is_charged_up_to_its_capacity():
-    settled = batteries([100, 100], [50, 90], [2, 2]).settle(np.array([50.0, 90.0]), np.array([10.0, 0.0]), 0, 10)
+    settled = batteries([100, 100], [50, 90], [2, 2]).settle(np.array([50.0, 90.0]), np.array([10.0, 0.0]), Span(0, 10))
     assert settled.tolist() == [60.0, 100.0]
 
 
@@ -51,22 +51,46 @@ def test_a_battery_must_cover_the_most_that_a_round_can_cost_and_the_reserve():
 
 def test_carbon_and_cost_are_those_of_the_joules_from_the_grid():
     supply = Supply(60.0, carbon=constant(400.0, 100.0), tariff=constant(0.3, -0.1))
-    bill = supply.find_bill(0, ROWS, 2)
+    bill = supply.find_bill(supply.span(0), ROWS, 2)
     assert bill.carbon_grams == pytest.approx((21 * 400 + 4300 * 100) / JOULES_PER_KWH)
     assert bill.cost == pytest.approx((21 * 0.3 - 4300 * 0.1) / JOULES_PER_KWH)
 
 
 def test_what_comes_from_a_battery_is_not_billed():
     held = batteries([50, np.inf], [50, np.inf], [0, 0])
-    bill = Supply(60.0, held, carbon=constant(400.0, 100.0)).find_bill(0, ROWS, 2)
+    bill = Supply(60.0, held, carbon=constant(400.0, 100.0)).find_bill(Span(0, 60), ROWS, 2)
     assert bill.carbon_grams == pytest.approx((1 * 400 + 4300 * 100) / JOULES_PER_KWH)
     assert bill.cost is None
 
 
 def test_prices_are_those_of_the_time_of_the_round():
     supply = Supply(60.0, carbon=Trace(np.array([0.0, 90.0]), np.array([[100.0], [500.0]])).spread(2))
-    grams = [supply.find_bill(t, ROWS, 2).carbon_grams for t in range(3)]
+    grams = [supply.find_bill(supply.span(t), ROWS, 2).carbon_grams for t in range(3)]
     assert [each / grams[0] for each in grams] == pytest.approx([1, 3, 5])
+
+
+def test_by_the_simulated_clock_a_round_lasts_as_long_as_its_machines_take():
+    supply = Supply(None, carbon=Trace(np.array([0.0, 90.0]), np.array([[100.0], [500.0]])).spread(2))
+    assert supply.span(7, elapsed=60.0, seconds=20.0) == (60.0, 80.0)
+    assert supply.find_bill(supply.span(7, 60.0, 20.0), ROWS, 2) == supply.find_bill(Span(0, 1), ROWS, 2)
+    assert supply.find_bill(supply.span(7, 90.0, 1.0), ROWS, 2) == supply.find_bill(Span(100, 200), ROWS, 2)
+
+
+def test_idle_energy_harvest_and_carbon_follow_simulated_seconds(tmp_path):
+    (tmp_path / "grid.csv").write_text("seconds constant once, all\n0, 100\n")
+    supply = {"round_seconds": "simulated", "battery_joules": 1e6, "first_charge": 0.5, "harvest_watts": 2.0}
+    supply["carbon_trace"] = str(tmp_path / "grid.csv")
+    prices = {"idle_watts": 3.0}
+    result = hatdfed.run(SMALL, rounds=3, supply=supply, energy=prices)
+    seconds = [row["simulated_seconds"] for row in result.rounds]
+    assert len(set(seconds)) > 1
+    for t, length in enumerate(seconds):
+        idle = [row["joules"] for row in result.ledger if row["t"] == t and row["cause"] == "idle"]
+        assert idle == pytest.approx([3.0 * length] * SMALL["servers"])
+    spent = sum(row["joules"] for row in result.ledger if row["receiver"] == 0 and row["cause"] in ("idle", "training"))
+    spent += sum(row["joules"] for row in result.ledger if row["sender"] == 0 and row["cause"] == "link")
+    last = next(row["charge"] for row in result.servers if (row["t"], row["server"]) == (2, 0))
+    assert last == pytest.approx(5e5 - spent + 2.0 * sum(seconds))
 
 
 def make_report(senders, scores):

@@ -55,6 +55,7 @@ OTHER_VALUES = {
     "task": "regression", "training": {"name": "every"}, "budget_joules": 3.0,
     "uploads.keep": "samples", "uploads.memory_samples": 7,
     "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
+    "time.upload_trace": "a.csv", "time.uplink_trace": "a.csv",
     "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
     "machines.profiles": ("phone",), "machines.assignment": "random",
     "time.deadline_seconds": 3.0, "energy.source": "measured",

@@ -10,6 +10,7 @@ from hatdfed_paper.experiment import PAPER, Experiment
 from hatdfed_paper.experiments import (
     ablation,
     calibration,
+    energy,
     equal_footing,
     plus,
     plus_ablation,
@@ -37,6 +38,7 @@ _ALL = (
     *equal_footing.EXPERIMENTS,
     plus_regimes.EXPERIMENT,
     plus_ablation.EXPERIMENT,
+    energy.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 THE_PAPER = tuple(experiment.name for experiment in _ALL if experiment.group == PAPER)

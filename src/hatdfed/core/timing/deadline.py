@@ -56,10 +56,11 @@ class Deadline(NamedTuple):
         rows = (self.prices.upload(plan.t, i, work.devices_online, work.num_sent) for i, work in enumerate(works))
         passes = None if plan.effort is None else plan.effort.passes
         busy = self.first_busy() if plan.busy is None else plan.busy
-        upload = self.clock.find_upload(np.array([row.bits for row in rows]))
-        ready = busy + upload + self.clock.find_compute(samples, passes)
-        sending = self.clock.find_sending(sender, np.full(len(sender), self.message_bits))
-        arrival = (ready + sending + self.clock.machines.latency_seconds)[sender]
+        clock = self.clock.at(plan.begins_at)
+        upload = clock.find_upload(np.array([row.bits for row in rows]))
+        ready = busy + upload + clock.find_compute(samples, passes)
+        sending = clock.find_sending(sender, np.full(len(sender), self.message_bits))
+        arrival = (ready + sending + clock.machines.latency_seconds)[sender]
         is_late: NDArray[np.bool_] = (arrival > self.seconds) | (ready[receiver] > self.seconds)
         return is_late
 
@@ -70,6 +71,10 @@ class Deadline(NamedTuple):
         """
         done = time.done[self.find_exchanging(t, busy)]
         return time._replace(seconds=min(self.seconds, float(done.max())) if len(done) else self.seconds)
+
+    def find_longest(self) -> float:
+        """Until the deadline."""
+        return self.seconds
 
     def next_busy(self, time: RoundTime) -> Seconds:  # -> [N]
         """For how much of the next round each server is still training."""

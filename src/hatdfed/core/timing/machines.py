@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.traces import Trace
 from hatdfed.randomness import stream
 
 Seconds = NDArray[np.float64]
@@ -29,6 +31,19 @@ class Machines:
     def num_servers(self) -> int:
         """N."""
         return len(self.sample_seconds)
+
+
+class RateTraces(NamedTuple):
+    """Rates that change with simulated time, in place of those of the machines."""
+
+    upload: Trace | None = None  # [N] bits per second
+    uplink: Trace | None = None  # [N] bits per second
+
+    def apply(self, machines: Machines, second: float) -> Machines:
+        """The machines with the rates of one time."""
+        upload = machines.upload_bits_per_second if self.upload is None else self.upload.at(second)
+        uplink = machines.uplink_bits_per_second if self.uplink is None else self.uplink.at(second)
+        return replace(machines, upload_bits_per_second=upload, uplink_bits_per_second=uplink)
 
 
 def draw_is_weak(seed: int, num_servers: int, first: int | None = None) -> NDArray[np.bool_]:  # -> [N]

@@ -36,5 +36,8 @@ class Pace(Protocol):
     def close_round(self, t: int, busy: Seconds | None, time: RoundTime) -> RoundTime:  # [N]
         """The time of a round in which everybody is waited for, as it is at this pace."""
 
+    def find_longest(self) -> float | None:
+        """Seconds that a round takes at most; None: as long as the slowest server needs."""
+
     def next_busy(self, time: RoundTime) -> Seconds | None:  # -> [N]
         """Before the next round."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.energy.energy_model import Cause, EnergyRow
-from hatdfed.core.timing.machines import Machines, Seconds
+from hatdfed.core.timing.machines import Machines, RateTraces, Seconds
 
 Counts = NDArray[np.int64]
 
@@ -50,6 +50,11 @@ class RoundClock(NamedTuple):
 
     machines: Machines
     passes: int
+    rates: RateTraces | None = None  # None: rates do not change
+
+    def at(self, second: float) -> RoundClock:
+        """The clock of a round that begins at this time: the rates of its beginning hold until its end."""
+        return self if self.rates is None else RoundClock(self.rates.apply(self.machines, second), self.passes)
 
     def measure(
         self,

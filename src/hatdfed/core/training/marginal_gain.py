@@ -37,6 +37,7 @@ class MarginalGain:
     """Servers train with a probability that follows the gain of their training for a joule."""
 
     name: ClassVar[str] = "marginal-gain"
+    looks_at_data: ClassVar[bool] = True  # accuracies decide who trains
 
     saved: float = 0.4  # share of the usual rounds of training that is left out
     least: float = 0.2  # probability with which a server trains at least

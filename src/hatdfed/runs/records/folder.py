@@ -98,6 +98,19 @@ class RunFolder:
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         write_atomically(self.path / "config.yaml", text.encode())
 
+    def note_fleet(self, computed_by: Mapping[str, str | int]) -> None:
+        """Keep what the run is computed by from its first round on, beside the machine and the versions."""
+        self.write_json("environment.json", {**environment(), "computed_by": dict(computed_by)})
+
+    def first_fleet(self) -> Mapping[str, Any]:
+        """What the run was computed by when it began; nothing where nobody noted it."""
+        try:
+            content = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        known = content.get("computed_by") if isinstance(content, dict) else None
+        return known if isinstance(known, dict) else {}
+
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Keep a small document."""
         write_atomically(self.path / name, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

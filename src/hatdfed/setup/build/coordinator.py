@@ -26,7 +26,7 @@ from hatdfed.core.training.base import AnyTraining
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
 from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
-from hatdfed.setup.build.machines import price_profiles
+from hatdfed.setup.build.machines import price_profiles, read_rates
 from hatdfed.setup.build.supply import make_supply
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
@@ -63,7 +63,7 @@ def make_coordinator(
         usual_work=_find_usual_work(config),
         run_budget=_make_run_budget(config, sent_share, attempts),
         supply=make_supply(config),
-        clock=None if machines is None else RoundClock(machines, config.local_passes),
+        clock=None if machines is None else RoundClock(machines, config.local_passes, read_rates(config)),
     )
 
 
@@ -80,6 +80,11 @@ def _make_training(config: Config) -> AnyTraining | None:
     if getattr(training, "needs_battery", False) and config.supply.battery_joules is None:
         raise ConfigError(
             f"training.name is {config.training.name}, but servers have no battery. Set supply.battery_joules."
+        )
+    if config.privacy.clip is not None and getattr(training, "looks_at_data", False):
+        raise ConfigError(
+            f"training {config.training.name!r} decides by accuracies, so that data have a say in who trains, and ε "
+            "does not cover that. Use another training policy, or leave privacy.clip out."
         )
     most = training.find_most_passes(config.local_passes)
     if config.privacy.clip is not None and most > config.local_passes:

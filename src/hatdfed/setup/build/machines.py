@@ -7,13 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from hatdfed.core.energy.energy_model import EnergyPrices, Source
-from hatdfed.core.timing.machines import Machines, draw_is_weak
+from hatdfed.core.timing.machines import Machines, RateTraces, draw_is_weak
+from hatdfed.core.traces import Trace
+from hatdfed.data.traces.files import read_trace
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.setup.config import Config
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 
 _BITS = 1e6  # of a megabit
+_LOWEST_RATE = 1e-9  # Mbit/s, as of the settings without a trace: nothing takes for ever
 
 
 def find_profiles(config: Config, num_servers: int) -> list[MachineProfile]:
@@ -45,6 +48,20 @@ def make_machines(config: Config, num_servers: int, forward_flops: float | None)
         uplink_bits_per_second=np.full(num_servers, _BITS * time.uplink_mbit_per_second),
         latency_seconds=np.full(num_servers, time.latency_seconds),
     )
+
+
+def read_rates(config: Config) -> RateTraces | None:
+    """The rates over time that `config` names; None where they do not change."""
+    if config.time.upload_trace is None and config.time.uplink_trace is None:
+        return None
+    return RateTraces(_read_rate(config, "upload_trace"), _read_rate(config, "uplink_trace"))
+
+
+def _read_rate(config: Config, key: str) -> Trace | None:
+    if (named := getattr(config.time, key)) is None:
+        return None
+    rate = read_trace(f"time.{key}", named, config.servers, lowest=_LOWEST_RATE)
+    return replace(rate, values=_BITS * rate.values)
 
 
 def price_profiles(config: Config, prices: EnergyPrices, forward_flops: float | None) -> EnergyPrices:

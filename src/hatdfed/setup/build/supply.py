@@ -24,7 +24,7 @@ def make_supply(config: Config) -> Supply | None:
     if upkeep is None and supply == SupplyConfig(round_seconds=supply.round_seconds):
         return None
     return Supply(
-        round_seconds=supply.round_seconds,
+        round_seconds=None if supply.round_seconds == "simulated" else supply.round_seconds,
         batteries=None if supply.battery_joules is None else _make_batteries(supply, config.servers),
         availability=_read(config, "availability_trace"),
         carbon=_read(config, "carbon_trace"),

@@ -8,6 +8,7 @@ from hatdfed.core.training.base import TrainingOutcome
 from hatdfed.core.training.every import Every
 from hatdfed.core.training.marginal_gain import Gains, MarginalGain
 from hatdfed.core.training.skip_train import SkipTrain
+from hatdfed.core.training.taper import Taper
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.testing import outcome_for, training_context
@@ -31,6 +32,22 @@ def test_always_means_the_settings_passes_and_new_data():
     passes, asks = played(Always())
     assert (passes == 2).all()
     assert asks.all()
+
+
+@pytest.mark.parametrize(("first", "last"), [(2.0, 0.6), (0.6, 2.0), (3.0, 0.0), (0.0, 1.0)])
+def test_passes_taper_along_a_straight_line(first, last):
+    passes, asks = played(Taper(first, last), rounds=40)
+    assert (passes == passes[:, :1]).all()  # the same for all servers
+    assert (asks == (passes > 0)).all()
+    line = first + (last - first) * (np.arange(40) + 0.5) / 40
+    assert (np.abs(np.cumsum(passes[:, 0]) - np.cumsum(line)) <= 1).all()
+    assert passes.max() <= Taper(first, last).find_most_passes(2)
+
+
+@pytest.mark.parametrize(("first", "last"), [(-1.0, 1.0), (0.0, 0.0), (float("nan"), 1.0)])
+def test_impossible_numbers_of_passes_are_refused(first, last):
+    with pytest.raises(ConfigError, match=r"training.first is .* passes are numbers from 0 to 1000"):
+        Taper(first, last)
 
 
 def test_dear_machines_make_fewer_passes():

@@ -1,0 +1,184 @@
+"""What `hat-dfed-plus` saves by keeping uploads, and what by deciding who trains how much: a plan for fresh seeds.
+
+The plan: Table 1's four settings on both data sets, seeds 400 to 409, which no search or choice has used. All methods
+are charged alike, once by the sample and pass and once by the sample (D6). Recipes were chosen on digits and on
+Fashion-MNIST with seeds 30 to 34, on validation data (docs/training.md). Differences are paired over seeds; a seed's
+figure is the mean over the four settings; intervals are 95 %.
+
+Decided beforehand, charged by the pass, for each data set by itself:
+
+- Keeping uploads saves energy if the interval of its saving against hat-dfed-plus lies above 0. Its accuracies must be
+  the very same; otherwise something is wrong.
+- `taper` is the one recipe that a claim is made about. It saves training without a loss if the interval of its saving
+  against keeping alone lies above 0 and that of its accuracy above −0.5 points, on both data sets. The other recipes
+  are reported, without a claim.
+
+At full scale it has 1,600 runs of 1,000 server-rounds each, half of them on each data set. At 6,100 server-rounds a
+second on Fashion-MNIST and 1,300 on CIFAR-10 these are about 13 minutes of one H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from hatdfed.runs.statistics import PairedDifference
+from hatdfed_paper.claims import Claims
+from hatdfed_paper.differences import Contest, percent_saved, points_gained
+from hatdfed_paper.experiment import BEYOND, Experiment, Figure, Table
+from hatdfed_paper.figure_parts import ACCURACY, COLOURS, ENERGY, SETTING_NOTE, WIDTH, Data, energy_line, subtitle
+from hatdfed_paper.markdown import NOTHING, format_difference, format_figure, table
+from hatdfed_paper.plan import BASELINES, FULL, PLUS, Scale, Settings, point, settings_of_table_1
+from hatdfed_paper.results import Results
+from hatdfed_paper.rows import Row, interval_or_none, pair
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+ACCOUNTINGS = ("pass", "sample")
+KEEP = "keep"
+_KEPT: Mapping[str, Any] = {"uploads": {"keep": "samples"}}
+DECISIONS: Mapping[str, Mapping[str, Any]] = {
+    "taper 0.6 to 2": {"name": "taper", "first": 0.6, "last": 2.0},
+    "skip-train 2/1": {"name": "skip-train", "train_rounds": 2, "sync_rounds": 1},
+    "marginal-gain 0.3": {"name": "marginal-gain", "saved": 0.3},
+}
+CLAIMED = "taper 0.6 to 2"
+
+
+class _OnFreshSeeds(Experiment):
+    """Its own seeds at full scale only, so that trying the plan out does not use them."""
+
+    def runs(self, scale: Scale) -> list[Settings]:
+        """Every run; at a smaller scale with seeds from 0 on."""
+        planned = super().runs(scale)
+        if scale.name == FULL.name:
+            return planned
+        return [{**each, "seed": each["seed"] - self.first_seed} for each in planned]
+
+
+def recipes() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Every line of the table: its method, and what is changed in it."""
+    rivals: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in (*BASELINES, "hat-dfed", PLUS)}
+    decided = {f"{KEEP}, {name}": (PLUS, {**_KEPT, "training": chosen}) for name, chosen in DECISIONS.items()}
+    return {**rivals, KEEP: (PLUS, _KEPT), **decided}
+
+
+def _place(dataset: str, recipe: str, per: str, setting: Mapping[str, float]) -> Settings:
+    method, changed = recipes()[recipe]
+    return point(dataset, method, **setting, **changed, energy={"training_per": per})
+
+
+def _points(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for setting, per, recipe in product(settings_of_table_1(), ACCOUNTINGS, recipes()):
+        yield _place(dataset, recipe, per, setting)
+
+
+def saving_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
+    """A row for each data set, accounting and recipe: its figures, and how it stands to its reference.
+
+    That of decisions is keeping alone, so that what both save is told apart; that of all others is hat-dfed-plus.
+    """
+    rows = []
+    for dataset, per, recipe in product(scale.datasets, ACCOUNTINGS, recipes()):
+        places = [_place(dataset, recipe, per, setting) for setting in settings_of_table_1()]
+        if not all(results.at(each) for each in places):
+            continue
+        against = KEEP if recipe.startswith(f"{KEEP}, ") else PLUS
+        rivals = [_place(dataset, against, per, setting) for setting in settings_of_table_1()]
+        contests = [Contest(mine, {against: rival}) for mine, rival in zip(places, rivals, strict=True)]
+        gained = points_gained(results, contests, "avg_accuracy")
+        saved = percent_saved(results, contests, "total_energy_mj")
+        figures = {
+            name: pair(value for each in places for value in results.figures(each, name).values())
+            for name in ("avg_accuracy", "total_energy_mj", "link_energy_mj")
+        }
+        rows.append(
+            {
+                "dataset": dataset, "charged_per": per, "recipe": recipe, **figures, "against": against,
+                "accuracy_points": interval_or_none(gained), "saved_percent": interval_or_none(saved),
+                "holds": None if gained is None or saved is None else judge(recipe, per, gained, saved),
+                "seeds": sorted(set.intersection(*(set(results.at(each)) for each in places))),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def judge(recipe: str, per: str, gained: PairedDifference, saved: PairedDifference) -> bool | None:
+    """Whether what was to be shown is shown on one data set; None where no claim is made."""
+    if per != ACCOUNTINGS[0] or recipe not in (KEEP, f"{KEEP}, {CLAIMED}"):
+        return None
+    if saved.low is None or gained.low is None:
+        return None  # too few seeds for an interval
+    is_saving = saved.low > 0
+    return is_saving and (gained.mean == 0 if recipe == KEEP else gained.low > -0.5)
+
+
+def saving_markdown(rows: Sequence[Row]) -> str:
+    """Recipes one below another, with differences to their reference."""
+    headings = ["data set", "charged by the", "recipe", "accuracy %", "total MJ", "against", "points", "saved %"]
+    words = {True: "yes", False: "no", None: NOTHING}
+    cells = [
+        [
+            row["dataset"],
+            row["charged_per"],
+            row["recipe"],
+            format_figure(row["avg_accuracy"], None),
+            format_figure(row["total_energy_mj"], None, is_energy=True),
+            row["against"],
+            *(
+                NOTHING if row[key] is None or row["recipe"] == row["against"] else format_difference(row[key], digits)
+                for key, digits in (("accuracy_points", 2), ("saved_percent", 1))
+            ),
+            words[row["holds"]],
+            str(len(row["seeds"])),
+        ]
+        for row in rows
+    ]
+    return table([*headings, "shown", "seeds"], cells)
+
+
+def front_panels(results: Results, claims: Claims, dataset: str, scale: Scale) -> list[Data]:
+    """Test accuracy over total energy, charged by the pass: a panel for each setting, a line for each recipe."""
+    panels = []
+    for setting in settings_of_table_1():
+        drawn = [
+            energy_line(results, recipe, {recipe: _place(dataset, recipe, ACCOUNTINGS[0], setting)}, "total_energy_mj")
+            for recipe in recipes()
+        ]
+        panels.append({"setting": list(setting.values()), "lines": [line for line in drawn if line["x"]]})
+    return panels
+
+
+def _title(data: Data) -> str:
+    return "What accuracy costs, charged by the sample and pass"
+
+
+def _draw(data: Data, title: str) -> Picture:
+    """Four panels, a mark for each recipe."""
+    import hatdfed.report.style as st
+    from hatdfed_paper.drawing import four_panels, legend_below
+
+    figure = st.page(WIDTH, 7.0, title, subtitle(data, "Means over servers and seeds.", SETTING_NOTE))
+    handles: dict[str, Any] = {}
+    marks = dict(zip(recipes(), "ooooo*sD^v", strict=True))
+    for axes, panel in four_panels(figure, data, ENERGY, ACCURACY):
+        for line in panel["lines"]:
+            name = line["name"]
+            colour = COLOURS.get(name, COLOURS[PLUS])
+            (drawn,) = axes.plot(line["x"], line["y"], linestyle="", marker=marks[name], color=colour, markersize=7)
+            handles.setdefault(name, drawn)
+    legend_below(figure, list(handles.values()), list(handles), columns=5)
+    return figure
+
+
+EXPERIMENT = _OnFreshSeeds(
+    "energy",
+    "What kept uploads and decisions about training save",
+    _points,
+    BEYOND,
+    first_seed=400,
+    tables=(Table("energy", saving_rows, saving_markdown),),
+    figures=(Figure("energy_front", front_panels, _title, _draw),),
+)
