@@ -9,8 +9,11 @@ from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed_paper.experiment import PAPER, Experiment
 from hatdfed_paper.experiments import (
     ablation,
+    attribution,
     calibration,
     equal_footing,
+    fresh_seeds,
+    frontier,
     plus,
     plus_ablation,
     plus_regimes,
@@ -21,6 +24,7 @@ from hatdfed_paper.experiments import (
     sensitivity,
     sparsity,
     table1,
+    tuned_rivals,
 )
 
 _ALL = (
@@ -37,6 +41,10 @@ _ALL = (
     *equal_footing.EXPERIMENTS,
     plus_regimes.EXPERIMENT,
     plus_ablation.EXPERIMENT,
+    frontier.EXPERIMENT,
+    fresh_seeds.EXPERIMENT,
+    *tuned_rivals.EXPERIMENTS,
+    attribution.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 THE_PAPER = tuple(experiment.name for experiment in _ALL if experiment.group == PAPER)
