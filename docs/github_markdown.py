@@ -10,8 +10,12 @@ OPENING = re.compile(r" *(`{3,}|~{3,})")
 
 
 def to_python_markdown(text: str) -> str:
-    """The same document: lists are lists, tables inside <details> are tables, markers of generated parts are gone."""
-    return _suit_lists(MARKER.sub("", text).replace("<details>", '<details markdown="1">'))
+    """The same document: lists are lists, tables inside <details> are tables, markers of generated parts are gone.
+
+    Commands are coloured as commands: without a prompt in front, `console` would be all output, in grey.
+    """
+    commands = text.replace("```console", "```bash")
+    return _suit_lists(MARKER.sub("", commands).replace("<details>", '<details markdown="1">'))
 
 
 def _suit_lists(markdown: str) -> str:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from github_markdown import to_python_markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+from play_notebook import read_cells
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("*.md", "docs/**/*.md", "paper/*.md", "benchmarks/*.md", "examples/**/*.md", "examples/*.ipynb")
@@ -74,7 +79,8 @@ def _make_page(path: Path, config: MkDocsConfig) -> File:
 def _make_linked(path: Path, config: MkDocsConfig) -> File:
     if not _needs_page(path):
         return File.generated(config, _address(path), abs_src_path=str(path))
-    text = _show_folder(path) if path.is_dir() else f"# {path.name}\n\n{_show_text(path)}"
+    title = path.name.replace("_", r"\_")  # __init__ is not to be bold
+    text = _show_folder(path) if path.is_dir() else f"# {title}\n\n{_show_text(path)}"
     return File.generated(
         config, f"{_address(path)}.md", content=f"{UNSEARCHED}{text}", inclusion=InclusionLevel.NOT_IN_NAV
     )
@@ -109,8 +115,22 @@ def _show_folder(folder: Path) -> str:
     return "\n".join(parts)
 
 
+@cache
 def _show_notebook(path: Path) -> str:
-    """The cells of a notebook, which is kept without outputs."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    return "\n\n".join(text if kind == "markdown" else f"{FENCE} python\n{text}\n{FENCE}" for kind, text in texts)
+    """The cells of a notebook, played now, and what they show. In a process of its own: notebooks change registries."""
+    command = [sys.executable, str(ROOT / "docs" / "play_notebook.py"), str(path)]
+    played = iter(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))  # noqa: S603
+    parts = []
+    for kind, text in read_cells(path):
+        parts.append(text if kind == "markdown" else f"{FENCE} python\n{text}\n{FENCE}")
+        parts += _show_outputs(next(played)) if kind == "code" else []
+    return "\n\n".join(parts)
+
+
+def _show_outputs(shown: dict[str, Any]) -> list[str]:
+    words = shown["printed"].rstrip() or ("" if shown["html"] else shown["text"])
+    parts = [f"{FENCE} text\n{words}\n{FENCE}"] if words else []
+    parts += [f"<div>{shown['html']}</div>"] if shown["html"] else []
+    return parts + [
+        f'<p><img alt="Figure of the cell above" src="data:image/png;base64,{each}"></p>' for each in shown["pictures"]
+    ]

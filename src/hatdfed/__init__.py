@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "Callback",
     "Comparison",
     "Config",
     "RunResult",
@@ -42,6 +43,7 @@ __all__ = [
 # Loaded when first used: a coordinator imports parts of this package on machines that have no torch.
 _HOMES = {
     "METHODS": "hatdfed.setup.methods",
+    "Callback": "hatdfed.runs.callbacks",
     "Comparison": "hatdfed.runs.statistics",
     "Config": "hatdfed.setup.config",
     "RunResult": "hatdfed.runs.result",

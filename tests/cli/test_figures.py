@@ -18,7 +18,7 @@ SMALL = {
     "rounds": 2,
     "validation_images": 50,
 }
-OF_A_RUN = {"accuracy", "energy", "accuracy_vs_energy", "accuracy_vs_time", "topology"}
+OF_A_RUN = {"accuracy", "energy", "accuracy_vs_energy", "accuracy_vs_time", "topology", "confusion"}
 
 
 def invoke(*arguments):

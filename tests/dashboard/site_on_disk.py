@@ -52,6 +52,14 @@ def change(folder: Path, section: str, key: str, value: object) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(results["config"]))
 
 
+def change_dataset(folder: Path, name: str) -> None:
+    """Let a finished run say that it was played on another data set."""
+    results = json.loads((folder / "results.json").read_text())
+    results["config"]["dataset"] = name
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "config.yaml").write_text(yaml.safe_dump(results["config"]))
+
+
 @contextmanager
 def serving(site):
     """The dashboard on a port of its own; gives its address."""

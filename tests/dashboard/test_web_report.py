@@ -50,7 +50,7 @@ def test_a_report_needs_nothing_but_itself(page):
     assert all(attributes["href"].startswith("#") for tag, attributes in found if tag == "a")
     assert "url(" not in page
     assert "@import" not in page
-    assert sum(tag == "img" for tag, _ in found) == 5 + 2 * 6  # the comparison, and each run
+    assert sum(tag == "img" for tag, _ in found) == 5 + 2 * 7  # the comparison, and each run
     assert all(attributes.get("alt") for tag, attributes in found if tag == "img")
 
 
@@ -229,7 +229,7 @@ def test_the_command_writes_one_file_or_markdown_with_pictures(runs, tmp_path):
     done = CliRunner().invoke(app, ["report", run, "--format", "md", "-o", str(tmp_path / "two.md")])
     assert done.exit_code == 0, done.output
     pictures = re.findall(r"\]\(([^)]+)\)", (tmp_path / "two.md").read_text())
-    assert len(pictures) == 6
+    assert len(pictures) == 7
     assert all((tmp_path / picture).is_file() for picture in pictures)
 
 
@@ -286,7 +286,7 @@ def test_a_policy_that_only_a_script_knew_spoils_no_report(runs, tmp_path):
     document = make_document([runs / "both"], tmp_path / "pictures")
     assert (len(document.runs), document.left_out) == (4, [])
     mine = next(run for run in document.runs if run.title.startswith("mine on"))
-    names = {"accuracy", "energy", "accuracy_vs_energy", "accuracy_vs_time", "topology"}
+    names = {"accuracy", "energy", "accuracy_vs_energy", "accuracy_vs_time", "topology", "confusion"}
     assert {picture.path.stem for picture in mine.pictures} == names
 
 

@@ -67,6 +67,9 @@ def test_deployment_and_simulation_leave_the_same_fields(play, tmp_path, one_thr
     simulation = run(config, out=tmp_path / "simulation")
     deployment = play(deployed(tmp_path / "deployment", config))[2]
     assert deployment.keys() == simulation.summary.keys()
+    assert deployment["confusion_matrix"] == simulation.summary["confusion_matrix"]
+    assert deployment["training_loss"] == pytest.approx(simulation.summary["training_loss"], rel=1e-4)
+    assert deployment["validation_loss"] == pytest.approx(simulation.summary["validation_loss"], rel=1e-4)
     assert deployment["computed_by"] == {"fleet": "remote"}
 
 

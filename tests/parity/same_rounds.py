@@ -18,8 +18,16 @@ def assert_same_rounds(mine, theirs, *, tolerance=1e-5, distance_error=0.0):
             if server is None:
                 continue
             assert server.num_samples == same.num_samples
+            assert_same_loss(server.training_loss, same.training_loss)
+            assert_same_loss(server.validation_loss, same.validation_loss)
             np.testing.assert_array_equal(server.senders, same.senders)
             np.testing.assert_allclose(server.importance, same.importance, atol=tolerance)
             assert server.scores.keys() == same.scores.keys()
             for name in server.scores:
                 np.testing.assert_allclose(server.scores[name], same.scores[name], atol=10 * tolerance)
+
+
+def assert_same_loss(one, other):
+    assert (one is None) == (other is None)
+    if one is not None:
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)

@@ -42,7 +42,7 @@ class Quadratic:
     def init(self, seed):
         return torch.tensor([float(seed)])
 
-    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None, spend=False):
+    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None, spend=False, on_loss=None):
         for batch in batches:
             moved, state = self.optimiser.step(params, params - batch.y, state)
             params = torch.lerp(params, moved, step_scale)
@@ -57,6 +57,9 @@ class Quadratic:
     def accuracy(self, params, batch):
         return float(self.correct(params, batch).double().mean())
 
+    def accuracy_and_loss(self, params, batch):
+        return self.accuracy(params, batch), float(self.losses(params, batch).double().mean())
+
     def similarity(self, models):
         return torch.cosine_similarity(models[:1], models, dim=1)
 
@@ -64,7 +67,7 @@ class Quadratic:
 class DeafToTheStep(Quadratic):
     """The near miss: the biased variable's step, taken on the unbiased one as it is."""
 
-    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None, spend=False):
+    def fit(self, params, state, batches, *, seed, step_scale=1.0, offset=None, spend=False, on_loss=None):
         return super().fit(params, state, batches, seed=seed)
 
 

@@ -53,7 +53,9 @@ class PlainModel:
         return Samples(batch.x, batch.y)
 
     def fit(self, models, pool, plans, scale, offsets):
+        means = torch.full((len(plans),), torch.nan)
         for row, plan in enumerate(plans):
+            losses = []
             state = OptimiserState(int(models.steps[row]), models.first[row], models.second[row])
             models.params[row], state = self.learner.fit(
                 models.params[row],
@@ -62,8 +64,11 @@ class PlainModel:
                 seed=plan.seed,
                 step_scale=scale[row],
                 offset=offsets[row],
+                on_loss=losses.append,
             )
             models.steps[row], models.first[row], models.second[row] = state
+            means[row] = torch.stack(losses).mean() if losses else torch.nan
+        return means
 
     def ready(self, params):
         return OneByOne(self.learner, params)

@@ -177,17 +177,19 @@ def _show(status: dict[str, Any]) -> None:
     )
     if "quorum" in status:  # a coordinator of an older version does not say
         out.print(f"a round needs at least {status['quorum']} servers")
-    if status["waits_for"]:
+    if status["state"] == "done":
+        out.print(f"finished: all {status['rounds']} rounds were played")
+    elif status["waits_for"]:
         until = "" if status["waits_seconds"] is None else f", for at most {status['waits_seconds']:g} s"
         out.print(f"waits for {status['waits_for']}{until}")
     if status["refused"]:
         out.print("refused: " + ", ".join(f"{count} {reason}" for reason, count in sorted(status["refused"].items())))
-    table = Table("server", "name", "here", "seen", "next round", "refused", "doing", box=None)
+    table = Table("server", "edge", "here", "seen", "next round", "refused", "doing", box=None)
     for server in status["servers"]:
         seen = "–" if server["seen_seconds_ago"] is None else f"{server['seen_seconds_ago']:g} s ago"
         here = "drained" if server["drained"] else "yes" if server["active"] else "no"
         here = "quarantine" if server.get("quarantined") and here == "no" else here
         refused = sum(server.get("refused", {}).values())  # a coordinator of an older version does not say
         row = (server["name"], here, seen, str(server["round"]), str(refused or "–"), server["doing"])
-        table.add_row(str(server["index"]), *row)
+        table.add_row(f"server {server['index']}", *row)
     out.print(table)

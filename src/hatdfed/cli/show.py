@@ -20,6 +20,7 @@ from hatdfed.cli.tables import (
     make_sweep_table,
     print_failures,
 )
+from hatdfed.runs.confusion import format_by_class
 from hatdfed.runs.display import format_energy
 from hatdfed.runs.privacy_loss import format_privacy
 from hatdfed.runs.records.cleaning import texts
@@ -104,6 +105,8 @@ def _show_run(run: Path, as_json: bool) -> None:
         return
     if results is not None:
         out.print(make_summary_table([results], title=format_run_title(config)))
+        if (by_class := format_by_class(results)) is not None:
+            out.print(by_class, soft_wrap=True)
         _print_last_round(rounds)
         _print_groups(groups)
         if isinstance(results.get("privacy"), Mapping):

@@ -15,6 +15,9 @@ Snapshot = Mapping[str, NDArray[Any]]
 Accuracies = NDArray[np.float64]  # [N], fractions
 
 
+MOST_CONFUSED = 100  # classes of which a table of confusions is kept
+
+
 class FinalAccuracy(NamedTuple):
     """What the models are worth after the last round, for the n servers that could be measured."""
 
@@ -25,6 +28,8 @@ class FinalAccuracy(NamedTuple):
     measured_on: str = "test"  # "validation" where there are no test data
     private_rounds: tuple[int | None, ...] | None = None  # [N] rounds of private training, where servers count them
     metrics: Mapping[str, NDArray[np.float64]] = MappingProxyType({})  # [n] the task's own, such as perplexity
+    # [C, C] test samples of a class (row) that models took for a class (column), all servers together; None: unknown
+    confusion: NDArray[np.int64] | None = None
 
 
 class Fleet(Protocol):

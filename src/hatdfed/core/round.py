@@ -6,7 +6,8 @@ everything here is numpy and small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -148,6 +149,8 @@ class ServerReport(NamedTuple):
     energy: tuple[EnergyRow, ...]  # what this server and its devices spent
     scores: Mapping[str, Values] = {}  # [n] what the method's judge thought of each model: "loss", "similarity", …
     sketch: Sketch | None = None  # of its merged model, where the models lie apart
+    training_loss: float | None = None  # mean over its steps; None: it did not train, or nobody may know
+    validation_loss: float | None = None  # of the merged model on validation data, mean over samples; None: unknown
 
 
 class Worked(Protocol):
@@ -194,13 +197,20 @@ def make_server_report(
     scores: Mapping[str, Values],
     compression: float | Mapping[int, LinkUse],
     sketch: Sketch | None = None,
+    training_loss: float | None = None,
+    validation_loss: float | None = None,
 ) -> ServerReport:
     """The report of `server` about itself and the models that it merged, those of `senders`.
 
     `compression` is the share of a float32 model that it sent to all receivers, or what it sent to each.
     """
     energy = _energy_spent(prices, plan, work, server, compression)
-    return ServerReport(accuracy, work.num_samples, senders, importance, energy, scores, sketch)
+    losses = (_finite_or_none(training_loss), _finite_or_none(validation_loss))
+    return ServerReport(accuracy, work.num_samples, senders, importance, energy, scores, sketch, *losses)
+
+
+def _finite_or_none(loss: float | None) -> float | None:
+    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def _energy_spent(
@@ -232,6 +242,16 @@ class RoundReport:
     def accuracy(self) -> Values:
         """[N], nan where no report came."""
         return np.array([np.nan if report is None else report.accuracy for report in self.servers])
+
+    @property
+    def training_loss(self) -> float | None:
+        """Mean over the servers that tell it; None where nobody does."""
+        return _mean_of_known(report.training_loss for report in self.servers if report is not None)
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Mean over the servers that tell it; None where nobody does."""
+        return _mean_of_known(report.validation_loss for report in self.servers if report is not None)
 
     @cached_property
     def reported(self) -> NDArray[np.bool_]:
@@ -296,6 +316,11 @@ class RoundReport:
         column = np.full(len(links), nothing)
         column[links.places(self._received.receiver, self._received.sender)] = values
         return column
+
+
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 class _Received(NamedTuple):

@@ -222,6 +222,20 @@ _SORT_KEYS: dict[str, Callable[[Card], Any]] = {
 }
 
 
+GROUPS: dict[str, tuple[str, Callable[[Card], str]]] = {
+    "dataset": ("Data set", lambda card: card.dataset),
+    "method": ("Method", lambda card: card.method),
+    "sweep": ("Sweep or comparison", lambda card: os.path.dirname(card.name) or "single runs"),  # noqa: PTH120
+}
+
+
+class RunGroup(NamedTuple):
+    """Runs under one heading of the list; a list that is not grouped is one group without a name."""
+
+    name: str
+    cards: list[Card]
+
+
 class ListQuery(NamedTuple):
     """Which runs to list, in which order; by default all of them, the newest first."""
 
@@ -230,11 +244,19 @@ class ListQuery(NamedTuple):
     state: str = ""
     sort: str = "written"
     order: str = "down"
+    search: str = ""  # words that all occur in a run's name, method, data set or seed
+    group: str = ""
 
     def normalise(self) -> ListQuery:
-        """Replace an unknown column or order by the default."""
+        """Replace an unknown column, order or group by the default."""
         sort = self.sort if self.sort in _SORT_KEYS else "written"
-        return self._replace(sort=sort, order="up" if self.order == "up" else "down")
+        group = self.group if self.group in GROUPS else ""
+        order = "up" if self.order == "up" else "down"
+        return self._replace(sort=sort, order=order, group=group, search=self.search.strip())
+
+    def sorts_a_figure(self) -> bool:
+        """Return whether the order compares results, which only runs of one data set share."""
+        return self.sort in ("accuracy", "energy", "links")
 
 
 class Heading(NamedTuple):
@@ -273,10 +295,30 @@ def select_cards(cards: Iterable[Card], query: ListQuery) -> list[Card]:
         if (not query.method or card.method == query.method)
         and (not query.dataset or card.dataset == query.dataset)
         and (not query.state or card.state() == query.state)
+        and _has_words(card, query.search)
     ]
     key = _SORT_KEYS[query.sort]
     known = sorted((card for card in wanted if key(card) is not None), key=key, reverse=query.order == "down")
     return known + [card for card in wanted if key(card) is None]
+
+
+def _has_words(card: Card, search: str) -> bool:
+    where = f"{card.name} {card.method} {card.dataset} seed{card.seed}".lower()
+    return all(word in where for word in search.lower().split())
+
+
+def group_cards(cards: Sequence[Card], query: ListQuery) -> list[RunGroup]:
+    """Group cards in their order; where figures are sorted, runs of different data sets never share a group."""
+    several = query.sorts_a_figure() and len({card.dataset for card in cards}) > 1
+    keys = [GROUPS[query.group]] if query.group else []
+    if several and query.group != "dataset":
+        keys = [GROUPS["dataset"], *keys]
+    if not keys:
+        return [RunGroup("", list(cards))] if cards else []
+    found: dict[str, list[Card]] = {}
+    for card in cards:
+        found.setdefault(", ".join(key(card) for _, key in keys), []).append(card)
+    return [RunGroup(name, found[name]) for name in sorted(found)]
 
 
 def list_filter_values(cards: Sequence[Card]) -> dict[str, list[str]]:

@@ -29,6 +29,7 @@ class DeploymentMonitor:
         self._read = read
         self._read_at = -_FRESH_SECONDS
         self._status: dict[str, Any] = {}
+        self._finished: dict[str, Any] | None = None  # the last status of a run that had played all its rounds
         self._lock = asyncio.Lock()
 
     async def read_status(self) -> dict[str, Any]:
@@ -41,8 +42,12 @@ class DeploymentMonitor:
 
     async def _read_now(self) -> dict[str, Any]:
         try:
-            return {"trouble": None, "address": self.address, **_clean(await self._read())}
+            status = {"trouble": None, "address": self.address, **_clean(await self._read())}
+            self._finished = status | {"state": "done"} if _is_finished(status) else None
+            return status
         except HatdfedError as error:
+            if self._finished is not None:  # a coordinator ends after its last round
+                return self._finished
             return {"trouble": text(str(error), 500), "address": self.address}
         except OSError as error:  # of the certificates
             return {"trouble": f"The certificates cannot be read ({error.strerror}).", "address": self.address}
@@ -105,6 +110,10 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
         if isinstance(servers, list)
         else [],
     }
+
+
+def _is_finished(status: dict[str, Any]) -> bool:
+    return status["state"] == "done" or (status["state"] == "finishing" and status["round"] >= status["rounds"] > 0)
 
 
 def _clean_counts(refused: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
-from hatdfed.dashboard.catalogue import HEADINGS, Card, ListQuery, list_filter_values, name_accuracy, select_cards
+from hatdfed.dashboard.catalogue import (
+    GROUPS,
+    HEADINGS,
+    Card,
+    ListQuery,
+    group_cards,
+    list_filter_values,
+    name_accuracy,
+    select_cards,
+)
 from hatdfed.dashboard.comparison import MAX_COMPARED, make_front_title, select_comparable
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
@@ -17,6 +26,7 @@ from hatdfed.runs.records.small_files import read_document, read_settings
 from hatdfed.runs.round_row import columns_in
 
 MAX_CHOSEN = 500  # identifiers in one address
+_LONGEST_SEARCH = 200
 RunIds = Annotated[list[str], Query(default_factory=list, max_length=MAX_CHOSEN)]
 
 
@@ -26,11 +36,20 @@ def page_routes(site: Site) -> APIRouter:
 
     @routes.get("/")
     def runs(
-        method: str = "", dataset: str = "", state: str = "", sort: str = "written", order: str = "down", part: str = ""
+        method: str = "",
+        dataset: str = "",
+        state: str = "",
+        sort: str = "written",
+        order: str = "down",
+        search: str = "",
+        group: str = "",
+        part: str = "",
     ) -> HTMLResponse:
-        query = ListQuery(method, dataset, state, sort, order).normalise()
+        query = ListQuery(method, dataset, state, sort, order, search[:_LONGEST_SEARCH], group).normalise()
         cards = site.catalogue.cards()
-        content = {"query": query, "cards": select_cards(cards, query), "total": len(cards)}
+        selected = select_cards(cards, query)
+        content = {"query": query, "groups": group_cards(selected, query), "total": len(cards)}
+        content |= {"shown": len(selected), "grouping": GROUPS}
         if part == "rows":  # for a page that is open already
             return site.render_page("rows.html", content)
         more = {"root": str(site.catalogue.root), "is_full": site.catalogue.is_full(), "headings": HEADINGS}

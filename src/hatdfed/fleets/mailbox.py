@@ -36,7 +36,7 @@ from hatdfed.server.program import (
     server_arrays,
     server_from,
 )
-from hatdfed.server.work import Answers, DataSource, HeldOut, Work
+from hatdfed.server.work import Answers, DataSource, HeldOut, Work, sum_confusion
 
 
 class MailboxFleet:
@@ -106,10 +106,12 @@ class MailboxFleet:
         common = [learner.measure(server.params, self._test.data) for server in self._servers]
         scores = torch.stack([each.scores for each in common]).numpy()
         measures = torch.stack([each.measures.double().mean(dim=0) for each in common]).numpy()
+        counted = [each.confusion for each in common if each.confusion is not None]
+        answers = Answers(scores, measures, confusion=sum_confusion(counted))
         if self._test.kind_of is None:
-            return self._test.accuracy(Answers(scores, measures))
+            return self._test.accuracy(answers)
         own = [learner.scores(server.params, self._test.own_data(i)) for i, server in enumerate(self._servers)]
-        return self._test.accuracy(Answers(scores, measures, torch.stack(own).numpy()))
+        return self._test.accuracy(answers._replace(own=torch.stack(own).numpy()))
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure."""
@@ -140,6 +142,8 @@ class MailboxFleet:
                     importance=verdict.importance.double().numpy(),
                     scores={name: score.double().numpy() for name, score in verdict.scores.items()},
                     compression=self._share(offers[i]),
+                    training_loss=verdict.training_loss,
+                    validation_loss=verdict.validation_loss,
                 )
                 for i, (_, verdict) in enumerate(merged)
             ),

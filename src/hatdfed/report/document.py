@@ -54,6 +54,7 @@ _CAPTIONS = {
     "accuracy_vs_energy": "Accuracy against energy",
     "accuracy_vs_time": "Accuracy against simulated time",
     "topology": "Links of the last round",
+    "confusion": "Which classes are taken for which",
     "link_use": "How often each link was drawn",
     "regret": "Regret over rounds",
     "verdicts": "Verdicts of servers on each other",

@@ -52,6 +52,16 @@ def time_finding(seconds: Vector, mean: Vector) -> str:  # [R] so far, [R]
     return f"{last} mean accuracy after {format_seconds(float(seconds[-1]))} of simulated time"
 
 
+def confusion_finding(shares: Vector) -> str:  # [C, C] percent of the true class
+    """State which class is recognised worst, and what it is most often taken for."""
+    right = np.diag(shares)
+    worst = int(np.nanargmin(right))
+    others = np.where(np.arange(len(shares)) == worst, -1.0, shares[worst])
+    taken = int(others.argmax())
+    said = f"Class {worst} is recognised worst: {format_percent(right[worst])} of its samples"
+    return f"{said}, {format_percent(others[taken])} are taken for {taken}" if others[taken] > 0 else said
+
+
 def groups_finding(found: Mapping[str, Any]) -> str:
     """State how many groups were found and since when; `found` is that of `summarise_groups`."""
     groups, alone, waiting = (len(found[name]) for name in ("groups", "alone", "waiting"))

@@ -18,10 +18,12 @@ import hatdfed.report.formatting as fm
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.errors import RunFolderError
-from hatdfed.report import comparison_figures, run_figures
+from hatdfed.report import comparison_figures, confusion_figure, run_figures
 from hatdfed.report.run_data import RunData, run_data
 from hatdfed.report.style import DrawnMethod, style_methods
+from hatdfed.runs.confusion import read_confusion
 from hatdfed.runs.result import RunResult
+from hatdfed.runs.round_row import ROUND_COLUMNS
 from hatdfed.runs.statistics import Comparison
 
 
@@ -58,6 +60,29 @@ class RunPlots:
         unit, mean = fm.energy_unit(joules[-1]), rp.column(run.rounds, "avg_accuracy")
         axes.plot(joules / unit.joules, mean, color=st.PALETTE[0], marker="o" if len(mean) == 1 else "")
         return _named(axes, f"Energy spent so far ({unit.symbol})", "Mean validation accuracy (%)")
+
+    def loss(self, ax: Axes | None = None) -> Axes:
+        """Training loss and validation loss over rounds, means over servers; gaps where they are not known."""
+        axes, played = _axes(ax), rp.rounds_played(self._run)
+        for name, colour in (("training_loss", st.PALETTE[1]), ("validation_loss", st.PALETTE[0])):
+            line = rp.column(self._run.rounds, name)
+            mark = "o" if len(rp.finite(line)) == 1 else ""
+            axes.plot(played, line, color=colour, marker=mark, label=ROUND_COLUMNS[name].label)
+        axes.legend(frameon=False)
+        return _named(axes, "Rounds played", "Loss, mean over servers")
+
+    def confusion(self, ax: Axes | None = None) -> Axes:
+        """Which classes the models take for which on the test data: percent of each true class, all servers."""
+        confusion = read_confusion(self.result.summary)
+        if confusion is None:
+            raise RunFolderError(
+                "The run has no confusion matrix: its task has no classes, it has more than 100 of them, or it was "
+                "played by an older hatdfed. Plot a run of a classification task."
+            )
+        axes = _axes(ax)
+        scale = confusion_figure.draw_confusion(axes, confusion)
+        axes.figure.colorbar(scale, ax=axes, label="Share of the true class (%)")
+        return _named(axes, *confusion_figure.CONFUSION_AXES)
 
     def links(self, ax: Axes | None = None) -> Axes:
         """Share of the rounds in which each link was drawn; the row receives."""

@@ -1,4 +1,4 @@
-"""Figures of one run: accuracy, energy, accuracy against energy and time, the topology of the last round, and trust."""
+"""Figures of one run: accuracy, energy, accuracy against energy and time, the last topology, confusions, and trust."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import hatdfed.report.labels as lb
 import hatdfed.report.run_data as rp
 import hatdfed.report.style as st
 from hatdfed.errors import RunFolderError
+from hatdfed.report.confusion_figure import confusion_figures
 from hatdfed.report.formatting import format_joules, format_percent
 from hatdfed.report.run_data import RunData, Vector
 from hatdfed.report.style import FigureStyle, StyledFigure
@@ -39,6 +40,7 @@ def draw_run_figures(run: RunData, style: FigureStyle = st.SCREEN) -> dict[str, 
         "accuracy_vs_energy": accuracy_vs_energy_figure(run, style),
         **accuracy_vs_time_figures(run, style),
         "topology": topology_figure(run, style),
+        **confusion_figures(run, style),
         **trust_figures(run, style),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Dataset, Progress
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
+from hatdfed.runs.callbacks import Callback, tell_end, tell_rounds
 from hatdfed.runs.malloc import keep_freed_memory
 from hatdfed.runs.progress import follow_rounds, interactive_counter
-from hatdfed.runs.recorder import OnRound, Recorder, open_records
+from hatdfed.runs.recorder import OnRound, Recorder, RunStopped, open_records
 from hatdfed.runs.records.checkpoint import Checkpoints
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
@@ -51,6 +52,7 @@ def run(
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
     on_round: OnRound | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
     show_progress: bool | None = None,
     fleet: str = "auto",
@@ -63,7 +65,8 @@ def run(
     """Execute one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
 
     `config` may be the name of a method: `run("rnd", rounds=20)`. Progress is shown in a terminal and in a notebook;
-    `show_progress` says whether, `on_round` is told of every round and `progress` of downloads.
+    `show_progress` says whether, `on_round` is told of every round, `progress` of downloads, and
+    `callbacks` of rounds and the result; they may end the run early (docs/python.md).
 
     `dataset` is the name of a data set or data of your own: arrays or tensors (x, y), an .npz file, a folder of images,
     a torch or Hugging Face data set, or a pandas frame, of which `target` names the column to be learned
@@ -80,8 +83,10 @@ def run(
     complete = _complete(config, with_target(settings, target))
     job = Job(complete, None if out is None else Path(out), keeps_models=out is None)
     placement = Placement(fleet, device, shards, address)
-    with _shown(show_progress, job, on_round) as watch:
-        return play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)[0]
+    with _shown(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
+        (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
+    tell_end(callbacks, result)
+    return result
 
 
 def resume(
@@ -90,6 +95,7 @@ def resume(
     *,
     data_dir: Path | str | None = None,
     on_round: OnRound | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
     show_progress: bool | None = None,
     fleet: str = "auto",
@@ -105,8 +111,10 @@ def resume(
     folder = RunFolder.open(Path(path))
     job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
     placement = Placement(fleet, device, shards, address)
-    with _shown(show_progress, job, on_round) as watch:
-        return play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)[0]
+    with _shown(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
+        (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
+    tell_end(callbacks, result)
+    return result
 
 
 @contextmanager
@@ -187,7 +195,8 @@ def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | N
             RunInPlay(coordinator, recorder.begin(coordinator, state), job.config.rounds, [recorder.keep])
             for job, coordinator, (recorder, state) in zip(jobs, batch.coordinators, opened, strict=True)
         ]
-        loop.run(runs, batch.fleets)
+        with suppress(RunStopped):  # a callback's wish; only single runs have callbacks
+            loop.run(runs, batch.fleets)
         results = [
             recorder.result(coordinator.prices)
             for coordinator, (recorder, _) in zip(batch.coordinators, opened, strict=True)

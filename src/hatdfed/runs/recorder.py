@@ -32,6 +32,10 @@ OnRound = Callable[[Config, RoundRecord], None]
 Watcher = Callable[[RoundRecord, float], None]  # a round and how many seconds it took
 
 
+class RunStopped(Exception):  # noqa: N818 (nothing is wrong)
+    """A watcher ends the run after the round that it was told of."""
+
+
 class StateStore(Protocol):
     """Keeps the state that a stopped run goes on from: a checkpoint file, or a coordinator's journal."""
 
@@ -101,8 +105,12 @@ class Recorder:
         seconds, self._last_round_at, self._caught = now - self._last_round_at, now, state.caught
         self._database.write(record, seconds, self._note_beliefs(record))
         self._save(state)
-        for watcher in self._watchers:
-            watcher(record, seconds)
+        try:
+            for watcher in self._watchers:
+                watcher(record, seconds)
+        except RunStopped:
+            self._save(state, is_last=True)
+            raise
         if state.t >= self._config.rounds:
             self.summary()
 
@@ -143,8 +151,8 @@ class Recorder:
             return np.zeros(self._fleet.num_servers)
         return self._fleet.validation_accuracy()
 
-    def _save(self, state: CoordinatorState) -> None:
-        if self._store is not None and self._store.is_due(state):
+    def _save(self, state: CoordinatorState, *, is_last: bool = False) -> None:
+        if self._store is not None and (is_last or self._store.is_due(state)):
             self._database.flush()  # records may be ahead of a state, never behind it
             self._store.write(state)
 

@@ -128,6 +128,20 @@ def _joules(cause: Cause, label: str, meaning: str, since: int = 0) -> RoundColu
     )
 
 
+def _loss(name: str, label: str, meaning: str, value: Callable[[PlayedRound], Number | None]) -> RoundColumn:
+    return RoundColumn(
+        name=name,
+        sql="REAL",
+        since=5,
+        label=label,
+        meaning=meaning,
+        value=value,
+        may_be_unknown=True,
+        is_optional=True,
+        curve=name,
+    )
+
+
 JOULES = {cause: f"{cause}_joules" for cause in Cause}  # the columns of energy, in the order in which they are stacked
 
 ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
@@ -274,6 +288,20 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         over_rounds="sum",
         may_be_unknown=True,
         curve="simulated_seconds",
+    ),
+    _loss(
+        "training_loss",
+        "training loss",
+        "Loss of the batches that servers trained on, each before its step, mean over a server's steps and then over "
+        "the servers that trained; with the loss that the settings choose. Unknown where training is private.",
+        lambda played: played.record.report.training_loss,
+    ),
+    _loss(
+        "validation_loss",
+        "validation loss",
+        "Loss of the merged models on validation data, mean over a server's samples and then over the servers that "
+        "reported; always the task's own loss, such as cross-entropy.",
+        lambda played: played.record.report.validation_loss,
     ),
 )
 

@@ -13,6 +13,7 @@ from hatdfed.core.energy.energy_model import Cause
 from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.core.refusals import describe_own
 from hatdfed.core.round import Caught
+from hatdfed.runs.confusion import summarise_confusion
 from hatdfed.runs.records.energy_names import name_megajoules
 from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
@@ -60,6 +61,7 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
             "personal_accuracy": _percent_or_none(accuracy.personal),
             "metrics": {name: _finite_or_none(values.mean()) for name, values in accuracy.metrics.items()},
             "metrics_by_server": {name: [*map(_finite_or_none, values)] for name, values in accuracy.metrics.items()},
+            **summarise_confusion(accuracy.confusion),
             "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
             "link_energy_mj": joules[Cause.LINK] / JOULES_PER_MJ,
             "energy_by_cause_mj": {cause: spent / JOULES_PER_MJ for cause, spent in joules.items()},

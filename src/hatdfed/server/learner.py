@@ -37,7 +37,7 @@ from hatdfed.server.parameter_roles import (
     freeze,
 )
 from hatdfed.server.private_steps import PrivateSteps, clip_and_sum
-from hatdfed.server.tasks import Classification, Task
+from hatdfed.server.tasks import Classification, Task, count_confusion
 from hatdfed.server.work import Batch, Measured
 
 # Input values of one forward pass, as many as in 100 images of 28×28: ten such passes are twice as fast as one over
@@ -193,11 +193,13 @@ class Learner:
         step_scale: float = 1.0,
         offset: Tensor | None = None,
         spend: bool = False,
+        on_loss: Callable[[Tensor], None] | None = None,
     ) -> tuple[Tensor, OptimiserState]:
         """Train with one optimiser step for each batch, Eq. (2).
 
         `seed` is for dropout and other random layers, `offset` is added to the logits of classes in the loss. With
         `spend` the moments in `state` are overwritten instead of copied, for callers that do not need them any more.
+        `on_loss` is told the mean loss of every batch before its step, but not in private training: no noise hides it.
         """
         # One copy, updated in place from here on: a small machine has no memory for one copy a step.
         params = params.detach().clone()
@@ -205,7 +207,7 @@ class Learner:
             state = OptimiserState(state.step, state.first.clone(), state.second.clone())
         trainable, buffers = self._parts(params)
         buffers = buffers.clone()  # batch norm writes its running statistics into it
-        compute = self._gradients
+        compute = partial(self._gradients, on_loss)
         if self.private is not None:
             compute = partial(self._private_gradients, self.private, self.private.source(seed))
         with _seeded(seed, params.device):
@@ -232,6 +234,12 @@ class Learner:
         """Compute the mean score: of classes, the share of correctly classified samples."""
         return float(self.scores(params, batch).double().mean())
 
+    def accuracy_and_loss(self, params: Tensor, batch: Batch) -> tuple[float, float]:
+        """Compute the mean score and the mean loss, in one pass over the samples."""
+        outputs = self.logits(params, batch.x)
+        scores, losses = self.task.scores(outputs, batch.y), self.task.losses(outputs, batch.y)
+        return float(scores.double().mean()), float(losses.double().mean())
+
     def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
         """Compute the cosine similarity of the first model to each, averaged over the parameter tensors sent."""
         parts = [models[:, start:stop] for start, stop in self.compared]
@@ -244,7 +252,9 @@ class Learner:
     def measure(self, params: Tensor, batch: Batch) -> Measured:
         """Compute the score and the task's measures of each sample."""
         outputs = self.logits(params, batch.x)
-        return Measured(self.task.scores(outputs, batch.y), self.task.measure(outputs, batch.y))
+        task = self.task
+        confusion = count_confusion(task.kind, outputs, batch.y)
+        return Measured(task.scores(outputs, batch.y), task.measure(outputs, batch.y), confusion)
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
         """Return the whole model as a `state_dict` of its module, frozen tensors included, for export."""
@@ -280,11 +290,20 @@ class Learner:
             moments = OptimiserState(state.step, state.first[start:stop], state.second[start:stop])
             _step_in_place(self.optimiser, trainable[start:stop], gradient.view(-1), moments, step_scale)
 
-    def _gradients(self, trainable: Tensor, buffers: Tensor, batch: Batch, offset: Tensor | None) -> list[Tensor]:
+    def _gradients(
+        self,
+        on_loss: Callable[[Tensor], None] | None,
+        trainable: Tensor,
+        buffers: Tensor,
+        batch: Batch,
+        offset: Tensor | None,
+    ) -> list[Tensor]:
         """Compute the gradients of the loss, tensor by tensor: one flat vector would need a second copy."""
         leaves = {name: view.detach().requires_grad_() for name, view in self._trainable.views(trainable).items()}
         outputs = self._forward(self._train_module, leaves, buffers, batch.x)
         loss = self.task.losses(outputs, batch.y, offset).mean()
+        if on_loss is not None:
+            on_loss(loss.detach())
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return [
             torch.zeros_like(gradient) if name in self._cancelled else gradient.contiguous()

@@ -45,6 +45,7 @@ class ServerState(NamedTuple):
     codec_memory: Memory
     mass: float = 1.0  # push-sum
     held: Indices = NOTHING  # samples that devices sent and that it keeps, the oldest first (`Work.held`)
+    training_loss: float | None = None  # of the last round, for its report; never saved, None where it is not known
 
 
 class Offer(NamedTuple):
@@ -63,6 +64,8 @@ class Verdict(NamedTuple):
     importance: Tensor  # [D]
     scores: Mapping[str, Tensor]  # [D] each
     trouble: str = ""  # the word for a merge that was not usable, or nothing
+    training_loss: float | None = None  # mean over the steps before the merge; None: it did not train, or privately
+    validation_loss: float | None = None  # of the merged model, mean over samples
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ class EdgeProgram:
         if work.held is not server.held:
             server = server._replace(held=work.held)
         if not work.batches:
-            return server
+            return server if server.training_loss is None else server._replace(training_loss=None)
+        losses: list[Tensor] = []
         params, optimiser = self.learner.fit(
             server.params,
             server.optimiser,
@@ -130,8 +134,10 @@ class EdgeProgram:
             step_scale=self.step_scale(server.mass, t),
             offset=None if work.label_counts is None else self.loss.offset(work.label_counts),
             spend=spend,
+            on_loss=losses.append,
         )
-        return server._replace(params=params, optimiser=optimiser)
+        loss = float(torch.stack(losses).double().mean()) if losses else None
+        return server._replace(params=params, optimiser=optimiser, training_loss=loss)
 
     def keep_usable(self, before: ServerState, trained: ServerState) -> tuple[ServerState, str]:
         """The trained server, or the one before with a new optimiser if the model is not usable; and a word for that.
@@ -194,9 +200,9 @@ class EdgeProgram:
         if "similarity" in self.scores:
             scores["similarity"] = self.learner.similarity(inbox.models)
         params = self.learner.sent.put(server.params, merged.model)
-        accuracy = self.learner.accuracy(params, work.validation)
+        accuracy, loss = self.learner.accuracy_and_loss(params, work.validation)
         return server._replace(params=params, mass=float(merged.mass)), Verdict(
-            accuracy, merged.importance, scores, trouble
+            accuracy, merged.importance, scores, trouble, server.training_loss, loss
         )
 
     @property

@@ -212,5 +212,13 @@ def make_task(kind: TaskKind) -> Task:
     return task
 
 
+def count_confusion(kind: TaskKind, outputs: Tensor, targets: Tensor) -> Tensor | None:  # [n, C], [n] -> [C, C]
+    """Count the samples of each class (row) that are taken for each class (column); None where there are no classes."""
+    if not kind.has_classes:
+        return None
+    pairs = targets * kind.num_classes + outputs.argmax(dim=1)
+    return torch.bincount(pairs, minlength=kind.num_classes**2).view(kind.num_classes, kind.num_classes)
+
+
 def _count_tokens(targets: Tensor) -> Tensor:  # [n, L] -> [n]
     return (targets != IGNORED).sum(dim=1).clamp(min=1)

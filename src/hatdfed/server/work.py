@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -29,6 +30,7 @@ class Measured(NamedTuple):
 
     scores: Tensor  # [n] of the task, from 0 to 1
     measures: Tensor  # [n, measures] of the task
+    confusion: Tensor | None = None  # [C, C] samples by class and by the class they are taken for; None: no classes
 
 
 class Answers(NamedTuple):
@@ -37,6 +39,12 @@ class Answers(NamedTuple):
     scores: NDArray[Any]  # [N, n] of each sample of the data in common
     measures: NDArray[np.float64]  # [N, measures] of the task, means over these samples
     own: NDArray[Any] | None = None  # [N, n] scores on the data as each server sees them; None: all see the same
+    confusion: NDArray[np.int64] | None = None  # [C, C] of all servers together; None: there are no classes
+
+
+def sum_confusion(counted: Sequence[Tensor]) -> NDArray[np.int64] | None:  # [C, C] each
+    """The counts of several models together; None where there are none."""
+    return torch.stack(list(counted)).sum(dim=0).cpu().numpy() if counted else None
 
 
 class HeldOut(NamedTuple):
@@ -65,14 +73,14 @@ class HeldOut(NamedTuple):
             return FinalAccuracy(overall, np.full(len(overall), np.nan), own, metrics=metrics)
         if answers.own is None or self.kind_of is None:
             found = measured_accuracy(answers.scores, self.data.y.numpy(), self.label_shares)
-            return found._replace(metrics=metrics)
+            return found._replace(metrics=metrics, confusion=answers.confusion)
         servers = range(len(overall))
         parts = [
             measured_accuracy(answers.own[i : i + 1], self.own_data(i).y.numpy(), self.label_shares[i : i + 1])
             for i in servers
         ]
         personal, own = (np.concatenate(list(each)) for each in zip(*((p.personal, p.own) for p in parts), strict=True))
-        return FinalAccuracy(overall, personal, own, metrics=metrics)
+        return FinalAccuracy(overall, personal, own, metrics=metrics, confusion=answers.confusion)
 
     def _summarise(self, measures: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:  # [N, measures]
         by_server = [self.task.summarise(means) for means in measures.tolist()]

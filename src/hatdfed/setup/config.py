@@ -261,7 +261,8 @@ class Config(Section):
     """β: weight of a model's quality against its data volume in a merge."""
 
     label_concentration: Positive = 0.3
-    """λ: the smaller, the more the servers' labels differ (docs/data.md: what that means for each task)."""
+    """λ (elsewhere α) of `split: labels` and `split: dirichlet`: the smaller, the more the servers' labels differ
+    (docs/data.md: what that means for each task)."""
     device_online_probability: Share = 0.5
     """ρ: probability that a device connects in a round."""
     churn: Share = 0.0
@@ -272,8 +273,11 @@ class Config(Section):
     """Number of samples (images, rows, sequences) that a server owns."""
     samples_per_round: Count = 60
     """Number of samples that all devices of a server hold in a round, online or not."""
-    split: Literal["labels", "groups"] = "labels"
-    """How samples are split over servers: label skew by λ (the paper), or by the person or place they come from."""
+    split: str = "labels"
+    """How samples are split over servers (docs/worlds.md): labels (label skew by λ, the paper), groups (by the person
+    or place they come from), iid, shards, dirichlet, or a partitioner of your own."""
+    split_options: dict[str, Any] = {}
+    """Settings of the partitioner that `split` names, such as {shards_per_server: 2}."""
     label_groups: Count = 1
     """Number of groups of servers that share no label: servers and labels are assigned to the groups in turn."""
     disjoint: bool = False

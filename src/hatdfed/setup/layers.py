@@ -15,8 +15,9 @@ from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
 from hatdfed.data.members import Members, draw_members
 from hatdfed.data.own.dataset import FILE, is_own_data, open_own
+from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.data.traces.files import with_digest
-from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import METHODS, method_named
@@ -92,7 +93,9 @@ def resolve(user: Layer | None = None) -> Config:
     is_priced = _is_priced(dataset, settings["network"]) and _sends_everything(settings["parameters"])
     if not is_priced and not (isinstance(chosen, Mapping) and "model_bits" in chosen):
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
-    return _refuse_removed_choice(validate(settings))
+    config = validate(settings)
+    require_one_of("split", config.split, PARTITIONERS, OWN_THING)
+    return _refuse_removed_choice(config)
 
 
 def refuse_unknown_names(user: Layer, methods: Iterable[str]) -> None:
@@ -265,14 +268,21 @@ def _check_world(config: Config) -> None:
         raise ConfigError(f"world.groups is {world.groups}, but nothing differs: set world.differ to inputs or labels.")
     if world.groups == 1 and world.differ != "none":
         raise ConfigError(f"world.differ is {world.differ}, but there is one group. Set world.groups to 2 or more.")
-    if config.split == "groups" and world.amount_ratio > 1:
-        raise ConfigError("world.amount_ratio is for split: labels; with split: groups the data say who has how much.")
+    if world.amount_ratio > 1 and config.split in PARTITIONERS and not _takes_amounts(config.split):
+        able = " or ".join(name for name in PARTITIONERS.built_in if _takes_amounts(name))
+        raise ConfigError(
+            f"world.amount_ratio is for split: {able}; split: {config.split} decides by itself who has how much."
+        )
     if world.changing and world.groups == 1:
         raise ConfigError(
             f"world.changing is {world.changing}, but there is one group. Set world.groups and world.differ."
         )
     if world != WorldConfig():
         config_members(config)
+
+
+def _takes_amounts(split: str) -> bool:
+    return bool(getattr(PARTITIONERS[split], "takes_amounts", False))
 
 
 def _check_supply(config: Config) -> None:
@@ -391,6 +401,8 @@ def collect_notes(config: Config) -> list[str]:
         found.append(
             f"candidates {config.candidates} has no effect: there are only {config.servers - 1} other servers."
         )
+    if config.label_groups > 1 and config.split != "labels":
+        found.append(f"label_groups has no effect: it is for split: labels, and split is {config.split}.")
     if config.samples_per_round > config.images_per_server:
         found.append(
             f"samples_per_round {config.samples_per_round} exceeds the {config.images_per_server} images of a server; "

@@ -122,6 +122,7 @@ SETTINGS: dict[str, Setting] = {
     "label_concentration": Setting(_DATA),
     "label_groups": Setting(_DATA, 1, Since.V0_1),
     "split": Setting(_DATA),
+    "split_options": Setting(_DATA, {}, Since.V0_2),
     "disjoint": Setting(_DATA),
     "validation_images": Setting(_DATA),
     "device_online_probability": Setting(_DATA),

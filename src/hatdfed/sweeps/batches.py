@@ -16,6 +16,7 @@ from typing import Any
 
 from hatdfed.core.policies import POLICIES
 from hatdfed.data.datasets import DATASETS, LoadedDatasets, is_given_in_python
+from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.registry import Registry
 from hatdfed.runs.play import Job, play
@@ -190,6 +191,7 @@ def _named_things(config: Config) -> list[tuple[Registry[Any], str]]:
     return [
         (METHODS, config.method),
         (DATASETS, config.dataset),
+        (PARTITIONERS, config.split),
         (POLICIES, config.policy.name),
         (AGGREGATORS, config.aggregator.name),
         (LOSSES, config.loss.name),

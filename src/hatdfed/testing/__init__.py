@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hatdfed.testing.codecs import CodecLaws
     from hatdfed.testing.datasets import DatasetLaws
     from hatdfed.testing.networks import NetworkLaws
+    from hatdfed.testing.partitioners import PartitionerLaws
     from hatdfed.testing.policies import TopologyPolicyLaws, feedback_for, policy_context
     from hatdfed.testing.training import TrainingPolicyLaws, outcome_for, training_context
 
@@ -27,6 +28,7 @@ __all__ = [
     "CodecLaws",
     "DatasetLaws",
     "NetworkLaws",
+    "PartitionerLaws",
     "TopologyPolicyLaws",
     "TrainingPolicyLaws",
     "feedback_for",
@@ -41,6 +43,7 @@ _MODULES = {
     "CodecLaws": "codecs",
     "DatasetLaws": "datasets",
     "NetworkLaws": "networks",
+    "PartitionerLaws": "partitioners",
     "TopologyPolicyLaws": "policies",
     "TrainingPolicyLaws": "training",
     "feedback_for": "policies",

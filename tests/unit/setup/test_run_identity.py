@@ -41,7 +41,7 @@ ROLES = {
     "SOURCES": lambda one, other: sources_key(one) == sources_key(other),
 }
 OTHER_VALUES = {
-    "method": "full", "dataset": "synthetic", "split": "groups", "feedback": "test", "first_gain_from": "zero",
+    "method": "full", "dataset": "synthetic", "split": "groups", "split_options": {"by": "server"}, "feedback": "test", "first_gain_from": "zero",
     "network": "linear", "codec": "int8", "horizon": 3, "candidates": 2, "dataset_options": {"test": 3},
     "policy": {"name": "ring"}, "aggregator": {"name": "uniform"}, "loss": {"name": "label-prior"},
     "utility.normalisation": "softmax", "utility.gain": "released", "utility.thrift": "released",

@@ -8,7 +8,7 @@ export const isDark = () => document.documentElement.dataset.theme === "dark";
 
 // Okabe and Ito's colours without their yellow, as in the printed figures.
 const ON_PAPER = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#4D4D4D"];
-const ON_DARK = ["#56B4E9", "#E8742A", "#2BC49A", "#CC79A7", "#E69F00", "#9CC7E8", "#D67CA6", "#B9C0C7"];
+const ON_DARK = ["#56B4E9", "#E8742A", "#2BC49A", "#CC79A7", "#E69F00", "#9CC7E8", "#D8A0FF", "#B9C0C7"];
 // Plotly scales a map without gaps as an image, by an inline style that our policy refuses. With any gap it draws cells.
 export const CELL_GAP = 0.2;
 

@@ -10,7 +10,12 @@ function seen(seconds) {
   return seconds < 120 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
 }
 
-function waits({ waits_for: whom, waits_seconds: seconds }) {
+function waits(status) {
+  if (status.state !== "done") return describeWait(status);
+  return `Finished: all ${count(status.rounds)} rounds were played. The coordinator needs no more reports; the run's results are in its folder.`;
+}
+
+function describeWait({ waits_for: whom, waits_seconds: seconds }) {
   if (!whom) return "Waits for nobody.";
   if (seconds === null) return `Waits for ${whom}. There is no limit on that.`;
   const until = new Date(Date.now() + 1000 * seconds).toLocaleTimeString();
@@ -39,7 +44,7 @@ function show(status) {
   byId("no-servers").hidden = status.servers.length > 0;
   byId("servers").hidden = status.servers.length === 0;
   fillTable(byId("servers"), status.servers.map((server) => [
-    [server.index ?? "–", "number"], server.name, [HERE[server.here], `presence ${server.here}`], [seen(server.seen_seconds_ago), "number"],
+    server.index === null ? "–" : `server ${server.index}`, server.name, [HERE[server.here], `presence ${server.here}`], [seen(server.seen_seconds_ago), "number"],
     [server.round ?? "–", "number"], [count(server.refused), "number"], server.doing, server.address,
   ]));
   byId("nothing-refused").hidden = status.refused.length > 0;

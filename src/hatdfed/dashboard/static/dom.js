@@ -16,9 +16,10 @@ export function element(tag, attributes = {}, ...children) {
 
 export function fillTable(table, rows) {
   // A cell is a text, or [text, class].
-  const lines = rows.map((cells) => element("tr", {}, ...cells.map((cell) => {
+  const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent); // which cards on a phone repeat
+  const lines = rows.map((cells) => element("tr", {}, ...cells.map((cell, index) => {
     const [text, kind] = Array.isArray(cell) ? cell : [cell, ""];
-    return element("td", kind ? { class: kind } : {}, text);
+    return element("td", { "data-label": headings[index], ...(kind ? { class: kind } : {}) }, text);
   })));
   table.tBodies[0].replaceChildren(...lines);
 }

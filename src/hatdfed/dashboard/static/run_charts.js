@@ -1,5 +1,6 @@
 // The curves of one run, and the probabilities of one round.
 import { CELL_GAP, axis, chanceRamp, colour, cursor, draw, energyUnit, inkOn, mixed, scaleBar, scaled } from "./charts.js";
+import { makeChanceScale } from "./chance_scale.js";
 import { byId, setText } from "./dom.js";
 
 const ROUNDS = "Rounds played";
@@ -108,24 +109,26 @@ export function drawPropensity(target, round) {
   if (!round.propensity) return;
   const servers = round.propensity.map((_, server) => server);
   const isSmall = servers.length <= 12;
-  const bar = { ...scaleBar(target), tickformat: ".2f" };
-  const highest = Math.max(0.05, ...round.propensity.flat().map((value) => value ?? 0));
+  const scale = makeChanceScale(round.propensity);
+  setText("propensity-scale", scale.words);
+  const shown = round.propensity.map((row) => row.map((value) => (value === null ? null : scale.place(value))));
+  const bar = { ...scaleBar(target), tickvals: scale.ticks.map(([at]) => at), ticktext: scale.ticks.map(([, text]) => text) };
   const trace = {
-    type: "heatmap", z: round.propensity, x: servers, y: servers, colorscale: scaled(chanceRamp()), zmin: 0, zmax: highest, colorbar: bar,
-    xgap: isSmall ? 2 : CELL_GAP, ygap: isSmall ? 2 : CELL_GAP, hoverongaps: false, hovertemplate: "%{x} → %{y}: %{z:.3f}<extra></extra>",
+    type: "heatmap", z: shown, text: round.propensity, x: servers, y: servers, colorscale: scaled(chanceRamp()), zmin: 0, zmax: 1, colorbar: bar,
+    xgap: isSmall ? 2 : CELL_GAP, ygap: isSmall ? 2 : CELL_GAP, hoverongaps: false, hovertemplate: "server %{x} → server %{y}: %{text:.3f}<extra></extra>",
   };
   const ticks = isSmall ? { tickvals: servers } : {};
   draw(target, [trace], {
     hovermode: "closest",
-    annotations: isSmall ? cellTexts(round.propensity, highest) : [],
+    annotations: isSmall ? cellTexts(round.propensity, scale) : [],
     xaxis: axis("Sending server", { showgrid: false, constrain: "domain", ...ticks }),
     yaxis: axis("Receiving server", { showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain", ...ticks }),
   });
 }
 
-function cellTexts(chances, highest) {
+function cellTexts(chances, scale) {
   const shades = chanceRamp();
   return chances.flatMap((row, y) => row.map((value, x) => ({
-    x, y, text: value === null ? "" : value.toFixed(2), showarrow: false, font: { color: inkOn(mixed(shades, (value ?? 0) / highest)) },
+    x, y, text: value === null ? "" : value.toFixed(scale.digits), showarrow: false, font: { color: inkOn(mixed(shades, value === null ? 0 : scale.place(value))) },
   })));
 }

@@ -84,7 +84,7 @@ function arrow(link, place, radius, scale, links) {
   const shade = scale.shade(link.joules);
   const point = (pair) => pair.map((value) => value.toFixed(1)).join(" ");
   const sides = [tip, [neck[0] - uy * half, neck[1] + ux * half], [neck[0] + uy * half, neck[1] - ux * half]];
-  const words = `${link.from} → ${link.to}: ${joules(link.joules)}, probability ${decimal(link.propensity)}${link.delivered ? "" : ", did not arrive"}`;
+  const words = `server ${link.from} → server ${link.to}: ${joules(link.joules)}, probability ${decimal(link.propensity)}${link.delivered ? "" : ", did not arrive"}`;
   const line = { d: `M${point(start)} Q${bx.toFixed(1)} ${by.toFixed(1)} ${point(neck)}`, stroke: shade, "stroke-width": width, fill: "none" };
   if (!link.delivered) line["stroke-dasharray"] = "6 4";
   return shape(
@@ -146,7 +146,7 @@ function drawMatrix(target, round, servers) {
     target.replaceChildren(chart);
   }
   const bar = { ...scaleBar(chart), ticksuffix: " J" };
-  const hovertemplate = "%{x} → %{y}: %{z:.3g} J<extra></extra>";
+  const hovertemplate = "server %{x} → server %{y}: %{z:.3g} J<extra></extra>";
   const cells = { type: "heatmap", z: values, colorscale: scaled(jouleRamp()), colorbar: bar, hovertemplate, hoverongaps: false, xgap: CELL_GAP, ygap: CELL_GAP };
   const lost = round.links.filter((link) => !link.delivered);
   const crosses = {

@@ -25,7 +25,7 @@ function drawVerdicts(target, verdicts) {
   setText("verdicts-note", verdicts ? `Verdict of each receiver (row) on each sender (column) after round ${verdicts.round}, in the order of the groups. Grey: unknown.` : "");
   if (!verdicts) return;
   const { servers, values } = verdicts;
-  const labels = values.map((row, y) => row.map((_, x) => `${servers[x]} → ${servers[y]}`));
+  const labels = values.map((row, y) => row.map((_, x) => `server ${servers[x]} → server ${servers[y]}`));
   const cells = { type: "heatmap", text: labels, xgap: CELL_GAP, ygap: CELL_GAP, hoverongaps: false };
   const known = {
     ...cells, z: values, zmin: -1, zmax: 1, colorscale: scaled(verdictRamp()), colorbar: { ...scaleBar(target), tickformat: ".1f" },

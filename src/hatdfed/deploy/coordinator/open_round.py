@@ -281,6 +281,8 @@ def _read_report(
         scores={name: np.where(np.isfinite(score), score, np.nan) for name, score in scores.items()},
         compression=use,
         sketch=_read_sketch(outcome),
+        training_loss=outcome.training_loss if outcome.HasField("training_loss") else None,
+        validation_loss=outcome.validation_loss if outcome.HasField("validation_loss") else None,
     )
     metered, counts = _read_metered(outcome), prices.counts_measured
     if not metered:

@@ -5,19 +5,21 @@ Models never pass through the coordinator, which needs no torch: each edge runs 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.coordinator import Coordinator
-from hatdfed.core.fleet import FinalAccuracy, Snapshot
+from hatdfed.core.fleet import MOST_CONFUSED, FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.membership import Manifest
 from hatdfed.deploy.failpoints import failpoint
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import TroubleError
 
 T = TypeVar("T")
@@ -103,7 +105,8 @@ class RemoteFleet:
         own = np.array([each.own_accuracy if each.HasField("own_accuracy") else each.accuracy for each in figures])
         names = sorted(set.intersection(*(set(each.metrics) for each in figures)))
         metrics = {name: np.array([each.metrics[name] for each in figures]) for name in names}
-        return FinalAccuracy(overall, personal, own, private_rounds=private, metrics=metrics)
+        confusion = _add_confusions(figures)
+        return FinalAccuracy(overall, personal, own, private_rounds=private, metrics=metrics, confusion=confusion)
 
     def _count_private_rounds(self, index: int) -> int | None:
         """Return what an edge counted: it alone knows of rounds that it repeated, or whose report was lost."""
@@ -121,3 +124,13 @@ class RemoteFleet:
 
     def close(self) -> None:
         """Nothing to do: the coordinator's process dismisses the edges."""
+
+
+def _add_confusions(figures: Sequence[pb.FinalFigures]) -> NDArray[np.int64] | None:  # -> [C, C]
+    """Add up what edges counted; None where one of them has told nothing, or a table of another size."""
+    classes = math.isqrt(len(figures[0].confusion))
+    if not 0 < classes <= MOST_CONFUSED or {len(each.confusion) for each in figures} != {classes**2}:
+        return None
+    counted = [np.array(each.confusion, dtype=np.int64) for each in figures]
+    total: NDArray[np.int64] = np.sum(counted, axis=0).reshape(classes, classes)
+    return total

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 
-from hatdfed.core.fleet import FinalAccuracy
+from hatdfed.core.fleet import MOST_CONFUSED, FinalAccuracy
 from hatdfed.deploy.edge.coordinator_link import CALL_SECONDS, CoordinatorLink
 from hatdfed.deploy.edge.denied_peers import DeniedPeers
 from hatdfed.deploy.edge.peers import Peers
@@ -181,13 +181,16 @@ class OrderHandler:
                 figures.personal_accuracy = float(measured.personal[0])
             figures.without_classes = not setup.program.task.kind.has_classes
             figures.metrics.update({name: float(values[0]) for name, values in measured.metrics.items()})
+            if measured.confusion is not None and len(measured.confusion) <= MOST_CONFUSED:
+                figures.confusion.extend(measured.confusion.ravel().tolist())
         await self._link.call("Final", figures)
 
     def _measure_test(self, test: HeldOut) -> FinalAccuracy:
         model, learner = self.runner.server.params, self.setup.program.learner
         common, own = learner.measure(model, test.data), learner.scores(model, test.own_data(0))
         measures = common.measures.double().mean(dim=0)[None]
-        return test.accuracy(Answers(common.scores.numpy()[None], measures.numpy(), own.numpy()[None]))
+        confusion = None if common.confusion is None else common.confusion.numpy()
+        return test.accuracy(Answers(common.scores.numpy()[None], measures.numpy(), own.numpy()[None], confusion))
 
     async def _send_heartbeats(self, seconds: float) -> None:
         while True:

@@ -280,6 +280,8 @@ class RoundRunner:
             sent=[record.sent for record in mailbox.sent.values()],
             refused=refused,
             metered=self._meter.take(),
+            training_loss=verdict.training_loss,
+            validation_loss=verdict.validation_loss,
             refusals=by_sender,
         )
 

@@ -224,7 +224,7 @@ class Metered(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., meter: _Optional[str] = ..., joules: _Optional[float] = ..., uncertainty: _Optional[float] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch", "num_sent", "metered", "refusals")
+    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch", "num_sent", "metered", "training_loss", "validation_loss", "refusals")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,8 @@ class Outcome(_message.Message):
     SKETCH_FIELD_NUMBER: _ClassVar[int]
     NUM_SENT_FIELD_NUMBER: _ClassVar[int]
     METERED_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_LOSS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
@@ -255,8 +257,10 @@ class Outcome(_message.Message):
     sketch: _containers.RepeatedScalarFieldContainer[float]
     num_sent: int
     metered: _containers.RepeatedCompositeFieldContainer[Metered]
+    training_loss: float
+    validation_loss: float
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ..., num_sent: _Optional[int] = ..., metered: _Optional[_Iterable[_Union[Metered, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ..., num_sent: _Optional[int] = ..., metered: _Optional[_Iterable[_Union[Metered, _Mapping]]] = ..., training_loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
 class Received(_message.Message):
     __slots__ = ("accepted", "reason")
@@ -267,7 +271,7 @@ class Received(_message.Message):
     def __init__(self, accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FinalFigures(_message.Message):
-    __slots__ = ("epoch", "has_test", "accuracy", "personal_accuracy", "validation_accuracy", "private_rounds", "own_accuracy", "without_classes", "metrics")
+    __slots__ = ("epoch", "has_test", "accuracy", "personal_accuracy", "validation_accuracy", "private_rounds", "own_accuracy", "without_classes", "metrics", "confusion")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +288,7 @@ class FinalFigures(_message.Message):
     OWN_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_CLASSES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    CONFUSION_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     has_test: bool
     accuracy: float
@@ -293,7 +298,8 @@ class FinalFigures(_message.Message):
     own_accuracy: float
     without_classes: bool
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, epoch: _Optional[int] = ..., has_test: bool = ..., accuracy: _Optional[float] = ..., personal_accuracy: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., private_rounds: _Optional[int] = ..., own_accuracy: _Optional[float] = ..., without_classes: bool = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    confusion: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., has_test: bool = ..., accuracy: _Optional[float] = ..., personal_accuracy: _Optional[float] = ..., validation_accuracy: _Optional[float] = ..., private_rounds: _Optional[int] = ..., own_accuracy: _Optional[float] = ..., without_classes: bool = ..., metrics: _Optional[_Mapping[str, float]] = ..., confusion: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Pulse(_message.Message):
     __slots__ = ("epoch", "round", "doing", "denied", "relayed")

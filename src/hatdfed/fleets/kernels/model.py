@@ -66,16 +66,18 @@ class KernelModel:
         plans: Sequence[WorkPlan],
         scale: NDArray[np.float64],
         offsets: Tensor,
-    ) -> None:
+    ) -> Tensor:  # -> [S]
         """All steps of a round, in place."""
         todo = PaddedBatches.of(plans, self._device)
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
         rates = plan_rates(self._optimiser, models.steps, todo.sizes, scale).to(self._device, non_blocking=True)
+        losses = models.params.new_zeros(len(plans))  # [S] summed over steps
         for step, index in enumerate(todo.indices):
             counts = todo.counts[step]
             batch = _Batch(pool.x[index], pool.y[index], counts, offsets)
-            self._step(models, batch, seeds, step, Rates(*rates[step]))
-        np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
+            losses += self._step(models, batch, seeds, step, Rates(*rates[step]))
+        np.add(models.steps, todo.num_steps, out=models.steps)
+        return todo.average(losses)
 
     @torch.no_grad()
     def ready(self, params: Tensor) -> Folded:  # [S, M]
@@ -87,7 +89,8 @@ class KernelModel:
         pairs = [(own[:, start:stop], others[:, start:stop]) for start, stop in self._compared]
         return torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs]).mean(dim=0)
 
-    def _step(self, models: ModelRows, batch: _Batch, seeds: Tensor, step: int, rates: Rates) -> None:
+    def _step(self, models: ModelRows, batch: _Batch, seeds: Tensor, step: int, rates: Rates) -> Tensor:  # -> [S]
+        """One step in place; returns the mean loss of each server's batch before it."""
         tensors = self._views(models.params)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved}
         x, y, counts, offsets = batch
@@ -95,14 +98,15 @@ class KernelModel:
         logits = logits + offsets[:, None]
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
         real = torch.arange(y.shape[1], device=y.device) < counts[:, None]
-        loss = (torch.where(real, losses, 0.0).sum(dim=1) / counts.clamp(min=1)).sum()
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        by_server = torch.where(real, losses, 0.0).sum(dim=1) / counts.clamp(min=1)
+        gradients = torch.autograd.grad(by_server.sum(), list(leaves.values()))
         active = (counts > 0).float()
         with torch.no_grad():
             self.network.update_statistics(tensors, outputs, counts, active)
             by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
             moved = Step(models.params, by_place, models.first, models.second, rates, active)
             step_in_place(self._optimiser, moved)
+        return by_server.detach()
 
     def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, M] -> [S, *shape] each
         parts = torch.split_with_sizes(flat, self._sizes, dim=1)

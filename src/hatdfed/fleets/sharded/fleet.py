@@ -97,7 +97,9 @@ class ShardedFleet:
         parts: list[Answers] = self._shards.each("answers")
         scores, measures = (np.concatenate([each[place] for each in parts]) for place in (0, 1))
         own = [each.own for each in parts if each.own is not None]
-        return Answers(scores, measures, np.concatenate(own) if own else None)
+        counted = [each.confusion for each in parts if each.confusion is not None]
+        confusion = np.sum(counted, axis=0) if counted else None
+        return Answers(scores, measures, np.concatenate(own) if own else None, confusion)
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""
@@ -151,6 +153,8 @@ class ShardedFleet:
 def _all_measured(parts: Sequence[Measured]) -> Measured:
     return Measured(
         accuracy=np.concatenate([part.accuracy for part in parts]),
+        training_loss=np.concatenate([part.training_loss for part in parts]),
+        validation_loss=np.concatenate([part.validation_loss for part in parts]),
         weights=_joined([part.weights for part in parts]),
         present=_joined([part.present for part in parts]),
         scores={name: _joined([part.scores[name] for part in parts]) for name in parts[0].scores},

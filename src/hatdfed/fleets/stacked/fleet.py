@@ -105,7 +105,7 @@ class StackedFleet:
         slots = self._without_lost(plans, works, slots)
         held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
         merged = self.merge(times, works, slots, held, sent)
-        accuracy, distance = self.measure(times), self.consensus_distance(times)
+        (accuracy, validation_loss), distance = self.measure(times), self.consensus_distance(times)
         return PendingRound(
             rows,
             plans,
@@ -119,6 +119,8 @@ class StackedFleet:
             scores=merged.scores,
             setbacks=merged.setbacks,
             accuracy=accuracy,
+            training_loss=rows.training_loss,
+            validation_loss=validation_loss,
             consensus_distance=distance,
         )
 
@@ -406,24 +408,26 @@ class StackedFleet:
                 table[receiver, slot] = rows.model.similarity(rows.shared[receiver], sent[sender])
         return table
 
-    def measure(self, times: Times, *, exact: bool | None = None) -> Tensor:  # -> [S]
-        """The mean score of every server of these runs on its validation data.
+    def measure(self, times: Times, *, exact: bool | None = None) -> tuple[Tensor, Tensor]:  # -> [S], [S]
+        """The mean score and the mean loss of every server of these runs on its validation data.
 
         With `exact` in full precision, whatever the fleet computes with.
         """
         rows = self.rows
         exact = rows.how.exact if exact is None else exact
         accuracy = torch.zeros(rows.count, dtype=torch.float64, device=rows.how.device)
+        loss = torch.full_like(accuracy, torch.nan)
         for part in rows.parts(times):
             batches = rows.validation_at(times, part)
             start = part.start
             for count, alike in groupby(batches, lambda batch: len(batch.y)):
                 those = list(alike)
                 servers = slice(start, start + len(those))
-                scores = rows.scores(servers, *rows.validation.stacked(those), exact=exact)
+                scores, losses = rows.scores_and_losses(servers, *rows.validation.stacked(those), exact=exact)
                 accuracy[servers] = scores.sum(dim=1, dtype=torch.float64) / count
+                loss[servers] = losses.mean(dim=1, dtype=torch.float64)
                 start = servers.stop
-        return accuracy
+        return accuracy, loss
 
     def consensus_distance(self, runs: Runs) -> Tensor:  # -> [runs of this fleet]
         """How far the models of each of these runs are from their mean; nan for the other runs."""
@@ -487,7 +491,8 @@ class RunView:
 
     def validation_accuracy(self) -> NDArray[np.float64]:
         """[N] on the run's validation data, before the first round."""
-        return self.fleet.measure({self.run: 0}, exact=True)[self._rows].cpu().numpy()
+        accuracy, _ = self.fleet.measure({self.run: 0}, exact=True)
+        return accuracy[self._rows].cpu().numpy()
 
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
@@ -498,24 +503,29 @@ class RunView:
         test = self.fleet.rows.members[self.run].test
         common = self._measure(test.data)
         scores, measures = common.scores.cpu().numpy(), common.measures.cpu().numpy()
+        confusion = None if common.confusion is None else common.confusion.cpu().numpy()
         if test.kind_of is None:
-            return Answers(scores, measures)
+            return Answers(scores, measures, confusion=confusion)
         own = scores.copy()
         for kind, data in enumerate(test.kinds):
             of_kind = test.kind_of == kind
             own[of_kind] = self._measure(data).scores.cpu().numpy()[of_kind]
-        return Answers(scores, measures, own)
+        return Answers(scores, measures, own, confusion)
 
     def _measure(self, data: Batch) -> Measured:
-        """[N, n] scores of the samples, and [N, measures] of the task on average."""
+        """[N, n] scores of the samples, [N, measures] of the task on average, and [C, C] confusions of all servers."""
         rows = self.fleet.rows
         samples = rows.model.samples(data)
         scores, measures = [], []
+        confusion: Tensor | None = None
         for part in rows.parts([self.run]):
             found = [rows.measure(part, x[None], y[None]) for x, y in _pieces(samples)]
             scores.append(torch.cat([each.scores for each in found], dim=1))
             measures.append(torch.cat([each.measures for each in found], dim=1).double().mean(dim=1))
-        return Measured(torch.cat(scores), torch.cat(measures))
+            for each in found:
+                if each.confusion is not None:
+                    confusion = each.confusion if confusion is None else confusion + each.confusion
+        return Measured(torch.cat(scores), torch.cat(measures), confusion)
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""

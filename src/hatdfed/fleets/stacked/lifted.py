@@ -61,12 +61,13 @@ class LiftedModel(LoopedModel):
         plans: Sequence[WorkPlan],
         scale: NDArray[np.float64],
         offsets: Tensor,
-    ) -> None:
+    ) -> Tensor:  # -> [S]
         """All steps of a round, in place."""
         todo = PaddedBatches.of(plans, self._device)
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
         optimiser = self.learner.optimiser
         rates = plan_rates(optimiser, models.steps, todo.sizes, scale).to(self._device, non_blocking=True)
+        losses = models.params.new_zeros(len(plans))  # [S] summed over steps
         with liftable_operations(self._device):
             for step, index in enumerate(todo.indices):
                 counts = todo.counts[step]
@@ -76,11 +77,12 @@ class LiftedModel(LoopedModel):
                 for rows, width in self._groups(todo.sizes[step], index.shape[1]):
                     chosen = index[rows, :width]
                     batch = _Batch(pool.x[chosen], pool.y[chosen], counts[rows], offsets[rows], seeds[rows])
-                    self._add_gradients(models.params, rows, batch, gradients)
+                    losses[rows] += self._add_gradients(models.params, rows, batch, gradients)
                 active = (counts > 0).float()
                 moments = (models.first, models.second)
                 step_in_place(optimiser, Step(models.params, gradients, *moments, Rates(*rates[step]), active))
-        np.add(models.steps, (todo.sizes > 0).sum(axis=0), out=models.steps)
+        np.add(models.steps, todo.num_steps, out=models.steps)
+        return todo.average(losses)
 
     def ready(self, params: Tensor) -> ReadyModels:  # [S, M]
         """The models as they are; the many samples of an evaluation keep a CPU busy with one model at a time."""
@@ -120,8 +122,8 @@ class LiftedModel(LoopedModel):
 
     def _add_gradients(
         self, params: Tensor, rows: slice | Tensor, batch: _Batch, gradients: Mapping[int, Tensor]
-    ) -> None:
-        """Put the gradients of some servers in their places; their buffers are those after the step."""
+    ) -> Tensor:
+        """Put the gradients of some servers in their places; their buffers are those after the step. Returns losses."""
         layout, mine = self.learner.layout, params[rows]
         tensors = self.views(mine)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self.learner.moved}
@@ -141,6 +143,7 @@ class LiftedModel(LoopedModel):
                 place = slice(start, start + shape.numel())
                 written = after.reshape(len(after), -1)
                 params[rows, place] = torch.where(batch.counts[:, None] > 0, written, mine[:, place])
+        return losses.detach()
 
     def _loss(
         self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, count: Tensor, offset: Tensor, seed: Tensor

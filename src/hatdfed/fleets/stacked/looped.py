@@ -55,8 +55,9 @@ class LoopedModel:
         plans: Sequence[WorkPlan],
         scale: NDArray[np.float64],
         offsets: Tensor,
-    ) -> None:
+    ) -> Tensor:  # -> [S]
         """All steps of a round, in place; moments are overwritten where they lie."""
+        mean_losses = torch.full((len(plans),), torch.nan, device=self._device)
 
         def take(chosen: Indices) -> Batch:
             index = torch.from_numpy(chosen).to(self._device)
@@ -65,6 +66,7 @@ class LoopedModel:
         for row, plan in enumerate(plans):
             if not plan.batches:
                 continue
+            losses: list[Tensor] = []
             state = OptimiserState(int(models.steps[row]), models.first[row], models.second[row])
             models.params[row], state = self.learner.fit(
                 models.params[row],
@@ -74,8 +76,12 @@ class LoopedModel:
                 step_scale=float(scale[row]),
                 offset=offsets[row],
                 spend=True,
+                on_loss=losses.append,
             )
             models.steps[row] = state.step
+            if losses:
+                mean_losses[row] = torch.stack(losses).mean()
+        return mean_losses
 
     def ready(self, params: Tensor) -> ReadyModels:  # [S, M]
         """The models as they are."""

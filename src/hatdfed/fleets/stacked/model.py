@@ -89,10 +89,12 @@ class StackedModel(Protocol):
         plans: Sequence[WorkPlan],
         scale: NDArray[np.float64],
         offsets: Tensor,
-    ) -> None:
+    ) -> Tensor:  # -> [S]
         """All steps of a round, in place, Eq. (2); servers may have different numbers and sizes of batches.
 
         `scale` [S] stretches each server's steps (push-sum), `offsets` [S, C] are added to its logits (the loss).
+        Returns the mean loss of each server's batches before their steps; nan of a server that has none, or trains
+        privately.
         """
 
     def ready(self, params: Tensor) -> ReadyModels:  # [S, M]
@@ -130,6 +132,16 @@ class PaddedBatches(NamedTuple):
         on_device = torch.from_numpy(padded).to(device, non_blocking=True)
         counts = torch.from_numpy(sizes).to(device, non_blocking=True)
         return cls([index[:, :width] for index, width in zip(on_device, widths, strict=True)], list(counts), sizes)
+
+    @property
+    def num_steps(self) -> NDArray[np.int64]:
+        """[S] how many batches each server has."""
+        steps: NDArray[np.int64] = (self.sizes > 0).sum(axis=0)
+        return steps
+
+    def average(self, sums: Tensor) -> Tensor:  # [S] -> [S]
+        """Means over each server's steps of what was summed over them; nan of a server without steps."""
+        return sums / torch.from_numpy(self.num_steps).to(sums.device, non_blocking=True)
 
 
 class Rates(NamedTuple):

@@ -36,11 +36,14 @@ class PendingRound:
     scores: Mapping[str, Tensor]  # [S, D] each
     setbacks: Tensor  # [4, S]
     accuracy: Tensor  # [S]
+    training_loss: Tensor  # [S] nan where it is not known
+    validation_loss: Tensor  # [S]
     consensus_distance: Tensor  # [runs]
 
     def reports(self) -> dict[int, RoundReport]:
         """Wait for the round and tell what came of it."""
         accuracy, weights, present = (t.cpu().numpy() for t in (self.accuracy, self.weights, self.present))
+        training_loss, validation_loss = (t.double().cpu().numpy() for t in (self.training_loss, self.validation_loss))
         setbacks = self.setbacks.cpu().numpy()
         scores = {name: table.double().cpu().numpy() for name, table in self.scores.items()}
         mass, distance = self.mass.cpu().numpy(), self.consensus_distance.cpu().numpy()
@@ -52,6 +55,8 @@ class PendingRound:
             check_weights(member.program.aggregator, weights[servers][settled], present[servers][settled])
             measured = Measured(
                 accuracy=accuracy[servers],
+                training_loss=training_loss[servers],
+                validation_loss=validation_loss[servers],
                 weights=weights[servers].astype(np.float64),
                 present=present[servers],
                 scores={name: scores[name][servers] for name in reported_scores(member.program)},
@@ -83,6 +88,8 @@ class Measured(NamedTuple):
     """What came out of a round, for the servers of one run; on the host."""
 
     accuracy: Table  # [N]
+    training_loss: Table  # [N] nan where it is not known
+    validation_loss: Table  # [N]
     weights: Table  # [N, D]
     present: NDArray[np.bool_]  # [N, D]
     scores: Mapping[str, Table]  # [N, D] each
@@ -105,6 +112,8 @@ def round_report(
                 importance=measured.weights[i, merged],
                 scores={name: table[i, merged] for name, table in measured.scores.items()},
                 compression=float(measured.compression[i]),
+                training_loss=float(measured.training_loss[i]),
+                validation_loss=float(measured.validation_loss[i]),
             )
             for i, (work, merged) in enumerate(zip(works, measured.present, strict=True))
         )

@@ -24,6 +24,7 @@ from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
 from hatdfed.server.harm import share_labels
 from hatdfed.server.program import EdgeProgram
+from hatdfed.server.tasks import count_confusion
 from hatdfed.server.work import NOTHING, Batch, HeldOut, Indices, Measured, PooledSource, WorkPlan
 
 _FULL_ENOUGH = 0.75  # of the rows of a table: copying them out and back costs more than what the others waste
@@ -83,6 +84,7 @@ class Rows:
         self.params = self._initial_models()  # [S, M]
         self.first_moment, self.second_moment = self._blank(len(blank.first)), self._blank(len(blank.second))
         self.steps = np.zeros(self.count, dtype=np.int64)
+        self.training_loss = torch.full((self.count,), torch.nan, device=execution.device)  # [S] of the last training
         self._counted: list[Tensor] = []  # [S] label counts that the offsets were made from
         self._offsets = torch.zeros(0)
         self.mass = np.ones(self.count)
@@ -178,18 +180,21 @@ class Rows:
     def fit(self, servers: slice, plans: Sequence[WorkPlan], scale: NDArray[np.float64], offsets: Tensor) -> None:
         """Train these servers; where many of them rest, the others are trained in a table of their own."""
         models = self.models(servers)
+        self.training_loss[servers] = torch.nan
         busy = np.flatnonzero([len(plan.batches) > 0 for plan in plans])
         if not len(busy):
             return
         if len(busy) > _FULL_ENOUGH * len(plans):
             with torch.enable_grad():
-                self.model.fit(models, self.pool, plans, scale, offsets)
+                self.training_loss[servers] = self.model.fit(models, self.pool, plans, scale, offsets)
             return
         chosen = self.tensor(busy)
         params, first, second = (tensor[chosen] for tensor in models[:3])
         some = ModelRows(params, first, second, models.steps[busy])
         with torch.enable_grad():
-            self.model.fit(some, self.pool, [plans[place] for place in busy.tolist()], scale[busy], offsets[chosen])
+            todo = [plans[place] for place in busy.tolist()]
+            losses = self.model.fit(some, self.pool, todo, scale[busy], offsets[chosen])
+        self.training_loss[servers.start + chosen] = losses
         for tensor, trained in zip(models[:3], some[:3], strict=True):
             tensor[chosen] = trained
         models.steps[busy] = some.steps
@@ -247,19 +252,21 @@ class Rows:
         return torch.from_numpy(array).to(self.how.device, non_blocking=True)
 
     @torch.no_grad()
-    def scores(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> Tensor:
-        """The score of each sample by each of these servers; every server its own, or all the same.
+    def scores_and_losses(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> tuple[Tensor, Tensor]:
+        """The score and the loss of each sample by each of these servers; every server its own, or all the same.
 
-        [n or 1, samples, …], [n or 1, samples, …] -> [n, samples]
+        [n or 1, samples, …], [n or 1, samples, …] -> [n, samples], [n, samples]
         """
         logits = self.model.ready(self.params[servers]).logits(x, exact=exact)
-        return self._score(self.task.scores, logits, y)
+        return self._score(self.task.scores, logits, y), self._score(self.task.losses, logits.float(), y)
 
     @torch.no_grad()
     def measure(self, servers: slice, x: Tensor, y: Tensor) -> Measured:
-        """The same with the task's measures, [n, samples, measures]."""
+        """Scores with the task's measures, [n, samples, measures], and confusions of all these servers together."""
         logits = self.model.ready(self.params[servers]).logits(x)
-        return Measured(self._score(self.task.scores, logits, y), self._score(self.task.measure, logits, y))
+        targets = y.expand(*logits.shape[:2], *y.shape[2:]).flatten(0, 1)
+        confusion = count_confusion(self.task.kind, logits.flatten(0, 1), targets)
+        return Measured(self._score(self.task.scores, logits, y), self._score(self.task.measure, logits, y), confusion)
 
     def _score(self, function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, y: Tensor) -> Tensor:
         """Apply a function of samples to [n, samples, …]."""

@@ -49,10 +49,10 @@ def figures_of_record(record: RoundRecord) -> Curves:
 
 
 def name_by_data(curves: Curves, *, leaks_test: bool) -> Curves:
-    """Name accuracies after the data they were measured on: the test set if that is the feedback (D3)."""
+    """Name accuracies and losses after the data they were measured on: the test set if that is the feedback (D3)."""
     if not leaks_test:
         return curves
-    return {name.replace("validation_accuracy", "test_accuracy"): value for name, value in curves.items()}
+    return {name.replace("validation_", "test_"): value for name, value in curves.items()}
 
 
 def final_figures(results: Mapping[str, Any]) -> Curves:

@@ -101,6 +101,21 @@ SERVERS = _table(
             may_be_unknown=True,
             meaning="Charge of its battery after the round; null: it is on mains.",
         ),
+        Column(
+            name="training_loss",
+            sql="REAL",
+            since=5,
+            may_be_unknown=True,
+            meaning="Loss of the batches that it trained on, each before its step, mean over its steps; null: it did "
+            "not train, or privately.",
+        ),
+        Column(
+            name="validation_loss",
+            sql="REAL",
+            since=5,
+            may_be_unknown=True,
+            meaning="Loss of its merged model on validation data, mean over samples.",
+        ),
     ),
     ("t", "server"),
 )
@@ -478,7 +493,16 @@ def read_only_address(path: Path) -> str:
 
 def _server_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
     return [
-        (record.t, server, 100 * report.accuracy, report.num_samples, record.away.get(server), _charge(record, server))
+        (
+            record.t,
+            server,
+            100 * report.accuracy,
+            report.num_samples,
+            record.away.get(server),
+            _charge(record, server),
+            report.training_loss,
+            report.validation_loss,
+        )
         for server, report in enumerate(record.report.servers)
         if report is not None
     ]

@@ -164,7 +164,7 @@ def make_prices(
         strong_joules_per_sample=energy.strong_joules_per_sample,
         device_kbit_per_joule=energy.device_kbit_per_joule,
         link_kbit_per_joule=energy.link_kbit_per_joule,
-        charge_samples=config.split == "groups" or config.world.amount_ratio > 1 or config.uploads.keep != "none",
+        charge_samples=config.split != "labels" or config.world.amount_ratio > 1 or config.uploads.keep != "none",
         drift=_make_drift(config),
         overhead_bits=energy.overhead_bits,
         local_passes=config.local_passes if energy.training_per == "pass" else None,
@@ -182,9 +182,14 @@ def _make_drift(config: Config) -> PriceDrift | None:
 T = TypeVar("T")
 
 
-def build_component(key: str, component: Component, known: Mapping[str, type[T]], **given: Any) -> T:
-    """The component called for, with the user's settings and those of `given` that it has a field for."""
-    require_one_of(f"{key}.name", component.name, known, OWN_THING)
+def build_component(
+    key: str, component: Component, known: Mapping[str, type[T]], *, settings_key: str | None = None, **given: Any
+) -> T:
+    """The component called for, with the user's settings and those of `given` that it has a field for.
+
+    `settings_key` is where its settings are, if not beside its name.
+    """
+    require_one_of(key if settings_key else f"{key}.name", component.name, known, OWN_THING)
     maker = known[component.name]
     fields = {field.name for field in dataclasses.fields(maker)}  # type: ignore[arg-type]
     for name in component.settings:
@@ -196,6 +201,6 @@ def build_component(key: str, component: Component, known: Mapping[str, type[T]]
         built: T = TypeAdapter(maker).validate_python(settings)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join([key, *(str(part) for part in first["loc"][:1])])
+        place = ".".join([settings_key or key, *(str(part) for part in first["loc"][:1])])
         raise ConfigError(f"{place} is {first['input']!r}: {first['msg'].lower()}.") from None
     return built

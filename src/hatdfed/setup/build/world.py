@@ -17,13 +17,15 @@ from hatdfed.data.devices import DataChange, LocalWork, SimulatedDevices
 from hatdfed.data.flaws import Flaws
 from hatdfed.data.kinds import PLAIN, Kind, make_kinds
 from hatdfed.data.members import Members, draw_amounts, share_work
-from hatdfed.data.partition import draw_label_skewed_shards, draw_validation_sample, find_strata, split_by_group
+from hatdfed.data.partition import draw_validation_sample
+from hatdfed.data.partitioners import PARTITIONERS, Partitioner, TrainingSamples
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import ConfigError
 from hatdfed.server.attacks import ATTACKS, Liars, make_liars
 from hatdfed.server.tasks import make_task
 from hatdfed.server.work import Batch, HeldOut
-from hatdfed.setup.config import Config
+from hatdfed.setup.build.coordinator import build_component
+from hatdfed.setup.config import Component, Config
 from hatdfed.setup.layers import config_members
 
 _HELD_OUT_SHARE = 0.2  # of a server's own images, where these are what it is measured on
@@ -275,27 +277,42 @@ def _find_release(config: Config) -> int | None:
 
 
 def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
-    if config.split == "labels":
-        return draw_label_skewed_shards(
-            find_strata(dataset.train.y, dataset.task),
-            seed=config.seed,
-            num_servers=config.servers,
-            images_per_server=_amounts(config),
-            label_concentration=config.label_concentration,
-            disjoint=config.disjoint,
-            label_groups=config.label_groups,
-        )
-    if dataset.groups is None:
-        raise ConfigError(
-            f"split is groups, but {config.dataset!r} does not say whom its samples come from. Use labels."
-        )
-    sizes = {"num_servers": config.servers, "images_per_server": config.images_per_server}
-    return split_by_group(dataset.groups, seed=config.seed, **sizes)
+    samples = TrainingSamples(dataset.train.y, dataset.groups, dataset.task, _amounts(config))
+    return _check_shards(make_partitioner(config).split(samples, config.seed), samples, config.split)
 
 
-def _amounts(config: Config) -> int | list[int]:
+def make_partitioner(config: Config) -> Partitioner:
+    """What splits the training samples over the servers."""
+    return build_component(
+        "split",
+        Component(name=config.split, **config.split_options),
+        PARTITIONERS,
+        settings_key="split_options",
+        label_concentration=config.label_concentration,
+        label_groups=config.label_groups,
+        disjoint=config.disjoint,
+    )
+
+
+def _check_shards(shards: Sequence[NDArray[np.int64]], samples: TrainingSamples, split: str) -> list[NDArray[np.int64]]:
+    """Refuse what a partitioner of a user's own must not do: it would show far from here."""
+    if len(shards) != samples.num_servers:
+        raise ConfigError(f"split {split!r} made {len(shards)} parts, but there are {samples.num_servers} servers.")
+    for server, shard in enumerate(shards):
+        if not len(shard):
+            raise ConfigError(f"split {split!r} leaves server {server} without a sample. Every server needs one.")
+        if min(shard) < 0 or max(shard) >= len(samples.y):
+            raise ConfigError(
+                f"split {split!r} gives server {server} samples {min(shard)} to {max(shard)}, but the training pool "
+                f"has 0 to {len(samples.y) - 1}."
+            )
+    return [np.asarray(shard, dtype=np.int64) for shard in shards]
+
+
+def _amounts(config: Config) -> list[int]:
+    """How many samples each server is to own."""
     if config.world.amount_ratio == 1:
-        return config.images_per_server
+        return [config.images_per_server] * config.servers
     return draw_amounts(config.seed, config.servers, config.images_per_server, config.world.amount_ratio)
 
 

@@ -1,0 +1,56 @@
+"""Functions of a user's own that are called while a run is played, and that may end it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hatdfed.core.round import RoundRecord
+from hatdfed.errors import HatdfedError
+from hatdfed.runs.recorder import OnRound, RunStopped
+from hatdfed.runs.result import RunResult
+from hatdfed.runs.round_row import round_row
+from hatdfed.setup.config import Config
+
+
+class Callback:
+    """Inherit it and write what you need: what is left out does nothing."""
+
+    def on_round_end(self, record: dict[str, Any]) -> bool | None:
+        """Called after every round with its figures, as in `result.rounds`; return True to end the run after it."""
+        return None
+
+    def on_run_end(self, result: RunResult) -> None:
+        """Called with the result, once, also of a run that was ended early."""
+
+
+def tell_rounds(callbacks: Sequence[Callback], on_round: OnRound | None) -> OnRound | None:
+    """What tells every round to `on_round` and to the callbacks, and ends the run if one of them asks for it."""
+    if not callbacks:
+        return on_round
+
+    def tell(config: Config, record: RoundRecord) -> None:
+        if on_round is not None:
+            on_round(config, record)
+        row = dict(round_row(record, None))
+        answers = [_call(callback, "on_round_end", dict(row), f"after round {record.t + 1}") for callback in callbacks]
+        if any(answer is True for answer in answers):
+            raise RunStopped
+
+    return tell
+
+
+def tell_end(callbacks: Sequence[Callback], result: RunResult) -> None:
+    """Tell the result to the callbacks."""
+    for callback in callbacks:
+        _call(callback, "on_run_end", result, "after the last round")
+
+
+def _call(callback: Callback, name: str, argument: Any, when: str) -> Any:
+    try:
+        return getattr(callback, name)(argument)
+    except Exception as error:
+        raise HatdfedError(
+            f"{name} of the callback {type(callback).__name__} failed {when} ({type(error).__name__}: {error}). "
+            "Rounds so far are kept in the run's folder, if it has one; fix the callback and resume the run."
+        ) from error

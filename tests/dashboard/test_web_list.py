@@ -1,0 +1,61 @@
+import asyncio
+
+import pytest
+from tests.dashboard.site_on_disk import change_dataset, id_of, look_again
+from tests.dashboard.test_web_pages import names
+
+from hatdfed.dashboard.deployment import DeploymentMonitor
+from hatdfed.errors import HatdfedError
+
+FINISHED = {"run": "abc", "state": "done", "round": 9, "rounds": 9, "joules": {}, "servers": []}
+
+
+def test_a_search_finds_runs_that_have_all_its_words_in_any_case(client):
+    assert names(client.get("/", params={"search": "RND seed1"}).text) == ["both/rnd-seed1"]
+    assert "No run fits this choice" in client.get("/", params={"search": "rnd nowhere"}).text
+
+
+@pytest.mark.parametrize(("group", "headings"), [("method", ["hat-dfed", "rnd"]), ("sweep", ["both"])])
+def test_the_list_is_grouped_with_a_box_for_each_group(client, group, headings):
+    page = client.get("/", params={"group": group}).text
+    assert [f'aria-label="Choose all runs of {name}"' in page for name in headings] == [True] * len(headings)
+    assert page.count('class="group"') == len(headings)
+
+
+def test_results_are_sorted_within_each_data_set_alone(client, site, runs):
+    change_dataset(runs / "both" / "rnd-seed0", "other")
+    look_again(site)
+    assert 'class="group"' not in client.get("/").text
+    page = client.get("/", params={"sort": "accuracy"}).text
+    assert page.count('class="group"') == 2
+    assert names(page)[-1] == "both/rnd-seed0"
+    assert "sorted within each data set" in page
+
+
+def test_a_run_on_another_data_set_is_neither_paired_nor_on_the_front(client, site, runs):
+    for seed in (0, 1):
+        change_dataset(runs / "both" / f"rnd-seed{seed}", "other")
+    look_again(site)
+    ids = [card["id"] for card in client.get("/api/runs").json()]
+    content = {"run": ids, "against": id_of(client, "both/hat-dfed-seed0")}
+    (other,) = [row for row in client.get("/api/compare", params=content).json()["rows"] if not row["is_reference"]]
+    assert (other["same_world"], other["is_on_front"], other["points"]) == (False, False, None)
+
+
+def test_a_finished_deployment_stays_finished_when_its_coordinator_has_ended():
+    answers = [FINISHED]
+
+    async def ask():
+        if not answers:
+            raise HatdfedError("gone")
+        return answers.pop()
+
+    async def look_twice():
+        monitor = DeploymentMonitor("x", ask)
+        first = await monitor.read_status()
+        monitor._read_at = -100.0
+        return first, await monitor.read_status()
+
+    first, second = asyncio.run(look_twice())
+    assert first["state"] == second["state"] == "done"
+    assert second["trouble"] is None
