@@ -42,9 +42,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ScaleName = Annotated[str, typer.Option("--scale", help="smoke (digits, minutes on a CPU) or full (a GPU).")]
+ScaleName = Annotated[
+    str, typer.Option("--scale", help="smoke or explore (digits, minutes on a CPU), or full (a GPU).")
+]
 ResultsDir = Annotated[
-    Path | None, typer.Option("--results", help="Folder of packed results; paper/results, or runs/paper-smoke.")
+    Path | None,
+    typer.Option("--results", help="Folder of packed results; paper/results, paper/explored or runs/paper-smoke."),
 ]
 
 

@@ -85,7 +85,9 @@ class Experiment:
     def seeds_of(self, settings: Settings, scale: Scale) -> range:
         """The seeds that a point is played with; fresh ones are never touched at another scale than the full one."""
         if self.fleet_seeds is not None:
-            return self.fleet_seeds[settings["servers"]] if scale == FULL else range(scale.seeds)
+            if scale == FULL:
+                return self.fleet_seeds[settings["servers"]]
+            return range(scale.first_seed, scale.first_seed + scale.seeds)
         return range(self.first_seed, self.first_seed + min(scale.seeds, self.seeds or scale.seeds))
 
     def runs(self, scale: Scale) -> list[Settings]:

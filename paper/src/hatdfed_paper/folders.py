@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hatdfed_paper.plan import FULL, Scale
+from hatdfed_paper.plan import EXPLORE, FULL, Scale
 from hatdfed_paper.results import ResultsError
 
 
@@ -18,6 +18,8 @@ def results_folder(chosen: Path | None, scale: Scale) -> Path:
     """What the user chose, or the place of this scale's results."""
     if chosen is not None:
         return chosen
+    if scale == EXPLORE:
+        return paper_folder() / "explored"
     return paper_folder() / "results" if scale == FULL else Path("runs") / f"paper-{scale.name}"
 
 

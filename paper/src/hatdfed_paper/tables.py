@@ -52,7 +52,10 @@ def _claim_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
 
 def _claim_markdown(rows: Sequence[Row]) -> str:
     columns = ("group", "claim", "published", "null", "ours", "verdict")
-    return table(["", "claim", "published", "null hypothesis", "ours", "verdict", "seeds"], [[*(row[name] for name in columns), str(row["pairs"])] for row in rows])
+    return table(
+        ["", "claim", "published", "null hypothesis", "ours", "verdict", "seeds"],
+        [[*(row[name] for name in columns), str(row["pairs"])] for row in rows],
+    )
 
 
 _SHARED = (Table("headline", headline_rows, headline_markdown), Table("claims", _claim_rows, _claim_markdown))

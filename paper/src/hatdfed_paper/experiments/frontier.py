@@ -24,7 +24,7 @@ from hatdfed_paper.experiment import BEYOND, Experiment, Figure, Table
 from hatdfed_paper.experiments.equal_footing import PARTS
 from hatdfed_paper.figure_parts import ACCURACY, COLOURS, GREY, WIDTH, Data, lines_of, subtitle
 from hatdfed_paper.markdown import NOTHING, format_difference, table
-from hatdfed_paper.plan import FULL, PLUS, Scale, Settings, point
+from hatdfed_paper.plan import PLUS, Scale, Settings, point
 from hatdfed_paper.protocol import Protocol
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, interval_or_none, pair
@@ -60,7 +60,7 @@ def methods() -> list[str]:
 
 def fleets(scale: Scale) -> tuple[int, ...]:
     """Numbers of servers."""
-    return (5, 20, 50) if scale == FULL else scale.servers[:1]
+    return scale.fleets or scale.servers[:1]
 
 
 def frontier_points(dataset: str, servers: int, method: str) -> Iterator[tuple[str, Settings]]:

@@ -261,7 +261,9 @@ def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
                     "part": each.change.part if each.change else "",
                     "words": each.change.words if each.change else "the guess",
                     "validation_points": interval_or_none(gain(each, found[0]) if each.change else None),
-                    "validation_points_by_seed": interval_or_none(gain_by_seed(each, found[0]) if each.change else None),
+                    "validation_points_by_seed": interval_or_none(
+                        gain_by_seed(each, found[0]) if each.change else None
+                    ),
                     "link_energy_mj": round(each.link_mj, 4),
                     "is_allowed": each.link_mj <= allowed,
                     "is_chosen": each.change in chosen,
