@@ -21,7 +21,7 @@ from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiments import EXPERIMENTS, THE_PAPER, experiment_named
 from hatdfed_paper.folders import choice_path, no_results, not_frozen, paper_folder, plan_path, results_folder
 from hatdfed_paper.plan import FULL, Scale, scale_named
-from hatdfed_paper.protocol import CONFIRMATORY
+from hatdfed_paper.protocol import CONFIRMATORY, estimated_minutes, server_rounds
 from hatdfed_paper.provenance import check_plan
 from hatdfed_paper.results import Results, locked, read_all
 from hatdfed_paper.tables import all_markdown, all_tables
@@ -59,15 +59,18 @@ def list_command(scale: ScaleName = "full", results: ResultsDir = None) -> None:
     chosen = scale_named(scale)
     folder = results_folder(results, chosen)
     files = read_all(folder, EXPERIMENTS, chosen.name)
-    table = Table("experiment", "kind", "question", "points", "runs", "done", box=None)
+    table = Table("experiment", "kind", "question", "runs", "done", "server-rounds", "GPU minutes", box=None)
     for name, experiment in EXPERIMENTS.items():
         what = todo([name], chosen, folder, files=files)
         total = what.known + len(what.missing)
-        points = str(len(experiment.all_points(chosen)))
-        table.add_row(name, experiment.kind, experiment.question, points, str(total), str(what.known))
+        amount = server_rounds(experiment.runs(chosen), chosen)
+        minutes = f"{estimated_minutes(amount):.0f}" if chosen == FULL and total else "–"
+        cells = (str(total), str(what.known), f"{sum(amount.values()):,}", minutes)
+        table.add_row(name, experiment.kind, experiment.question, *cells)
     out.print(table)
     out.print(
-        "Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5; `hatdfed paper plan NAME` shows a plan."
+        "Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5; `hatdfed paper plan NAME` shows a plan. "
+        "GPU minutes are estimates for one H200, at the rates of the fast sessions in paper/results/sessions.json."
     )
     if results is None and chosen == FULL and not any(file.records for file in files.values()):
         raise no_results(folder, chosen)  # outside a checkout, where nobody has begun to make them
@@ -224,7 +227,7 @@ def tables_command(
     chosen = scale_named(scale)
     tables = all_tables(*_read(chosen, results), chosen)
     if empty := [name for name in _only(names, tables) if not tables[name]]:
-        note(f"Not played yet, so without rows: {', '.join(empty)}.")
+        note(f"Planned, not played, so without rows: {', '.join(empty)}.")
     if as_json:
         typer.echo(json.dumps(_only(names, tables), ensure_ascii=False))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hatdfed_paper.best_round import best_round_markdown, best_round_rows
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiment import Table
 from hatdfed_paper.experiments import EXPERIMENTS
@@ -58,4 +59,8 @@ def _claim_markdown(rows: Sequence[Row]) -> str:
     )
 
 
-_SHARED = (Table("headline", headline_rows, headline_markdown), Table("claims", _claim_rows, _claim_markdown))
+_SHARED = (
+    Table("headline", headline_rows, headline_markdown),
+    Table("claims", _claim_rows, _claim_markdown),
+    Table("best_round", best_round_rows, best_round_markdown),
+)
