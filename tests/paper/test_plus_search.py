@@ -23,9 +23,8 @@ WOBBLE = (0.1, -0.1, 0.2, -0.2, 0.0)
 
 
 def values(accuracy, link_mj, change=None, noise=1.0):
-    return Tried(
-        change, {str(world): accuracy + noise * WOBBLE[world] * (1 if change else 0) for world in range(5)}, link_mj
-    )
+    by_seed = {world: accuracy + noise * WOBBLE[world] * (1 if change else 0) for world in range(5)}
+    return Tried(change, {str(world): value for world, value in by_seed.items()}, by_seed, link_mj)
 
 
 def change(part, words):

@@ -8,6 +8,7 @@ from hatdfed_paper.verdict_rules import (
     NOT,
     PARTLY,
     REPRODUCED,
+    judge_at_least,
     judge_at_most,
     judge_best_of_sweep,
     judge_difference,
@@ -34,7 +35,7 @@ def test_a_claimed_difference_is_judged_by_its_interval(interval, published, ver
     ("accuracy", "verdict"),
     [
         ({0.2: (50, 60), 0.3: (52, 62), 0.4: (51, 61)}, REPRODUCED),
-        ({0.2: (50, 60), 0.3: (52, 62), 0.4: (51, 65)}, PARTLY),
+        ({0.2: (50, 60), 0.3: (52, 62), 0.4: (51, 65)}, NOT),
         ({0.2: (50, 60), 0.3: (52, 62), 0.4: (55, 65)}, NOT),
     ],
 )
@@ -64,11 +65,33 @@ def test_any_value_that_is_distinguishably_higher_speaks_against():
 
 
 @pytest.mark.parametrize(
-    ("interval", "verdict"), [((0.5, 0.2, 0.8), REPRODUCED), ((0.9, 0.5, 1.3), PARTLY), ((2.0, 1.5, 2.5), NOT)]
+    ("interval", "verdict"), [((0.5, 0.2, 0.8), REPRODUCED), ((0.9, 0.5, 1.3), NOT), ((2.0, 1.5, 2.5), NOT)]
 )
 def test_only_marginally(interval, verdict):
     (found,) = judge_at_most("RQ2", "γ", PairedDifference(*interval, 10), 1.0, "points")
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"), [((6.0, 5.5, 6.5), REPRODUCED), ((5.5, 4.5, 6.5), NOT), ((1.4, 1.2, 1.6), NOT)]
+)
+def test_sharply_is_judged_by_the_rule_that_judges_only_marginally(interval, verdict):
+    """A rise that is surely there, but below what the word means, does not reproduce it even partly."""
+    ours = PairedDifference(*interval, 10)
+    (sharp,) = judge_at_least("RQ4", "α", ours, 5.0, "%")
+    (mirrored,) = judge_at_most("RQ4", "α", PairedDifference(-ours.mean, -ours.high, -ours.low, 10), -5.0, "%")
+    assert (sharp.verdict, mirrored.verdict) == (verdict, verdict)
+    assert (sharp.null, mirrored.null) == ("at most 5 %", "at least -5 %")
+
+
+def test_no_value_of_a_flat_sweep_is_reproduced_as_the_best():
+    sweep = {value: {"link_share": value} for value in (0.2, 0.3, 0.4)}
+    wobble = {0.2: (0, 1, 0), 0.3: (1, 0, 0), 0.4: (0, 0, 1)}
+    figures = [
+        (sweep[v], k, {"avg_accuracy": 50.0 + each}) for v, three in wobble.items() for k, each in enumerate(three)
+    ]
+    found = [next(judge_best_of_sweep("RQ2", "γ", results_by_seed(figures), sweep, value)) for value in sweep]
+    assert {each.verdict for each in found} == {NOT}
 
 
 def test_a_sweep_with_gaps_is_not_judged():

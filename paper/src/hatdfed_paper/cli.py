@@ -16,10 +16,13 @@ from hatdfed.cli.options import DataDir, DeviceName, Json
 from hatdfed.cli.progress import watch_download
 from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed.runs.progress import counter
+from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiments import EXPERIMENTS, THE_PAPER, experiment_named
-from hatdfed_paper.folders import no_results, paper_folder, results_folder
+from hatdfed_paper.folders import choice_path, no_results, not_frozen, paper_folder, plan_path, results_folder
 from hatdfed_paper.plan import FULL, Scale, scale_named
+from hatdfed_paper.protocol import CONFIRMATORY, estimated_minutes, server_rounds
+from hatdfed_paper.provenance import check_plan
 from hatdfed_paper.results import Results, locked, read_all
 from hatdfed_paper.tables import all_markdown, all_tables
 from hatdfed_paper.todo import Todo, todo
@@ -39,9 +42,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ScaleName = Annotated[str, typer.Option("--scale", help="smoke (digits, minutes on a CPU) or full (a GPU).")]
+ScaleName = Annotated[
+    str, typer.Option("--scale", help="smoke or explore (digits, minutes on a CPU), or full (a GPU).")
+]
 ResultsDir = Annotated[
-    Path | None, typer.Option("--results", help="Folder of packed results; paper/results, or runs/paper-smoke.")
+    Path | None,
+    typer.Option("--results", help="Folder of packed results; paper/results, paper/explored or runs/paper-smoke."),
 ]
 
 
@@ -53,15 +59,58 @@ def list_command(scale: ScaleName = "full", results: ResultsDir = None) -> None:
     chosen = scale_named(scale)
     folder = results_folder(results, chosen)
     files = read_all(folder, EXPERIMENTS, chosen.name)
-    table = Table("experiment", "question", "points", "runs", "done", box=None)
+    table = Table("experiment", "kind", "question", "runs", "done", "server-rounds", "GPU minutes", box=None)
     for name, experiment in EXPERIMENTS.items():
         what = todo([name], chosen, folder, files=files)
         total = what.known + len(what.missing)
-        table.add_row(name, experiment.question, str(len(experiment.all_points(chosen))), str(total), str(what.known))
+        amount = server_rounds(experiment.runs(chosen), chosen)
+        minutes = f"{estimated_minutes(amount):.0f}" if chosen == FULL and total else "–"
+        cells = (str(total), str(what.known), f"{sum(amount.values()):,}", minutes)
+        table.add_row(name, experiment.kind, experiment.question, *cells)
     out.print(table)
-    out.print("Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5.")
+    out.print(
+        "Experiments share runs. `hatdfed paper run all` plays RQ1 to RQ5; `hatdfed paper plan NAME` shows a plan. "
+        "GPU minutes are estimates for one H200, at the rates of the fast sessions in paper/results/sessions.json."
+    )
     if results is None and chosen == FULL and not any(file.records for file in files.values()):
         raise no_results(folder, chosen)  # outside a checkout, where nobody has begun to make them
+
+
+@app.command("plan")
+def plan_command(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Experiments.")],
+    write: Annotated[
+        bool, typer.Option("--write", help="Write the plan of a confirmatory experiment to paper/plans.")
+    ] = False,
+) -> None:
+    """Print the plan of an experiment: what is compared, what decides, its runs, and what they take."""
+    for name in names:
+        experiment = experiment_named(name)
+        if not write:
+            typer.echo(experiment.write_plan())
+            continue
+        if experiment.kind != CONFIRMATORY:
+            raise ConfigError(f"{name} is exploratory and has no plan to commit; only confirmatory experiments have.")
+        if experiment.first is not None and not experiment.all_points(FULL):
+            raise not_frozen(name, experiment.first)
+        write_atomically(plan_path(name), experiment.write_plan().encode())
+        out.print(str(plan_path(name)), soft_wrap=True)
+
+
+@app.command("freeze")
+def freeze_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The experiment whose settings are frozen.")],
+    scale: ScaleName = "full",
+    results: ResultsDir = None,
+) -> None:
+    """Write what the first stage of an experiment chose on validation data to a file that its plan reads."""
+    experiment, chosen = experiment_named(name), scale_named(scale)
+    if experiment.freeze is None:
+        raise ConfigError(f"{name} has no first stage that chooses settings for it.")
+    path = choice_path(name, chosen)
+    text = experiment.freeze(_read(chosen, results)[0], chosen)
+    write_atomically(path, text.encode())
+    out.print(f"{path}; next: hatdfed paper plan {name} --write, and commit both files.", soft_wrap=True)
 
 
 @app.command("run")
@@ -76,6 +125,9 @@ def run_command(
     data_dir: DataDir = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes; a few on a GPU.")] = None,
     device: DeviceName = "auto",
+    exploratory: Annotated[
+        bool, typer.Option("--exploratory", help="Play without a committed plan; the results are marked exploratory.")
+    ] = False,
 ) -> None:
     """Execute the missing runs of an experiment and pack its results into one file."""
     require_torch()
@@ -86,7 +138,8 @@ def run_command(
     if time_limit is not None and not time_limit > 0:
         raise ConfigError(f"--time-limit is {time_limit:g}, but must be a number of seconds above 0.")
     chosen, placement = scale_named(scale), Placement("auto", device)
-    wanted, dataset, folder = _experiments(names), _of_scale(dataset, chosen), results_folder(results, chosen)
+    wanted, dataset = _first_stages(_experiments(names), chosen), _of_scale(dataset, chosen)
+    folder, plans = results_folder(results, chosen), _check_plans(wanted, chosen, exploratory=exploratory)
     with locked(folder), interruptible(f"What is done is in {folder}; the same command goes on."):
         what = todo(wanted, chosen, folder, dataset)
         how = PlayOptions(placement, data_dir, on_note=note)
@@ -96,7 +149,7 @@ def run_command(
         with _watch() as (on_run, on_rounds):
             limit = TimeLimit(float("inf") if time_limit is None else time_limit)
             how = replace(how, on_rounds=on_rounds, limit=limit)
-            outcome = play_missing(what, processes=processes, how=how, on_run=on_run)
+            outcome = play_missing(what, plans=plans, processes=processes, how=how, on_run=on_run)
     _tell(what, outcome)
 
 
@@ -114,6 +167,33 @@ def _tell(what: Todo, outcome: Outcome) -> None:
 def _experiments(names: list[str]) -> list[str]:
     wanted = list(dict.fromkeys(name for given in names for name in (THE_PAPER if given == "all" else (given,))))
     return [experiment_named(name).name for name in wanted]
+
+
+def _first_stages(names: list[str], scale: Scale) -> list[str]:
+    """An experiment whose settings are not frozen yet makes way for the one that chooses them."""
+    wanted = []
+    for name in names:
+        first = experiment_named(name).first
+        if first is not None and not experiment_named(name).all_points(scale):
+            note(
+                f"{name} has no frozen settings yet: its first stage {first} is played. "
+                f"Then: hatdfed paper freeze {name}"
+            )
+            name = first
+        wanted.append(name)
+    return list(dict.fromkeys(wanted))
+
+
+def _check_plans(names: list[str], scale: Scale, *, exploratory: bool) -> dict[str, str]:
+    """The digests of the committed plans of confirmatory experiments; a smoke run confirms nothing and needs none."""
+    found = [experiment_named(name) for name in names]
+    if scale != FULL or exploratory:
+        return {}
+    return {
+        each.name: check_plan(each.name, each.write_plan(), plan_path(each.name))
+        for each in found
+        if each.kind == CONFIRMATORY
+    }
 
 
 def _of_scale(dataset: str | None, scale: Scale) -> str | None:
@@ -146,6 +226,8 @@ def tables_command(
     """Print the tables of the results, with the published figures beside ours."""
     chosen = scale_named(scale)
     tables = all_tables(*_read(chosen, results), chosen)
+    if empty := [name for name in _only(names, tables) if not tables[name]]:
+        note(f"Planned, not played, so without rows: {', '.join(empty)}.")
     if as_json:
         typer.echo(json.dumps(_only(names, tables), ensure_ascii=False))
         return

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.figure_parts import Data
-from hatdfed_paper.plan import Scale, Settings
+from hatdfed_paper.plan import FULL, Scale, Settings
+from hatdfed_paper.protocol import (
+    CONFIRMATORY,
+    EXPLORATORY,
+    Protocol,
+    estimated_minutes,
+    runs_digest,
+    server_rounds,
+    spans,
+    toml_value,
+    varied_settings,
+)
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row
 from hatdfed_paper.verdict_rules import Verdict
@@ -51,22 +62,92 @@ class Experiment:
     group: str = PAPER
     seeds: int | None = None  # fewer than the scale's
     first_seed: int = 0
+    fleet_seeds: Mapping[int, range] | None = None  # by number of servers, at full scale; in place of the two above
+    protocol: Protocol | None = None  # of a confirmatory experiment
+    known: str = ""  # the test results that were known when it was planned
+    first: str | None = None  # the exploratory experiment that chooses the settings of this one
+    freeze: Callable[[Results, Scale], str] | None = None  # the text of the file that holds that choice
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     headline: Callable[[Results, Scale], Mapping[str, Any]] | None = None  # figures of the paper's abstract and text
     checks: Judge | None = None  # whether our world is the paper's
     verdicts: Judge | None = None  # on the paper's claims
 
+    @property
+    def kind(self) -> str:
+        """Confirmatory with a protocol, otherwise exploratory."""
+        return EXPLORATORY if self.protocol is None else CONFIRMATORY
+
     def all_points(self, scale: Scale) -> list[Settings]:
         """Every point, data set by data set."""
         return [found for dataset in scale.datasets for found in self.points(dataset, scale)]
 
+    def seeds_of(self, settings: Settings, scale: Scale) -> range:
+        """The seeds that a point is played with; fresh ones are never touched at another scale than the full one."""
+        if self.fleet_seeds is not None:
+            if scale == FULL:
+                return self.fleet_seeds[settings["servers"]]
+            return range(scale.first_seed, scale.first_seed + scale.seeds)
+        return range(self.first_seed, self.first_seed + min(scale.seeds, self.seeds or scale.seeds))
+
     def runs(self, scale: Scale) -> list[Settings]:
         """Every run; those that share a world stand together."""
-        seeds = min(scale.seeds, self.seeds or scale.seeds)
-        return [
-            {**found, "seed": seed}
-            for dataset in scale.datasets
-            for seed in range(self.first_seed, self.first_seed + seeds)
-            for found in self.points(dataset, scale)
+        found = []
+        for dataset in scale.datasets:
+            points = [(each, self.seeds_of(each, scale)) for each in self.points(dataset, scale)]
+            for seed in sorted({seed for _, seeds in points for seed in seeds}):
+                found += [{**each, "seed": seed} for each, seeds in points if seed in seeds]
+        return found
+
+    def own_results(self, results: Results, scale: Scale) -> Results:
+        """The results that it may look at: with seeds of its own only those, otherwise none of the fresh seeds."""
+        if scale != FULL:
+            return results
+        if self.fleet_seeds is None:
+            return results.without_fresh_seeds()
+        own = self.fleet_seeds
+        return results.only(lambda settings: settings["seed"] in own.get(settings["servers"], ()))
+
+    def write_plan(self, scale: Scale = FULL) -> str:
+        """The plan as TOML: what is compared, what decides, which runs there are, and what they take."""
+        points, runs = self.all_points(scale), self.runs(scale)
+        shared, varied = varied_settings(points)
+        amount = server_rounds(runs, scale)
+        lines = [
+            "# Written by `hatdfed paper plan`; do not edit.",
+            f"name = {toml_value(self.name)}",
+            f"kind = {toml_value(self.kind)}",
+            f"question = {toml_value(self.question)}",
         ]
+        if self.protocol is not None:
+            for name in ("comparison", "null", "rule"):
+                lines.append(f"{name} = {toml_value(getattr(self.protocol, name))}")
+        if self.known:
+            lines.append(f"known_test_results = {toml_value(self.known)}")
+        lines += [
+            f"points = {len(points)}",
+            f"runs = {len(runs)}",
+            f"runs_digest = {toml_value(runs_digest(runs))}",
+            f"estimated_minutes_h200 = {estimated_minutes(amount):.0f}",
+            "",
+            "[server_rounds]",
+            *(f"{dataset} = {count}" for dataset, count in amount.items()),
+            "",
+            "[seeds]",
+            *(f"servers_{count} = {toml_value(seeds)}" for count, seeds in self._seeds_by_fleet(runs).items()),
+            "",
+            "[shared_settings]",
+            *(f"{name} = {toml_value(value)}" for name, value in shared.items()),
+            "",
+            "[varied_settings]",
+            *(f"{name} = [\n{_one_a_line(values)}\n]" for name, values in varied.items()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _seeds_by_fleet(self, runs: Sequence[Settings]) -> dict[int, str]:
+        counts = sorted({run["servers"] for run in runs})
+        return {count: spans([run["seed"] for run in runs if run["servers"] == count]) for count in counts}
+
+
+def _one_a_line(values: Sequence[Any]) -> str:
+    return "\n".join(f"  {toml_value(value)}," for value in values)

@@ -47,8 +47,8 @@ def figure_data(results: Results, claims: Claims, scale: Scale) -> dict[str, Dat
     """The figures that have a line to draw, by file name."""
     found: dict[str, Data] = {}
     for dataset in scale.datasets:
-        for figure in _figures():
-            panels = figure.panels(results, claims, dataset, scale)
+        for experiment, figure in ((each, figure) for each in EXPERIMENTS.values() for figure in each.figures):
+            panels = figure.panels(experiment.own_results(results, scale), claims, dataset, scale)
             if any(panel["lines"] for panel in panels):
                 data = {"kind": figure.kind, "dataset": dataset, "scale": scale.name, "panels": panels}
                 found[f"{figure.kind}-{dataset}.png"] = _round(data)

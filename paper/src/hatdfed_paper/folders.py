@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hatdfed_paper.plan import FULL, Scale
+from hatdfed_paper.plan import EXPLORE, FULL, Scale
 from hatdfed_paper.results import ResultsError
 
 
@@ -18,7 +18,28 @@ def results_folder(chosen: Path | None, scale: Scale) -> Path:
     """What the user chose, or the place of this scale's results."""
     if chosen is not None:
         return chosen
+    if scale == EXPLORE:
+        return paper_folder() / "explored"
     return paper_folder() / "results" if scale == FULL else Path("runs") / f"paper-{scale.name}"
+
+
+def plan_path(name: str) -> Path:
+    """The committed plan of a confirmatory experiment."""
+    return paper_folder() / "plans" / f"{name}.toml"
+
+
+def choice_path(name: str, scale: Scale) -> Path:
+    """The settings that were frozen for an experiment, chosen by its first stage."""
+    folder = paper_folder() / "plans" if scale == FULL else results_folder(None, scale)
+    return folder / f"{name}.choice.json"
+
+
+def not_frozen(name: str, first: str) -> ResultsError:
+    """What to say where an experiment waits for its first stage."""
+    return ResultsError(
+        f"{name} has no frozen settings yet. Play its first stage with: hatdfed paper run {first}; "
+        f"then: hatdfed paper freeze {name}"
+    )
 
 
 def no_results(folder: Path, scale: Scale) -> ResultsError:

@@ -32,12 +32,16 @@ class Scale:
     seeds: int
     servers: tuple[int, ...]  # of the scalability experiment
     common: Mapping[str, Any] = field(default_factory=dict)
+    first_seed: int = 0  # of experiments that have fresh seeds at full scale
+    fleets: tuple[int, ...] = ()  # numbers of servers of the frontier; the first of `servers` unless said
 
 
-FULL = Scale("full", ("fashion-mnist", "cifar-10"), seeds=10, servers=(5, 10, 20, 50))
+FULL = Scale("full", ("fashion-mnist", "cifar-10"), seeds=10, servers=(5, 10, 20, 50), fleets=(5, 20, 50))
 # Enough to see that every table and figure can be made; its figures mean nothing.
 SMOKE = Scale("smoke", ("digits",), seeds=2, servers=(5, 10), common={"rounds": 20, "validation_images": 100})
-SCALES = {scale.name: scale for scale in (SMOKE, FULL)}
+# Enough to look at a question on embedded data before the full scale decides it; confirms nothing.
+EXPLORE = Scale("explore", ("digits",), seeds=5, servers=(5, 20), common={"rounds": 100}, first_seed=20, fleets=(5, 20))
+SCALES = {scale.name: scale for scale in (SMOKE, EXPLORE, FULL)}
 
 
 def scale_named(name: str) -> Scale:

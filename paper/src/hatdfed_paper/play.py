@@ -21,6 +21,8 @@ from hatdfed.sweeps.executors import LocalExecutor
 from hatdfed.sweeps.workers import multi_process_service
 from hatdfed_paper.packing import pack_run, with_settings
 from hatdfed_paper.plan import Settings
+from hatdfed_paper.protocol import CONFIRMATORY, EXPLORATORY
+from hatdfed_paper.provenance import code_commit
 from hatdfed_paper.results import Record, ResultFile, keep, read_sessions, write_sessions
 from hatdfed_paper.todo import Todo
 
@@ -36,14 +38,22 @@ class Outcome:
     seconds: float
 
 
-def play_missing(what: Todo, *, processes: int, how: PlayOptions, on_run: OnRun | None = None) -> Outcome:
-    """Play it, and keep every run as soon as its batch is done; the folder must be ours (`results.locked`)."""
+def play_missing(
+    what: Todo, *, processes: int, how: PlayOptions, plans: Mapping[str, str] | None = None, on_run: OnRun | None = None
+) -> Outcome:
+    """Play it, and keep every run as soon as its batch is done; the folder must be ours (`results.locked`).
+
+    `plans` has the digests of the committed plans, by experiment; a run of any other experiment is exploratory.
+    """
+    code, plans = code_commit(), plans or {}
     runs, earlier = [PlannedRun(name, run.config) for name, run in what.missing.items()], read_sessions(what.folder)
     writer, start = _Writer(what.files), time.monotonic()
 
     def done(run: PlannedRun, record: Record) -> None:
         wanted = what.missing[run.name]
-        writer.add(wanted.experiment, with_settings(record, wanted.settings))
+        plan = plans.get(wanted.experiment)
+        made = {"kind": EXPLORATORY if plan is None else CONFIRMATORY, "plan": plan, **code}
+        writer.add(wanted.experiment, with_settings(record, wanted.settings) | {"made": made})
         if on_run is not None:
             on_run(wanted.settings, record["figures"], writer.count, len(runs))
 
@@ -53,7 +63,7 @@ def play_missing(what: Todo, *, processes: int, how: PlayOptions, on_run: OnRun 
         writer.write()
         seconds = time.monotonic() - start
         if writer.count:
-            session = _session(what, writer, seconds, processes, device_of(how.placement))
+            session = _session(what, writer, seconds, processes, device_of(how.placement)) | {"code": code}
             write_sessions(what.folder, [*earlier, session])
     return Outcome(writer.count, len(runs) - writer.count, seconds)
 
@@ -64,11 +74,14 @@ class _Writer:
     def __init__(self, files: Mapping[str, ResultFile]) -> None:
         self._files, self._changed = files, set[str]()
         self.count = self.server_rounds = 0
+        self.by_experiment: dict[str, int] = {}  # server-rounds
 
     def add(self, experiment: str, record: Record) -> None:
         self._changed |= keep(self._files, experiment, record)
         self.count += 1
-        self.server_rounds += record["settings"]["servers"] * record["curve"]["round"][-1]
+        amount = record["settings"]["servers"] * record["curve"]["round"][-1]
+        self.server_rounds += amount
+        self.by_experiment[experiment] = self.by_experiment.get(experiment, 0) + amount
 
     def write(self) -> None:
         for name in sorted(self._changed):
@@ -84,7 +97,8 @@ def _session(what: Todo, writer: _Writer, seconds: float, processes: int, device
         "scale": what.scale.name,
         "runs": writer.count,
         "server_rounds": writer.server_rounds,
-        "seconds": round(seconds, 1),
+        "server_rounds_by_experiment": writer.by_experiment,
+        "seconds": round(seconds, 2),
         "device": torch.cuda.get_device_name() if device == "cuda" else known["processor"],
         "processes": processes,
         "mps": device == "cuda" and multi_process_service(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from hatdfed.runs.records.lock import locked_folder
 Record = dict[str, Any]
 FORMAT = 1
 SESSIONS = "sessions.json"
+FIRST_FRESH_SEED = 200  # from here on, seeds are for confirmatory experiments and what is tuned for them
 
 
 class ResultsError(HatdfedError):
@@ -98,6 +99,20 @@ class Results:
                         f"{file.path} has a run that another file has, too: {record['settings']}. Remove one of them."
                     )
                 seeds[record["settings"]["seed"]] = record
+
+    def only(self, wanted: Callable[[Record], bool]) -> Results:
+        """The runs whose settings, seed included, are wanted."""
+        if all(wanted(record["settings"]) for file in self.files.values() for record in file.records.values()):
+            return self
+        files = {}
+        for name, file in self.files.items():
+            kept = {each: record for each, record in file.records.items() if wanted(record["settings"])}
+            files[name] = ResultFile(file.path, file.scale, kept)
+        return Results(files)
+
+    def without_fresh_seeds(self) -> Results:
+        """Without the seeds that are kept for confirmatory experiments, whose points other experiments may share."""
+        return self.only(lambda settings: settings["seed"] < FIRST_FRESH_SEED)
 
     @property
     def is_empty(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hatdfed_paper.best_round import best_round_markdown, best_round_rows
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiment import Table
 from hatdfed_paper.experiments import EXPERIMENTS
@@ -17,7 +18,12 @@ from hatdfed_paper.verdict_rules import Verdict
 
 def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list[Row]]:
     """The rows of every table, by name."""
-    return {each.name: [{"published": None, **row} for row in each.rows(results, claims, scale)] for each in _tables()}
+    found = {}
+    for experiment in EXPERIMENTS.values():
+        own = experiment.own_results(results, scale)
+        found |= {each.name: each.rows(own, claims, scale) for each in experiment.tables}
+    found |= {each.name: each.rows(results.without_fresh_seeds(), claims, scale) for each in _SHARED}
+    return {name: [{"published": None, **row} for row in rows] for name, rows in found.items()}
 
 
 def all_markdown(tables: Mapping[str, Sequence[Row]]) -> dict[str, str]:
@@ -29,12 +35,12 @@ def all_markdown(tables: Mapping[str, Sequence[Row]]) -> dict[str, str]:
 def judge_claims(results: Results, claims: Claims, scale: Scale) -> list[Verdict]:
     """A verdict on every claim that our runs can say something about, in the paper's order."""
     judges = [each.verdicts for each in EXPERIMENTS.values() if each.verdicts is not None]
-    return [verdict for judge in judges for verdict in judge(results, claims, scale)]
+    seen = results.without_fresh_seeds()
+    return [verdict for judge in judges for verdict in judge(seen, claims, scale)]
 
 
 def _tables() -> list[Table]:
-    own = [table for experiment in EXPERIMENTS.values() for table in experiment.tables]
-    return [*own, Table("headline", headline_rows, headline_markdown), Table("claims", _claim_rows, _claim_markdown)]
+    return [*(table for experiment in EXPERIMENTS.values() for table in experiment.tables), *_SHARED]
 
 
 def _claim_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
@@ -46,5 +52,15 @@ def _claim_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
 
 
 def _claim_markdown(rows: Sequence[Row]) -> str:
-    columns = ("group", "claim", "published", "ours", "verdict")
-    return table(["", *columns[1:], "seeds"], [[*(row[name] for name in columns), str(row["pairs"])] for row in rows])
+    columns = ("group", "claim", "published", "null", "ours", "verdict")
+    return table(
+        ["", "claim", "published", "null hypothesis", "ours", "verdict", "seeds"],
+        [[*(row[name] for name in columns), str(row["pairs"])] for row in rows],
+    )
+
+
+_SHARED = (
+    Table("headline", headline_rows, headline_markdown),
+    Table("claims", _claim_rows, _claim_markdown),
+    Table("best_round", best_round_rows, best_round_markdown),
+)

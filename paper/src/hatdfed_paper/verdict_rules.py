@@ -1,15 +1,19 @@
-"""The rules by which a claim is *reproduced*, *partly* reproduced, or *not*.
+"""One rule by which a claim is *reproduced*, *partly* reproduced, or *not*, whichever way it points.
 
-* A claimed difference of a given size (`judge_size`): reproduced if the 95 % interval of ours lies wholly on its side
-  of zero and reaches that size; partly if it lies on that side, but stays below the size; else not.
-* A claimed difference without a size (`judge_direction`): reproduced if the interval lies wholly on its side of zero.
-* "Only marginally more" (`judge_at_most`): reproduced if the interval lies wholly below what we take the word to mean;
-  not if wholly above it; else partly.
-* A value that the paper calls best (`judge_best_of_sweep`): reproduced if no other value of the sweep has a higher
-  mean; partly if none is distinguishably higher; else not.
-* So many of so many (`judge_share`): all, at least half, fewer.
+Every claim is turned so that it says that a figure lies above a threshold. Its null hypothesis is that the figure lies
+at the threshold or below. With the 95 % interval of our figure, over paired seeds:
 
-Beside claims there are checks whether our world is the paper's: how many of our figures are near the wanted ones.
+* reproduced: the whole interval lies above the threshold, and it reaches the published size where there is one;
+* partly: the whole interval lies above the threshold, but below the published size. Only a claim with a published size
+  can be reproduced partly;
+* not: the interval reaches the threshold or lies below it. That we cannot tell is no reproduction.
+
+The threshold of a difference is 0. A word for a size ("sharply", "marginally") is a threshold that we state: "rises
+sharply" says that the rise is above it, "only marginally" that it is below. "The most accurate value of a sweep" says
+that its difference to every other value is above 0.
+
+Beside claims there are checks whether our world is the paper's: how many of our figures are near the wanted ones (all:
+reproduced; at least half: partly).
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ class Verdict(NamedTuple):
     ours: str
     verdict: str
     pairs: int  # seeds that the comparison rests on
+    null: str = ""  # hypothesis, which a reproduced claim rejects
 
 
 def judge_size(
@@ -43,7 +48,8 @@ def judge_size(
     """A claimed difference of a given size; nothing where we have not measured it. `theirs` says it in words."""
     if ours is not None:
         theirs = theirs or f"{published:+.1f} {unit}"
-        yield Verdict(group, words, theirs, format_interval(ours, unit), judge_difference(ours, published), ours.n)
+        verdict = judge_difference(ours, published)
+        yield Verdict(group, words, theirs, format_interval(ours, unit), verdict, ours.n, f"at most 0 {unit}")
 
 
 def judge_direction(
@@ -51,14 +57,24 @@ def judge_direction(
 ) -> Iterator[Verdict]:
     """A claimed difference without a size, positive where the claim holds."""
     if ours is not None:
-        yield Verdict(group, words, published, format_interval(ours, unit), judge_difference(ours, 0.0), ours.n)
+        verdict = judge_difference(ours, 0.0)
+        yield Verdict(group, words, published, format_interval(ours, unit), verdict, ours.n, f"at most 0 {unit}")
 
 
 def judge_at_most(group: str, words: str, ours: PairedDifference | None, size: float, unit: str) -> Iterator[Verdict]:
-    """A claim that something grows by less than `size`."""
+    """A claim that something grows by less than `size`, which is what we take its word to mean."""
     if ours is not None and ours.low is not None and ours.high is not None:
-        verdict = REPRODUCED if ours.high < size else NOT if ours.low > size else PARTLY
-        yield Verdict(group, words, f"marginally; we say {size:g} {unit}", format_interval(ours, unit), verdict, ours.n)
+        verdict = judge_difference(PairedDifference(size - ours.mean, size - ours.high, size - ours.low, ours.n), 0.0)
+        theirs, null = f"marginally; we say {size:g} {unit}", f"at least {size:g} {unit}"
+        yield Verdict(group, words, theirs, format_interval(ours, unit), verdict, ours.n, null)
+
+
+def judge_at_least(group: str, words: str, ours: PairedDifference | None, size: float, unit: str) -> Iterator[Verdict]:
+    """A claim that something grows by more than `size`, which is what we take its word to mean."""
+    if ours is not None and ours.low is not None and ours.high is not None:
+        verdict = judge_difference(PairedDifference(ours.mean - size, ours.low - size, ours.high - size, ours.n), 0.0)
+        theirs, null = f"sharply; we say {size:g} {unit}", f"at most {size:g} {unit}"
+        yield Verdict(group, words, theirs, format_interval(ours, unit), verdict, ours.n, null)
 
 
 def judge_difference(ours: PairedDifference, published: float) -> str:
@@ -84,12 +100,10 @@ def judge_best_of_sweep(
     if not known or len(known) < len(sweep) - 1:
         return
     best = max(known, key=lambda value: known[value].mean)
-    if known[best].mean <= 0:
-        yield Verdict(group, words, "best", "best", REPRODUCED, known[best].n)
-        return
-    higher = any(each.low is not None and each.low > 0 for each in known.values())
+    is_best = all(each.high is not None and each.high < 0 for each in known.values())
     ours = f"{best:g} is ahead by {format_interval(known[best], 'points')}"
-    yield Verdict(group, words, "best", ours, NOT if higher else PARTLY, known[best].n)
+    null = "another value is as accurate"
+    yield Verdict(group, words, "best", ours, REPRODUCED if is_best else NOT, known[best].n, null)
 
 
 def judge_share(near: int, total: int) -> str:

@@ -9,9 +9,12 @@ from hatdfed.errors import ConfigError, did_you_mean
 from hatdfed_paper.experiment import PAPER, Experiment
 from hatdfed_paper.experiments import (
     ablation,
+    attribution,
     calibration,
     energy,
     equal_footing,
+    fresh_seeds,
+    frontier,
     plus,
     plus_ablation,
     plus_regimes,
@@ -22,6 +25,7 @@ from hatdfed_paper.experiments import (
     sensitivity,
     sparsity,
     table1,
+    tuned_rivals,
 )
 
 _ALL = (
@@ -39,6 +43,10 @@ _ALL = (
     plus_regimes.EXPERIMENT,
     plus_ablation.EXPERIMENT,
     energy.EXPERIMENT,
+    frontier.EXPERIMENT,
+    fresh_seeds.EXPERIMENT,
+    *tuned_rivals.EXPERIMENTS,
+    attribution.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 THE_PAPER = tuple(experiment.name for experiment in _ALL if experiment.group == PAPER)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from hatdfed.runs.statistics import PairedDifference, paired_or_none
 from hatdfed.setup.layers import merge_layers
 from hatdfed_paper.claims import Claims
+from hatdfed_paper.differences import mean_of_places
 from hatdfed_paper.experiment import BEYOND, Experiment, Table
 from hatdfed_paper.markdown import NOTHING, format_difference, table
 from hatdfed_paper.plan import BASELINES, EASY, HARD, Scale, Settings, point
@@ -147,6 +148,7 @@ class Tried(NamedTuple):
 
     change: Change | None  # None: as in the guess
     accuracy: Mapping[World, float]  # validation
+    by_seed: Mapping[int, float]  # the same, mean over the places that share a seed
     link_mj: float  # mean
 
 
@@ -189,8 +191,16 @@ def choose_changes(found: Sequence[Tried], allowed_mj: float = math.inf) -> list
     return [each.change for each in chosen if each.change is not None]
 
 
+def gain_by_seed(mine: Tried, other: Tried) -> PairedDifference | None:
+    """Points more than the other, clustered: places with the same seed are one observation."""
+    return paired_or_none(mine.by_seed, other.by_seed)
+
+
 def gain(mine: Tried, other: Tried) -> PairedDifference | None:
-    """Points more than the other, world by world."""
+    """Points more than the other, world by world; this is what the recipe was chosen by.
+
+    Worlds with the same seed are not independent, so this interval is too narrow; `gain_by_seed` shows the right one.
+    """
     worlds = sorted(mine.accuracy.keys() & other.accuracy.keys())
     numbered = [{number: each.accuracy[world] for number, world in enumerate(worlds)} for each in (mine, other)]
     return paired_or_none(numbered[0], numbered[1])
@@ -226,13 +236,15 @@ def _measure_change(results: Results, scale: Scale, sweep: Sweep, change: Change
     settings = sweep.guess if change is None else merge_layers(sweep.guess, change.settings)
     accuracy: dict[World, float] = {}
     joules: list[float] = []
+    places: list[dict[int, float]] = []
     for dataset in scale.datasets:
         for place in sweep.places_for(dataset):
             at = point(dataset, "hat-dfed", **place, **settings)
             where = f"{dataset} {list(place.values())}"
-            accuracy |= {f"{where} {seed}": value for seed, value in results.figures(at, "validation_accuracy").items()}
+            places.append(results.figures(at, "validation_accuracy"))
+            accuracy |= {f"{where} {seed}": value for seed, value in places[-1].items()}
             joules += results.figures(at, "link_energy_mj").values()
-    return Tried(change, accuracy, sum(joules) / len(joules) if joules else 0.0)
+    return Tried(change, accuracy, mean_of_places(places), sum(joules) / len(joules) if joules else 0.0)
 
 
 def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
@@ -249,6 +261,9 @@ def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
                     "part": each.change.part if each.change else "",
                     "words": each.change.words if each.change else "the guess",
                     "validation_points": interval_or_none(gain(each, found[0]) if each.change else None),
+                    "validation_points_by_seed": interval_or_none(
+                        gain_by_seed(each, found[0]) if each.change else None
+                    ),
                     "link_energy_mj": round(each.link_mj, 4),
                     "is_allowed": each.link_mj <= allowed,
                     "is_chosen": each.change in chosen,
@@ -260,16 +275,17 @@ def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
 
 def markdown_by_sweep(rows: Sequence[Row]) -> dict[str, str]:
     """A table for each sweep that has been played: every value, what it brought and cost, what was chosen."""
-    headings = ["part", "instead of the guess", "validation points", "link MJ", "", "worlds"]
+    headings = ["part", "instead of the guess", "validation points", "clustered by seed", "link MJ", "", "worlds"]
     cells: dict[str, list[list[str]]] = {}
     for row in rows:
-        points = row["validation_points"]
+        points, clustered = row["validation_points"], row["validation_points_by_seed"]
         verdict = "**chosen**" if row["is_chosen"] else "" if row["is_allowed"] else "too expensive"
         cells.setdefault(row["sweep"], []).append(
             [
                 row["part"],
                 row["words"],
                 NOTHING if points is None else format_difference(points, 1),
+                NOTHING if clustered is None else format_difference(clustered, 1),
                 f"{row['link_energy_mj']:.3f}",
                 verdict,
                 str(len(row["seeds"])),

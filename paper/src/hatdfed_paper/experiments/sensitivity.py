@@ -28,7 +28,7 @@ from hatdfed_paper.markdown import ACCURACY_AND_ENERGY, metrics_markdown
 from hatdfed_paper.plan import Scale, Settings, point
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, metric_rows
-from hatdfed_paper.verdict_rules import Verdict, judge_best_of_sweep, judge_size
+from hatdfed_paper.verdict_rules import Verdict, judge_at_least, judge_best_of_sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -68,7 +68,7 @@ def _verdicts(results: Results, claims: Claims, scale: Scale) -> Iterator[Verdic
         )
         rise = _rise(results, over_alpha[alpha], over_alpha[max(GAIN_SHARES)])
         words = f"Total energy rises sharply from α = {alpha:g} to {max(GAIN_SHARES):g} ({dataset})"
-        yield from judge_size("RQ4", words, rise, SHARP, "%", theirs=f"sharply; we say {SHARP:g} %")
+        yield from judge_at_least("RQ4", words, rise, SHARP, "%")
 
 
 def _rise(results: Results, first: Settings, last: Settings) -> PairedDifference | None:
