@@ -145,15 +145,16 @@ def _figures(config: Config, result: RunResult) -> dict[str, Any]:
     """Validation accuracy of the sound servers and of the smallest group of them, in percent; joules of links."""
     members = config_members(config)
     last = [row for row in result.servers if row["t"] == config.rounds - 1]
-    accuracy = np.array([row["accuracy"] for row in sorted(last, key=lambda row: row["server"])])
     sound = members.is_sound
+    accuracy = np.full(len(sound), np.nan)  # a server that was caught lying reports nothing
+    accuracy[[row["server"] for row in last]] = [row["accuracy"] for row in last]
     sizes = np.bincount(members.last_group[sound], minlength=config.world.groups)
     smallest = sound & (members.last_group == int(np.argmin(np.where(sizes > 0, sizes, len(sound) + 1))))
     return {
         "accuracy": float(accuracy[sound].mean()),
         "smallest_group": float(accuracy[smallest].mean()),
         "worst": float(accuracy[sound].min()),
-        "by_server": accuracy.tolist(),
+        "by_server": [None if np.isnan(each) else float(each) for each in accuracy],
         "curve": [row["avg_accuracy"] for row in result.rounds][::5],
         "link_joules": 1e6 * result.summary["link_energy_mj"],
     }

@@ -68,7 +68,7 @@ class TrustedLinks(Policy):
     degree: int | None = None  # models that each server receives and sends; None: as for balanced-links
     bar: float = 0.5  # harm at which a verdict is neither good nor bad
     ready: float = 0.6  # mean knowledge at which servers are introduced to each other
-    latest: float = 0.05  # share of the run after which they are, whatever they know
+    latest: float = 0.03  # share of the run after which they are, whatever they know
     again: float = 0.2  # share of the run after which everybody is introduced a second time
     retry: float = (
         0.1  # share of the run after which who knows too little, or fits nobody, is introduced again; doubles
