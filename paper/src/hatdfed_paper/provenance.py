@@ -54,7 +54,8 @@ def plan_digest(text: str) -> str:
 def _git(folder: Path, *words: str) -> str | None:
     """What git answers; None where there is no git, no checkout, or no such thing."""
     try:
-        done = subprocess.run(("git", "-C", str(folder), *words), capture_output=True, check=True, timeout=30)
+        command = ("git", "-C", str(folder), *words)
+        done = subprocess.run(command, capture_output=True, check=True, timeout=30)  # noqa: S603 (our own words)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode()

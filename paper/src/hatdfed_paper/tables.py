@@ -18,7 +18,7 @@ from hatdfed_paper.verdict_rules import Verdict
 
 def all_tables(results: Results, claims: Claims, scale: Scale) -> dict[str, list[Row]]:
     """The rows of every table, by name."""
-    found = {}
+    found: dict[str, list[Row]] = {}
     for experiment in EXPERIMENTS.values():
         own = experiment.own_results(results, scale)
         found |= {each.name: each.rows(own, claims, scale) for each in experiment.tables}

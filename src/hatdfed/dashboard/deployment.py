@@ -113,7 +113,8 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_finished(status: dict[str, Any]) -> bool:
-    return status["state"] == "done" or (status["state"] == "finishing" and status["round"] >= status["rounds"] > 0)
+    state, played, rounds = status["state"], status["round"], status["rounds"]
+    return bool(state == "done" or (state == "finishing" and played >= rounds > 0))
 
 
 def _clean_counts(refused: dict[str, Any]) -> list[dict[str, Any]]:

@@ -23,10 +23,11 @@ from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, interval_or_none
 
 _RECIPE = method_named(PLUS).settings
+_FINISH = _RECIPE["schedule"]["finish_rounds"]
 PARTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # without and with
     "loss": ({"loss": {"name": "cross-entropy"}}, {"loss": _RECIPE["loss"]}),
     "cool-down": ({"learner": {"cool_down": 0.0}}, {"learner": _RECIPE["learner"]}),
-    "finish": ({"schedule": {"finish_rounds": 0}}, {"schedule": {"finish_rounds": _RECIPE["schedule"]["finish_rounds"]}}),
+    "finish": ({"schedule": {"finish_rounds": 0}}, {"schedule": {"finish_rounds": _FINISH}}),
     "codec": ({"codec": "float32"}, {"codec": _RECIPE["codec"]}),
 }  # fmt: skip
 BALANCED, RANDOM = "balanced", "random"

@@ -65,8 +65,7 @@ def fleets(scale: Scale) -> tuple[int, ...]:
 
 def frontier_points(dataset: str, servers: int, method: str) -> Iterator[tuple[str, Settings]]:
     """The points of a method, with what tells them apart."""
-    own = {"method": PLUS, "policy": {"thrift": 0.0}} if method == RANDOM else {"method": method}
-    name = own.pop("method")
+    name, own = (PLUS, {"policy": {"thrift": 0.0}}) if method == RANDOM else (method, {})
     for degree, every in product(DEGREES if _DEGREE[method] else (None,), INTERVALS):
         if method == "el-oracle" and servers * (degree or 0) % 2:
             continue  # no graph has an odd number of servers of odd degree
