@@ -77,28 +77,35 @@ def privacy_table() -> str:
     return table(("σ", "ε at δ = 10⁻⁵", *(f"`{method}`" for method in methods)), rows)
 
 
-def effort_table() -> str:
-    """What changes to training and uploads save, with both ways to charge for training; differences by seed."""
-    rows = load("effort-digits.json")["rows"]
+def effort_table(name: str) -> str:
+    """What changes to training and uploads save, by each way to charge for training that was tried; paired by seed."""
+    rows = load(name)["rows"]
+    ways = [per for per in ("pass", "sample") if any(row["charged_per"] == per for row in rows)]
     cells = []
     for recipe in dict.fromkeys(row["recipe"] for row in rows):
-        figures = {per: _compare_effort(rows, recipe, per) for per in ("pass", "sample")}
-        accuracy, gain, error, _ = figures["pass"]
-        told = "–" if recipe == rows[0]["recipe"] else f"{gain:+.2f} ± {error:.2f}"
-        saved = [f"{100 * figures[per][3]:.0f}" for per in figures]
-        cells.append([recipe, f"{accuracy:.2f}", told, *saved])
-    return table(("recipe", "accuracy, %", "difference", "saved by the pass, %", "saved by the sample, %"), cells)
+        figures = [_compare_effort(rows, recipe, per) for per in ways]
+        seeds, accuracy, gain, error, _ = next(each for each in figures if each)
+        spread = f" ± {error:.2f}" if error is not None else ""
+        told = "–" if recipe == rows[0]["recipe"] else f"{gain:+.2f}{spread}"
+        saved = [f"{100 * each[-1]:.0f}" if each else "–" for each in figures]
+        cells.append([recipe, str(seeds), f"{accuracy:.2f}", told, *saved])
+    return table(("recipe", "seeds", "accuracy, %", "difference", *(f"saved by the {per}, %" for per in ways)), cells)
 
 
-def _compare_effort(rows: list[Mapping[str, Any]], recipe: str, per: str) -> tuple[float, float, float, float]:
-    """Accuracy, its difference to the first recipe, the standard error of that, and the share of joules saved."""
+def _compare_effort(
+    rows: list[Mapping[str, Any]], recipe: str, per: str
+) -> tuple[int, float, float, float | None, float] | None:
+    """Seeds, accuracy, difference to the first recipe, its standard error, and the share of joules saved."""
     charged = [row for row in rows if row["charged_per"] == per]
     reference = {row["seed"]: row for row in charged if row["recipe"] == rows[0]["recipe"]}
     found = [row for row in charged if row["recipe"] == recipe]
+    if not found:
+        return None
     gains = [row["accuracy"] - reference[row["seed"]]["accuracy"] for row in found]
     saved = [1 - row["total_joules"] / reference[row["seed"]]["total_joules"] for row in found]
-    accuracy, error = statistics.mean(row["accuracy"] for row in found), statistics.stdev(gains) / len(gains) ** 0.5
-    return accuracy, statistics.mean(gains), error, statistics.mean(saved)
+    error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else None
+    accuracy = statistics.mean(row["accuracy"] for row in found)
+    return len(found), accuracy, statistics.mean(gains), error, statistics.mean(saved)
 
 
 def adapters_table() -> str:
@@ -206,6 +213,20 @@ def worlds_table(name: str) -> str:
     joules = [_mean([row["link_joules"] for row in rows if row["method"] == method]) for method in methods]
     cells.append(["link energy, kJ", *(f"{each / 1000:.1f}" for each in joules)])
     return table(("world", *(_WORLD_METHODS[method] for method in methods)), cells)
+
+
+def attacks_table(name: str) -> str:
+    """Validation accuracy of the honest servers by attack and defence, and what the links cost."""
+    rows = load(name)["rows"]
+    defences = list(dict.fromkeys(row["method"] for row in rows))
+    cells = []
+    for world in dict.fromkeys(row["world"] for row in rows):
+        attack, share = world.split(", ")
+        words = "no liars" if attack == "none" else f"`{attack}`, {share.replace('%', ' %')}"
+        cells.append([words, *(_world_cell(rows, world, defence) for defence in defences)])
+    joules = [_mean([row["link_joules"] for row in rows if row["method"] == defence]) for defence in defences]
+    cells.append(["link energy, kJ", *(f"{each / 1000:.1f}" for each in joules)])
+    return table(("attack", *(f"`{defence}`" for defence in defences)), cells)
 
 
 def _world_cell(rows: list[dict[str, Any]], world: str, method: str) -> str:

@@ -36,6 +36,7 @@ from pathlib import Path
 from bench_tables import (
     adapters_lines,
     adapters_table,
+    attacks_table,
     bad_network_line,
     batteries_table,
     coordinator_table,
@@ -242,7 +243,14 @@ def generated() -> dict[Path, str]:
             },
             {},
         ),
-        ROOT / "docs/training.md": _filled(ROOT / "docs/training.md", {"effort-digits": effort_table()}, {}),
+        ROOT / "docs/robust.md": _filled(
+            ROOT / "docs/robust.md", {"attacks-digits": attacks_table("worlds-attacks-digits.json")}, {}
+        ),
+        ROOT / "docs/training.md": _filled(
+            ROOT / "docs/training.md",
+            {f"effort-{name}": effort_table(f"effort-{name}.json") for name in ("digits", "fashion-mnist")},
+            {},
+        ),
         ROOT / "docs/measuring.md": _filled(ROOT / "docs/measuring.md", {"wrong-prices": wrong_prices_table()}, {}),
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),

@@ -59,7 +59,7 @@ def _read_file(setting: str, named: str) -> list[Any]:
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise ConfigError(f"{setting}: {named} has more than {_LARGEST_FILE >> 20} MiB, which no price list needs.")
-        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_csv(path)
+        values = np.load(path) if path.suffix == ".npy" else _read_csv(path)
         numbers = np.asarray(values, dtype=np.float64)
     except OSError as error:
         reason = error.strerror or "not a file of this kind"

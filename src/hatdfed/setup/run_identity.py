@@ -286,6 +286,18 @@ def fleet_key(settings: Settings) -> str:
     return _text(_chosen(settings, Role.FLEET, known=Since.V0_1))
 
 
+def without_newer(settings: Settings, known: Since) -> dict[str, Any]:
+    """The settings as a mapping, without those that came after `known` and are neutral."""
+    plain, newer = _plain(settings), _neutral_since(_plain(settings), known)
+    return {
+        name: {key: each for key, each in value.items() if f"{name}.{key}" not in newer}
+        if isinstance(value, Mapping)
+        else value
+        for name, value in plain.items()
+        if name not in newer
+    }
+
+
 def setting_names(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
     """The dotted names of all settings; a component, such as a policy with its settings, is one."""
     for name, field in model.model_fields.items():

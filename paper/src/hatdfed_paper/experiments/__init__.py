@@ -11,7 +11,6 @@ from hatdfed_paper.experiments import (
     ablation,
     attribution,
     calibration,
-    energy,
     equal_footing,
     fresh_seeds,
     frontier,
@@ -25,6 +24,7 @@ from hatdfed_paper.experiments import (
     sensitivity,
     sparsity,
     table1,
+    training_effort,
     tuned_rivals,
 )
 
@@ -42,11 +42,11 @@ _ALL = (
     *equal_footing.EXPERIMENTS,
     plus_regimes.EXPERIMENT,
     plus_ablation.EXPERIMENT,
-    energy.EXPERIMENT,
     frontier.EXPERIMENT,
     fresh_seeds.EXPERIMENT,
     *tuned_rivals.EXPERIMENTS,
     attribution.EXPERIMENT,
+    training_effort.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 THE_PAPER = tuple(experiment.name for experiment in _ALL if experiment.group == PAPER)

@@ -16,6 +16,7 @@ import numpy as np
 from hatdfed.setup.build.coordinator import make_coordinator, make_prices
 from hatdfed.setup.config import Config, ScheduleConfig
 from hatdfed.setup.layers import merge_layers, resolve
+from hatdfed.setup.run_identity import Since, without_newer
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiment import BEYOND, Experiment, Table
 from hatdfed_paper.plan import BASELINES, PLUS, Scale, Settings, point, settings_of_table_1
@@ -32,20 +33,18 @@ _WITHOUT_A_SAY = {"seed": 0, "schedule": ScheduleConfig(), "dataset": "digits", 
 def equal_footing(method: str, dataset: str, servers: int) -> dict[str, Any]:
     """The settings that put `method` on one footing with `hat-dfed-plus`."""
     plus = resolve({"method": PLUS, "dataset": dataset, "servers": servers})
-    given = {name: value for name, value in plus.model_dump().items() if name in PARTS}
+    given = {name: value for name, value in without_newer(plus, Since.V0_1).items() if name in PARTS}
     own = resolve({"method": method, "dataset": dataset, "servers": servers})
     return merge_layers(given, {"schedule": {"every": fitting_interval(own, plus)}})
 
 
 def without_thrift(dataset: str) -> dict[str, Any]:
     """Its loss and its finish, but whole models in every round."""
-    plus = resolve({"method": PLUS, "dataset": dataset})
+    plus = without_newer(resolve({"method": PLUS, "dataset": dataset}), Since.V0_1)
     return {
-        "loss": plus.loss.model_dump(),
-        "learner": plus.learner.model_dump(),
-        "common_init": plus.common_init,
+        **{name: plus[name] for name in ("loss", "learner", "common_init")},
         "codec": "float32",
-        "schedule": {"every": 1, "finish_rounds": plus.schedule.finish_rounds},
+        "schedule": {"every": 1, "finish_rounds": plus["schedule"]["finish_rounds"]},
     }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from hatdfed.report.run_data import pareto_front
 from hatdfed.setup.layers import merge_layers, resolve
 from hatdfed.setup.methods import method_named
+from hatdfed.setup.run_identity import Since, without_newer
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.differences import BySeed, mean_over_seeds
 from hatdfed_paper.expected_energy import expected_link_joules
@@ -81,7 +82,7 @@ def frontier_points(dataset: str, servers: int, method: str) -> Iterator[tuple[s
 
 
 def _same_parts(dataset: str, servers: int, every: int) -> dict[str, Any]:
-    plus = resolve({"method": PLUS, "dataset": dataset, "servers": servers}).model_dump()
+    plus = without_newer(resolve({"method": PLUS, "dataset": dataset, "servers": servers}), Since.V0_1)
     return merge_layers({name: plus[name] for name in PARTS}, {"schedule": {"every": every}})
 
 

@@ -4,14 +4,22 @@ import pytest
 
 from hatdfed.runs.statistics import paired_difference
 from hatdfed.setup.layers import resolve
-from hatdfed_paper.experiments.energy import CLAIMED, EXPERIMENT, KEEP, judge, recipes, saving_markdown, saving_rows
+from hatdfed_paper.experiments.training_effort import (
+    CLAIMED,
+    EXPERIMENT,
+    KEEP,
+    judge,
+    recipes,
+    saving_markdown,
+    saving_rows,
+)
 from hatdfed_paper.plan import FULL, PLUS, SMOKE
 from hatdfed_paper.results import ResultFile, Results
 
 
 def made_results(tmp_path, figures):
     """Packed results with these figures of a recipe: accuracy and energy."""
-    file = ResultFile(tmp_path / "energy.json", SMOKE.name)
+    file = ResultFile(tmp_path / "training_effort.json", SMOKE.name)
     by_change = {str((method, changed)): name for name, (method, changed) in recipes().items()}
     for settings in EXPERIMENT.runs(SMOKE):
         changed = {key: settings[key] for key in ("uploads", "training") if key in settings}
@@ -19,7 +27,7 @@ def made_results(tmp_path, figures):
         names = ("best_accuracy", "worst_accuracy", "std_accuracy", "link_energy_mj")
         record = {"avg_accuracy": accuracy, "total_energy_mj": energy, **dict.fromkeys(names, 1.0)}
         file.records[str(settings)] = {"settings": settings, "key": "", "figures": record, "curve": {}}
-    return Results({"energy": file})
+    return Results({"training_effort": file})
 
 
 def test_the_plan_is_as_large_as_it_says():
