@@ -93,8 +93,10 @@ def plan_command(
             raise ConfigError(f"{name} is exploratory and has no plan to commit; only confirmatory experiments have.")
         if experiment.first is not None and not experiment.all_points(FULL):
             raise not_frozen(name, experiment.first)
-        write_atomically(plan_path(name), experiment.write_plan().encode())
-        out.print(str(plan_path(name)), soft_wrap=True)
+        path = plan_path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, experiment.write_plan().encode())
+        out.print(str(path), soft_wrap=True)
 
 
 @app.command("freeze")

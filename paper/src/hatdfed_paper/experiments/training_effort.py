@@ -1,8 +1,8 @@
 """What `hat-dfed-plus` saves by keeping uploads, and what by deciding who trains how much: on fresh seeds.
 
 All methods are charged alike, once by the sample and pass and once by the sample (D6). Recipes were chosen on digits
-and on Fashion-MNIST with seeds 30 to 34, on validation data (docs/training.md). A seed's figure is the mean over Table 1's
-four settings.
+and on Fashion-MNIST with seeds 30 to 34, on validation data (docs/training.md). A seed's figure is the mean over
+Table 1's four settings.
 """
 
 from __future__ import annotations
