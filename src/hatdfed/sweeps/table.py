@@ -103,8 +103,9 @@ def _row(point: Point, figures: Mapping[str, Figures], metrics: Sequence[str]) -
         "seeds": list(found),
         "missing_seeds": [run.config.seed for run in point.runs if run.config.seed not in found],
         "leaks_test": any(one["leaks_test"] for one in found.values()),
-        "has_parameter_server": point.runs[0].config.has_parameter_server,
     }
+    if point.runs[0].config.has_parameter_server:
+        row["has_parameter_server"] = True  # a mark for tables; all others keep the columns of 0.1
     for metric in metrics:
         by_seed = {seed: one[metric] for seed, one in found.items() if one[metric] is not None}
         mean, low, high = None, None, None
