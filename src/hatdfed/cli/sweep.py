@@ -120,8 +120,8 @@ def _search_plan(file: Path, plan: SweepPlan, search: SearchPlan) -> str:
     tried = plan.folder.search
     told = Search(plan.file, tried).told if tried.is_file() else 0
     return (
-        f"{file.stem}: a search over {', '.join(search.parameters)}: {search.trials} trials of "
-        f"{_count(plan.file.worlds, 'seed')}, {told} trials done, {max(search.trials - told, 0)} to do. "
+        f"{file.stem}: a search over {', '.join(search.parameters)}: {search.num_trials} trials of "
+        f"{_count(plan.file.worlds, 'seed')}, {told} trials done, {max(search.num_trials - told, 0)} to do. "
         f"Folder: {plan.folder.path}"
     )
 

@@ -13,11 +13,11 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
-from hatdfed.randomness import stream
+from hatdfed.errors import ConfigError, MissingDependencyError, RunFolderError
 from hatdfed.setup.config import Config
-from hatdfed.sweeps.file import Choice, SearchPlan, SweepFile
+from hatdfed.sweeps.file import SearchPlan, SweepFile
 from hatdfed.sweeps.points import Point, PointMaker, Settings, configs
+from hatdfed.sweeps.samplers import propose
 from hatdfed.sweeps.table import OBJECTIVES, Figures
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether every trial that was asked for has been told."""
-        return self.told >= self._plan.trials
+        return self.told >= self._plan.num_trials
 
     def go_on(self, play: Play, figures: dict[str, Figures]) -> None:
         """Play group after group; `figures` grow as runs end."""
@@ -76,20 +76,12 @@ class Search:
 
     def _fill_group(self) -> None:
         """Propose trials up to the end of the group that is open: a kill may have left it half proposed."""
-        end = min((self.told // self._plan.at_once + 1) * self._plan.at_once, self._plan.trials)
+        end = min((self.told // self._plan.at_once + 1) * self._plan.at_once, self._plan.num_trials)
         for number in range(len(self._trials()), end):
             self._study.add_trial(self._proposed(number))  # whole or not at all
 
     def _proposed(self, number: int) -> FrozenTrial:
-        """The next trial, made up beside the file."""
-        import optuna
-
-        draft = optuna.create_study(directions=self._study.directions, sampler=_sampler(self._plan, number))
-        draft.add_trials(self._trials())
-        trial = draft.ask()
-        for key, choice in self._plan.parameters.items():
-            _suggest(trial, key, choice)
-        return draft.get_trials()[-1]
+        return propose(self._plan, number, self._trials(), self._study.directions)
 
     def _tell(self, figures: dict[str, Figures]) -> None:
         """What the trials of the open group brought; one of which a run failed has failed."""
@@ -159,26 +151,6 @@ def _study(plan: SearchPlan, path: Path | None) -> optuna.Study:
         return optuna.create_study(storage=address, study_name="sweep", directions=directions, load_if_exists=True)
     except Exception as error:  # noqa: BLE001 (whatever the database raises)
         raise RunFolderError(f"{path} cannot be used for a search ({type(error).__name__}: {error}).") from None
-
-
-def _sampler(plan: SearchPlan, number: int) -> optuna.samplers.BaseSampler:
-    import optuna
-
-    seed = int(stream(plan.sampler_seed, "search", number).integers(2**31))
-    return optuna.samplers.RandomSampler(seed) if plan.sampler == "random" else optuna.samplers.TPESampler(seed=seed)
-
-
-def _suggest(trial: optuna.Trial, key: str, choice: Choice) -> None:
-    if choice.choices is not None:
-        trial.suggest_categorical(key, choice.choices)
-        return
-    low, high, step = choice.low, choice.high, choice.step
-    if low is None or high is None:
-        raise HatdfedError(f"search.parameters.{key} has no range.")
-    if all(isinstance(bound, int) for bound in (low, high, 1 if step is None else step)):
-        trial.suggest_int(key, int(low), int(high), step=int(step or 1), log=choice.log)
-    else:
-        trial.suggest_float(key, low, high, step=step, log=choice.log)
 
 
 def _settings(plan: SearchPlan, trial: FrozenTrial) -> Settings:

@@ -126,7 +126,7 @@ class SweepPlan:
     def size(self) -> tuple[int, int]:
         """Runs and rounds in all; of a search as many as there can be, at the base's number of rounds."""
         runs = all_runs(self.points)
-        trials = 1 if self.file.search is None else self.file.search.trials
+        trials = 1 if self.file.search is None else self.file.search.num_trials
         return trials * len(runs), trials * sum(run.config.rounds for run in runs)
 
     def check(
