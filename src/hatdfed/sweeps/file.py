@@ -33,6 +33,7 @@ Seed = Annotated[int, Field(ge=0)]
 Seeds = Annotated[int, Field(ge=1, le=100_000)]  # far more than anybody plays
 Objective = Literal["accuracy", "worst_accuracy", "joules", "link_joules"]
 Sampler = Literal["tpe", "random", "sobol", "grid"]
+PrunerName = Literal["median", "halving"]
 TRIALS = 20  # of a search, unless it says how many or is a grid
 _LARGEST_GRID = 100_000  # far more than anybody plays
 _MOST_STEPS = 10**15
@@ -75,6 +76,19 @@ class Choice(Section):
         return value if self.is_whole else float(f"{value:.12g}")  # 0.3, not 0.30000000000000004
 
 
+class Pruner(Section):
+    """When a trial that is clearly worse than others is stopped early; judged on validation data alone."""
+
+    name: PrunerName
+    """median: below the median of all trials; halving: not among the best 1 / factor of them."""
+    rounds: Annotated[list[Count], Field(min_length=1)] | None = None
+    """After how many rounds trials are judged; by default a quarter and a half of the rounds of a run."""
+    min_trials: Count = 4
+    """Fewer trials than this are not compared, so none of them is stopped."""
+    factor: Annotated[float, Field(gt=1, le=100)] = 2.0
+    """For halving: the best 1 / factor of all trials go on."""
+
+
 class SearchPlan(Section):
     """Settings that Optuna tries; judged on validation data alone, averaged over the seeds of the sweep."""
 
@@ -89,6 +103,13 @@ class SearchPlan(Section):
     sampler: Sampler = "tpe"
     """What proposes trials: tpe (learns from the trials before), random, sobol (evenly spread), or grid (all)."""
     sampler_seed: Seed = 0
+    pruner: Pruner | None = None
+    """Stops trials that are clearly worse: `median`, `halving`, or a section (see `Pruner`)."""
+
+    @property
+    def judged(self) -> Objective | None:
+        """The objective that a pruner judges: the first that is an accuracy."""
+        return next((name for name in self.objectives if name.endswith("accuracy")), None)
 
     @property
     def num_trials(self) -> int:
@@ -124,6 +145,8 @@ class SweepFile(Section):
         said = self.model_dump(mode="json")
         if said["search"] is not None:
             del said["search"]["trials"]
+            if said["search"]["pruner"] is None:  # a search that was begun before there were any goes on
+                del said["search"]["pruner"]
         return digest_of(said, _DIGEST)
 
 
@@ -156,10 +179,20 @@ def _refuse_unknown(content: Mapping[str, Any]) -> None:
         _known(search, SearchPlan, "The sweep's search")
         if isinstance(search.get("sampler"), str):
             require_one_of("search.sampler", search["sampler"], get_args(Sampler))
+        _refuse_unknown_pruner(search.get("pruner"))
         parameters = search.get("parameters")
         for name, choice in parameters.items() if isinstance(parameters, Mapping) else ():
             if isinstance(choice, Mapping):
                 _known(choice, Choice, f"search.parameters.{name}")
+
+
+def _refuse_unknown_pruner(pruner: object) -> None:
+    name = pruner
+    if isinstance(pruner, Mapping):
+        _known(pruner, Pruner, "search.pruner")
+        name = pruner.get("name")
+    if isinstance(name, str):
+        require_one_of("search.pruner", name, get_args(PrunerName))
 
 
 def _known(content: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
@@ -173,9 +206,11 @@ def _nearest(key: object, model: type[BaseModel]) -> str:
 
 
 def _spelled_out(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Empty sections are none; a list in a search is a choice among its values."""
+    """Empty sections are none; a list in a search is a choice among its values, a pruner may be a name."""
     given = {key: value for key, value in content.items() if value is not None}
     search = given.get("search")
+    if isinstance(search, Mapping) and isinstance(search.get("pruner"), str):
+        search = given["search"] = {**search, "pruner": {"name": search["pruner"]}}
     if isinstance(search, Mapping) and isinstance(search.get("parameters"), Mapping):
         parameters = {
             key: {"choices": choice} if isinstance(choice, list) else choice
@@ -230,6 +265,18 @@ def _check_search(sweep: SweepFile, search: SearchPlan) -> None:
         _check_choice(key, choice)
     if search.sampler == "grid":
         _check_grid(search)
+    if search.pruner is not None:
+        _check_pruner(search, search.pruner)
+
+
+def _check_pruner(search: SearchPlan, pruner: Pruner) -> None:
+    if search.judged is None:
+        raise ConfigError(
+            "search.pruner judges validation accuracy, but it is none of search.objectives. Add accuracy or "
+            "worst_accuracy, or leave the pruner out."
+        )
+    if pruner.name == "median" and "factor" in pruner.model_fields_set:
+        raise ConfigError("search.pruner.factor is for halving, but the pruner is median. Leave one of them out.")
 
 
 def _check_grid(search: SearchPlan) -> None:
