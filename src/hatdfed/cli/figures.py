@@ -87,6 +87,9 @@ def _draw_sweep(folder: Path, style: FigureStyle) -> dict[str, StyledFigure]:
     from hatdfed.sweeps.points import PointMaker
     from hatdfed.sweeps.table import draw_sweep
 
-    rows, sweep = read_sweep_document(folder)["rows"], read_sweep(folder / "sweep.yaml")
+    document, sweep = read_sweep_document(folder), read_sweep(folder / "sweep.yaml")
+    rows = document["rows"]
     maker = PointMaker(sweep)
-    return draw_sweep(sweep, rows, [maker.point(row["settings"], "").world for row in rows], style)
+    return draw_sweep(
+        sweep, rows, [maker.point(row["settings"], "").world for row in rows], document.get("search"), style
+    )

@@ -42,11 +42,18 @@ def watch_sweep() -> Iterator[tuple[OnSweepRun, OnRounds]]:
 
         def on_run(name: str, figures: Figures | None, done: int, total: int) -> None:
             nonlocal last
-            known = None if figures is None else figures["validation_accuracy"]
-            came_to = "failed" if figures is None else "done" if known is None else f"validation accuracy {known:.1f} %"
-            last = f"run {done} of {total}: {name}, {came_to}"
+            last = f"run {done} of {total}: {name}, {_describe_outcome(figures)}"
 
         yield on_run, lambda done, total: show(done, total, last)
+
+
+def _describe_outcome(figures: Figures | None) -> str:
+    if figures is None:
+        return "failed"
+    if figures.get("pruned_after") is not None:
+        return f"pruned after round {figures['pruned_after']}"
+    known = figures["validation_accuracy"]
+    return "done" if known is None else f"validation accuracy {known:.1f} %"
 
 
 @contextmanager

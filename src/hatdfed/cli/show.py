@@ -19,6 +19,7 @@ from hatdfed.cli.tables import (
     make_summary_table,
     make_sweep_table,
     print_failures,
+    print_search,
 )
 from hatdfed.runs.confusion import format_by_class
 from hatdfed.runs.display import format_energy
@@ -54,6 +55,8 @@ def _show_sweep(folder: Path, as_json: bool) -> None:
         return
     if document["rows"]:
         out.print(make_sweep_table(document["rows"], title=f"sweep {folder.name}"))
+    if document.get("search") is not None:
+        print_search(document["search"])
     if document["failed"]:
         print_failures(document["failed"], "The command that started the sweep tries them again.")
 

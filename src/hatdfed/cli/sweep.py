@@ -15,7 +15,7 @@ from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import DataDir, DeviceName, FleetName, Jobs, Json, MlflowFlag, MlflowUri, TensorBoardFlag
 from hatdfed.cli.progress import watch_download, watch_sweep
 from hatdfed.cli.sinks import SinkOptions
-from hatdfed.cli.tables import make_sweep_table, print_failures
+from hatdfed.cli.tables import make_sweep_table, print_failures, print_search
 from hatdfed.runs.records.folder import named_path
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.retries import RETRIES
@@ -120,8 +120,8 @@ def _search_plan(file: Path, plan: SweepPlan, search: SearchPlan) -> str:
     tried = plan.folder.search
     told = Search(plan.file, tried).told if tried.is_file() else 0
     return (
-        f"{file.stem}: a search over {', '.join(search.parameters)}: {search.trials} trials of "
-        f"{_count(plan.file.worlds, 'seed')}, {told} trials done, {max(search.trials - told, 0)} to do. "
+        f"{file.stem}: a search over {', '.join(search.parameters)}: {search.num_trials} trials of "
+        f"{_count(plan.file.worlds, 'seed')}, {told} trials done, {max(search.num_trials - told, 0)} to do. "
         f"Folder: {plan.folder.path}"
     )
 
@@ -140,11 +140,15 @@ def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) 
     from hatdfed.sweeps.table import summary_document
 
     if as_json:
-        typer.echo(json.dumps({**summary_document(plan, result.rows, result.failed), "folder": str(result.folder)}))
+        document = summary_document(plan, result.rows, result.failed, result.search)
+        typer.echo(json.dumps({**document, "folder": str(result.folder)}))
         return
     what = "search" if plan.search is not None else "sweep"
     seeds = len(plan.worlds)
     over = f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
     sought = {} if plan.search is None else {"objectives": plan.search.objectives}
     out.print(make_sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
-    out.print(f"Runs, summary.json, summary.csv, summary.tex and pareto.png: {result.folder}", soft_wrap=True)
+    if result.search is not None:
+        print_search(result.search)
+    figures = "pareto.png" if result.search is None else "pareto.png, importance.png"
+    out.print(f"Runs, summary.json, summary.csv, summary.tex and {figures}: {result.folder}", soft_wrap=True)

@@ -230,15 +230,63 @@ def _make_sweep_table(rows: Sequence[SummaryRow], title: str, caption: str, colu
         table.add_column(escape(heading), overflow="fold")
     for name in columns:
         table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
+    has_pruned = any(row.get("pruned_after") is not None for row in rows)
+    if has_pruned:
+        table.add_column("pruned after", justify="right", no_wrap=True)
     table.add_column("seeds", justify="right", no_wrap=True)
     for row in rows:
         mark = (ON_FRONT if row["is_on_front"] else "") + _find_mark(row)
         seeds, missing = len(row["seeds"]), len(row["missing_seeds"])
         count = f"{seeds} of {seeds + missing}" if missing else str(seeds)
         point = [row["point"]] if in_one else [_format_sweep_value(row["settings"].get(key)) for key in varied]
-        table.add_row(
-            mark, *(escape(str(part)) for part in point), *(_format_sweep_cell(row, name) for name in columns), count
+        cells = [_format_sweep_cell(row, name) for name in columns] + [_format_pruned(row)] * has_pruned
+        table.add_row(mark, *(escape(str(part)) for part in point), *cells, count)
+    return table
+
+
+def _format_pruned(row: SummaryRow) -> str:
+    if row.get("pruned_after") is None:
+        return ""
+    accuracy = row.get("accuracy_when_pruned")
+    return f"round {row['pruned_after']}" + ("" if accuracy is None else f" ({accuracy:.1f} %)")
+
+
+def print_search(search: Mapping[str, Any]) -> None:
+    """Print what pruning saved and which settings mattered."""
+    pruning, importance = search.get("pruning"), search["importance"]
+    if pruning is not None:
+        saved, rounds = pruning["rounds_saved"], pruning["rounds"]
+        share = f" ({100 * saved / rounds:.0f} %)" if rounds else ""
+        out.print(
+            f"Pruning ({pruning.get('pruner')}) stopped {pruning['pruned_trials']} of {search.get('trials')} trials "
+            f"and saved {saved} of {rounds} rounds{share}.",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )
+    if importance["objectives"]:
+        out.print(_make_importance_table(importance))
+    for sentence in importance["notes"]:
+        note(str(sentence))
+
+
+def _make_importance_table(importance: Mapping[str, Any]) -> Table:
+    after = importance.get("after_round")
+    when = "the last round" if after is None else f"round {after}, where all trials were measured"
+    title = f"importance of settings, fANOVA over {importance.get('trials')} trials after {when}"
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.caption_justify = "left"
+    table.caption = "R²: how well the settings predict trials that the forest has not seen"
+    table.add_column("setting")
+    objectives: Mapping[str, Any] = importance["objectives"]
+    for name in objectives:
+        table.add_column(escape(_SOUGHT.get(name, name)), justify="right")
+    for key in next(iter(objectives.values()))["shares"]:
+        shares = [found["shares"].get(key) for found in objectives.values()]
+        table.add_row(escape(str(key)), *("–" if share is None else f"{100 * share:.0f} %" for share in shares))
+    explained = [found["explained"] for found in objectives.values()]
+    table.add_section()
+    table.add_row("R²", *("–" if score is None else f"{score:.2f}".replace("-", "−") for score in explained))
     return table
 
 

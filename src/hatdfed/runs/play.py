@@ -45,6 +45,17 @@ class Job(NamedTuple):
     out: Path | None = None
     resumed: bool = False  # go on with what is in `out`
     keeps_models: bool = False  # in memory, where there is no folder
+    until: int | None = None  # pause after so many rounds, with a checkpoint and without results
+
+    @property
+    def last_round(self) -> int:
+        """How many rounds it will have played: all, or those before its pause."""
+        return self.config.rounds if self.until is None else min(self.until, self.config.rounds)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it ends before its last round; then the test set is not read."""
+        return self.last_round < self.config.rounds
 
 
 def run(
@@ -195,14 +206,14 @@ def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | N
             for job, simulation, notes in zip(jobs, batch.simulations, batch.notes, strict=True)
         ]
         runs = [
-            RunInPlay(coordinator, recorder.begin(coordinator, state), job.config.rounds, [recorder.keep])
+            RunInPlay(coordinator, recorder.begin(coordinator, state), job.last_round, [recorder.keep])
             for job, coordinator, (recorder, state) in zip(jobs, batch.coordinators, opened, strict=True)
         ]
         with suppress(RunStopped):  # a callback's wish; only single runs have callbacks
             loop.run(runs, batch.fleets)
         results = [
-            recorder.result(coordinator.prices)
-            for coordinator, (recorder, _) in zip(batch.coordinators, opened, strict=True)
+            recorder.result(coordinator.prices, is_paused=job.is_paused)
+            for job, coordinator, (recorder, _) in zip(jobs, batch.coordinators, opened, strict=True)
         ]
         return [
             replace(result, last_models=keep_models(simulation.fleet)) if job.keeps_models else result
@@ -217,7 +228,8 @@ def _open(
     config, (coordinator, fleet), folder = job.config, simulation, _folder(job)
     store, state = None, None
     if folder is not None:
-        store = Checkpoints(folder.checkpoint, resume_digest(config), config.checkpoint_every, config.rounds, fleet)
+        whose, every = resume_digest(config), config.checkpoint_every
+        store = Checkpoints(folder.checkpoint, whose, every, config.rounds, fleet, job.until)
         state = store.restore(coordinator) if job.resumed else None
     database = stack.enter_context(closing(open_records(folder, 0 if state is None else state.t)))
     if folder is not None and not job.resumed:

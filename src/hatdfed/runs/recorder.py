@@ -122,13 +122,13 @@ class Recorder:
             self._summary = self._finish()
         return self._summary
 
-    def result(self, prices: EnergyPrices) -> RunResult:
-        """The results with all records, once the run has played its rounds."""
+    def result(self, prices: EnergyPrices, *, is_paused: bool = False) -> RunResult:
+        """The results with all records, once the run has played its rounds; of a paused run the records so far."""
         config, folder = self._config, self._folder
         is_sparse = considered_links(config) is not None and config.servers > MATRIX_LIMIT
         return RunResult(
             config=config,
-            summary=self.summary(),
+            summary={} if is_paused else self.summary(),
             rounds=self._database.records("rounds"),
             servers=records_of(self._database, folder, "servers", config.servers),
             links=records_of(self._database, folder, "links", config.servers),

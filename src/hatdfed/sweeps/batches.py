@@ -21,7 +21,6 @@ from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.registry import Registry
 from hatdfed.runs.play import Job, play
 from hatdfed.runs.progress import OnRounds
-from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.result import RunResult
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS
@@ -31,7 +30,7 @@ from hatdfed.setup.build.placement import Placement, device_of
 from hatdfed.setup.config import Config
 from hatdfed.setup.methods import METHODS
 from hatdfed.setup.run_identity import fleet_key
-from hatdfed.sweeps.catalogue import PlannedRun, State, count_rounds_left, is_finished, prepare_to_resume, read_run
+from hatdfed.sweeps.catalogue import PlannedRun, State, count_rounds_left, is_finished, prepare_to_resume, read_played
 from hatdfed.sweeps.retries import Attempts
 from hatdfed.sweeps.workers import Workers
 
@@ -122,7 +121,7 @@ class BatchScheduler:
         for index, job in batch.items():
             try:
                 if job.out is not None and is_finished(job):
-                    result = read_run(RunFolder(job.out))
+                    result = read_played(job)
                     self._tell(index, result if self.how.keep is None else self.how.keep(result))
                 else:
                     left[index] = prepare_to_resume(job)
@@ -217,7 +216,7 @@ def play_runs(
     done: Callable[[PlannedRun, Any], None],
     failed: Callable[[PlannedRun, str], None] | None = None,
     *,
-    read: Callable[[Path], Any] = lambda folder: read_run(RunFolder(folder)),
+    read: Callable[[Job], Any] = read_played,
 ) -> None:
     """Bring every run to its end: those that are finished are read from their folders, the rest is played.
 
@@ -226,7 +225,7 @@ def play_runs(
     states = [run.state for run in runs]  # all of them before the first is played: any folder may be refused
     for run, state in zip(runs, states, strict=True):
         if state == State.DONE and run.folder is not None:
-            done(run, read(run.folder))
+            done(run, read(run.job))
     left = {i: prepare_to_resume(run.job) for i, run in enumerate(runs) if states[i] != State.DONE}
     on_failed = None if failed is None else lambda index, reason: failed(runs[index], reason)
     play(left, how, lambda index, kept: done(runs[index], kept), on_failed)
@@ -234,7 +233,7 @@ def play_runs(
 
 def server_rounds(batch: Batch) -> int:
     """The size of a batch."""
-    return sum(job.config.servers * job.config.rounds for job in batch.values())
+    return sum(job.config.servers * job.last_round for job in batch.values())
 
 
 def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:

@@ -40,6 +40,7 @@ class PlannedRun:
     name: str
     config: Config
     folder: Path | None = None
+    until: int | None = None  # pause after so many rounds
 
     def within(self, folder: Path | None) -> PlannedRun:
         """The run with a folder of its name in `folder`; with none, if that is None."""
@@ -48,7 +49,7 @@ class PlannedRun:
     @property
     def job(self) -> Job:
         """What is to be played."""
-        return Job(self.config, self.folder)
+        return Job(self.config, self.folder, until=self.until)
 
     @property
     def state(self) -> State:
@@ -76,7 +77,7 @@ def check_runs(
 
 
 def is_finished(job: Job) -> bool:
-    """Whether the job's folder holds its run, whole; a run of other settings is refused."""
+    """Whether the job's folder holds its run, whole or up to its pause; a run of other settings is refused."""
     if job.out is None or not (job.out / "config.yaml").exists():
         return False
     folder = RunFolder(job.out)
@@ -87,7 +88,8 @@ def is_finished(job: Job) -> bool:
         )
     results = folder.read_results()
     is_whole = results is not None and same_run(validate(results.get("config", {})), job.config)
-    return is_whole and folder.database.is_file()
+    is_far_enough = job.is_paused and read_round(folder.checkpoint) >= job.last_round
+    return (is_whole or is_far_enough) and folder.database.is_file()
 
 
 def prepare_to_resume(job: Job) -> Job:
@@ -106,7 +108,17 @@ def prepare_to_resume(job: Job) -> Job:
 def count_rounds_left(job: Job) -> int:
     """How many rounds are left to play."""
     played = read_round(RunFolder(job.out).checkpoint) if job.out is not None and job.resumed else 0
-    return max(0, job.config.rounds - played)
+    return max(0, job.last_round - played)
+
+
+def read_played(job: Job) -> RunResult:
+    """What `play` brings of a job that is finished, from its folder; of a paused run the records so far."""
+    if job.out is None:
+        raise ValueError("only a run in a folder can be read")
+    folder = RunFolder(job.out)
+    if not job.is_paused:
+        return read_run(folder)
+    return RunResult(config=job.config, summary={}, folder=job.out, **read_tables(folder, job.config.servers))
 
 
 def read_run(folder: RunFolder) -> RunResult:

@@ -44,7 +44,38 @@ def read_sweep_document(folder: Path) -> dict[str, Any]:
     is_table = isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)
     if not is_table or not isinstance(failed, dict):
         raise RunFolderError(f"{folder / 'summary.json'} is no table of a sweep. Repeat the command that started it.")
+    if not _is_search(document.get("search")):
+        raise RunFolderError(
+            f"What {folder / 'summary.json'} says of the search cannot be read. Repeat the command that started it."
+        )
     return document
+
+
+def _is_search(search: object) -> bool:
+    """Whether it has the shape of what `search_outcome` writes; a sweep that is no search has none."""
+    if search is None:
+        return True
+    if not isinstance(search, Mapping) or not isinstance(search.get("importance"), Mapping):
+        return False
+    importance, pruning = search["importance"], search.get("pruning")
+    objectives, notes = importance.get("objectives"), importance.get("notes")
+    counts = () if pruning is None else ("pruned_trials", "rounds", "rounds_saved")
+    return (
+        isinstance(objectives, Mapping)
+        and isinstance(notes, list)
+        and (pruning is None or isinstance(pruning, Mapping))
+        and all(isinstance(pruning.get(name), int) for name in counts)
+        and all(_is_importance(found) for found in objectives.values())
+    )
+
+
+def _is_importance(found: object) -> bool:
+    return (
+        isinstance(found, Mapping)
+        and isinstance(found.get("shares"), Mapping)
+        and all(isinstance(share, float | int) for share in found["shares"].values())
+        and isinstance(found.get("explained"), float | int | None)
+    )
 
 
 def read_comparison_document(folder: Path) -> dict[str, Any] | None:

@@ -15,14 +15,15 @@ or, instead of `grid` and `zip`, a `search` (see `SearchPlan`).
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
-from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.errors import ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Count, Section
 from hatdfed.setup.layers import describe_error, name_own_data, read_yaml, refuse_unknown
 from hatdfed.setup.run_identity import digest_of
@@ -31,6 +32,13 @@ _DIGEST = 8  # letters that stand for a file or for settings
 Seed = Annotated[int, Field(ge=0)]
 Seeds = Annotated[int, Field(ge=1, le=100_000)]  # far more than anybody plays
 Objective = Literal["accuracy", "worst_accuracy", "joules", "link_joules"]
+Sampler = Literal["tpe", "random", "sobol", "grid"]
+PrunerName = Literal["median", "halving"]
+TRIALS = 20  # of a search, unless it says how many or is a grid
+_LARGEST_GRID = 100_000  # far more than anybody plays
+_MOST_STEPS = 10**15
+_LARGEST_BOUND = 1e300
+_ROUND_OFF = 1e-9  # 0.3 is three steps of 0.1
 
 
 class Choice(Section):
@@ -44,20 +52,77 @@ class Choice(Section):
     """Only low, low + step, low + 2 step, …"""
     choices: list[Any] | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a range of whole numbers."""
+        return all(isinstance(bound, int) for bound in (self.low, self.high, 1 if self.step is None else self.step))
+
+    @property
+    def num_values(self) -> int | None:
+        """How many values there are; None of a continuous range."""
+        if self.choices is not None:
+            return len(self.choices)
+        step = 1 if self.step is None and self.is_whole else self.step
+        if self.low is None or self.high is None or step is None:
+            return None
+        steps = (self.high - self.low) // step if self.is_whole else (self.high - self.low) / step + _ROUND_OFF
+        return int(min(steps, _MOST_STEPS)) + 1
+
+    def value(self, index: int) -> Any:
+        """The value of this number, of those that can be counted."""
+        if self.choices is not None:
+            return self.choices[index]
+        value = (self.low or 0) + index * (1 if self.step is None else self.step)
+        return value if self.is_whole else float(f"{value:.12g}")  # 0.3, not 0.30000000000000004
+
+
+class Pruner(Section):
+    """When a trial that is clearly worse than others is stopped early; judged on validation data alone."""
+
+    name: PrunerName
+    """median: below the median of all trials; halving: not among the best 1 / factor of them."""
+    rounds: Annotated[list[Count], Field(min_length=1)] | None = None
+    """After how many rounds trials are judged; by default a quarter and a half of the rounds of a run."""
+    min_trials: Count = 4
+    """Fewer trials than this are not compared, so none of them is stopped."""
+    factor: Annotated[float, Field(gt=1, le=100)] = 2.0
+    """For halving: the best 1 / factor of all trials go on."""
+
 
 class SearchPlan(Section):
     """Settings that Optuna tries; judged on validation data alone, averaged over the seeds of the sweep."""
 
     parameters: dict[str, Choice] = Field({})
     """What is tried: `{low, high, log, step}` or `{choices: […]}` for each setting."""
-    trials: Count = 20
-    """Points in all; a larger number goes on with a search that has ended."""
+    trials: Count | None = None
+    """Points in all: 20 by default, of a grid all. A larger number goes on with a search that has ended."""
     at_once: Count = 4
     """Trials that are proposed, and played, together; what they bring is known to those after them."""
     objectives: Annotated[list[Objective], Field(min_length=1)] = Field(["accuracy", "joules"])
     """accuracy and worst_accuracy (of validation) up, joules and link_joules down."""
-    sampler: Literal["tpe", "random"] = "tpe"
+    sampler: Sampler = "tpe"
+    """What proposes trials: tpe (learns from the trials before), random, sobol (evenly spread), or grid (all)."""
     sampler_seed: Seed = 0
+    pruner: Pruner | None = None
+    """Stops trials that are clearly worse: `median`, `halving`, or a section (see `Pruner`)."""
+
+    @property
+    def judged(self) -> Objective | None:
+        """The objective that a pruner judges: the first that is an accuracy."""
+        return next((name for name in self.objectives if name.endswith("accuracy")), None)
+
+    @property
+    def num_trials(self) -> int:
+        """Trials that are asked for; a grid has no more than its combinations."""
+        if self.sampler != "grid":
+            return TRIALS if self.trials is None else self.trials
+        size = self.num_combinations
+        return size if self.trials is None else min(self.trials, size)
+
+    @property
+    def num_combinations(self) -> int:
+        """The size of a grid over all parameters."""
+        return math.prod(choice.num_values or 0 for choice in self.parameters.values())
 
 
 class SweepFile(Section):
@@ -80,6 +145,8 @@ class SweepFile(Section):
         said = self.model_dump(mode="json")
         if said["search"] is not None:
             del said["search"]["trials"]
+            if said["search"]["pruner"] is None:  # a search that was begun before there were any goes on
+                del said["search"]["pruner"]
         return digest_of(said, _DIGEST)
 
 
@@ -110,10 +177,22 @@ def _refuse_unknown(content: Mapping[str, Any]) -> None:
     search = content.get("search")
     if isinstance(search, Mapping):
         _known(search, SearchPlan, "The sweep's search")
+        if isinstance(search.get("sampler"), str):
+            require_one_of("search.sampler", search["sampler"], get_args(Sampler))
+        _refuse_unknown_pruner(search.get("pruner"))
         parameters = search.get("parameters")
         for name, choice in parameters.items() if isinstance(parameters, Mapping) else ():
             if isinstance(choice, Mapping):
                 _known(choice, Choice, f"search.parameters.{name}")
+
+
+def _refuse_unknown_pruner(pruner: object) -> None:
+    name = pruner
+    if isinstance(pruner, Mapping):
+        _known(pruner, Pruner, "search.pruner")
+        name = pruner.get("name")
+    if isinstance(name, str):
+        require_one_of("search.pruner", name, get_args(PrunerName))
 
 
 def _known(content: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
@@ -127,9 +206,11 @@ def _nearest(key: object, model: type[BaseModel]) -> str:
 
 
 def _spelled_out(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Empty sections are none; a list in a search is a choice among its values."""
+    """Empty sections are none; a list in a search is a choice among its values, a pruner may be a name."""
     given = {key: value for key, value in content.items() if value is not None}
     search = given.get("search")
+    if isinstance(search, Mapping) and isinstance(search.get("pruner"), str):
+        search = given["search"] = {**search, "pruner": {"name": search["pruner"]}}
     if isinstance(search, Mapping) and isinstance(search.get("parameters"), Mapping):
         parameters = {
             key: {"choices": choice} if isinstance(choice, list) else choice
@@ -182,6 +263,35 @@ def _check_search(sweep: SweepFile, search: SearchPlan) -> None:
         raise ConfigError("search.objectives names one twice. Name each once.")
     for key, choice in search.parameters.items():
         _check_choice(key, choice)
+    if search.sampler == "grid":
+        _check_grid(search)
+    if search.pruner is not None:
+        _check_pruner(search, search.pruner)
+
+
+def _check_pruner(search: SearchPlan, pruner: Pruner) -> None:
+    if search.judged is None:
+        raise ConfigError(
+            "search.pruner judges validation accuracy, but it is none of search.objectives. Add accuracy or "
+            "worst_accuracy, or leave the pruner out."
+        )
+    if pruner.name == "median" and "factor" in pruner.model_fields_set:
+        raise ConfigError("search.pruner.factor is for halving, but the pruner is median. Leave one of them out.")
+
+
+def _check_grid(search: SearchPlan) -> None:
+    """A grid is over values that can be counted, and not too many."""
+    for key, choice in search.parameters.items():
+        if choice.num_values is None:
+            raise ConfigError(
+                f"search.parameters.{key} is a continuous range, of which a grid has no end. "
+                "Give it a step or choices, or use another sampler (tpe, random, sobol)."
+            )
+    if search.num_combinations > _LARGEST_GRID:
+        raise ConfigError(
+            f"The grid has {search.num_combinations} combinations, but at most {_LARGEST_GRID} are tried. "
+            "Use larger steps, or another sampler (tpe, random, sobol)."
+        )
 
 
 def _check_choice(key: str, choice: Choice) -> None:
@@ -195,6 +305,8 @@ def _check_choice(key: str, choice: Choice) -> None:
         return
     if low is None or high is None:
         raise ConfigError(f"search.parameters.{key} has no range and no choices. {wanted}.")
+    if not all(abs(bound) <= _LARGEST_BOUND for bound in (low, high)):
+        raise ConfigError(f"search.parameters.{key} has no finite range. {wanted}.")
     if not low < high:
         raise ConfigError(f"search.parameters.{key} goes from {low:g} to {high:g}, but low must be below high.")
     if choice.log and low <= 0:

@@ -24,7 +24,7 @@ def load(folder: Path | str) -> RunResult | Comparison | SweepResult:
     path = Path(folder)
     if is_sweep(path):
         document = read_sweep_document(path)
-        return SweepResult(path, document["rows"], document["failed"])
+        return SweepResult(path, document["rows"], document["failed"], document.get("search"))
     return read_run(RunFolder.open(path)) if is_run(path) else _load_comparison(path)
 
 

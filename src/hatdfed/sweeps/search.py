@@ -1,5 +1,7 @@
 """A search with Optuna: trials are proposed in groups, played, and told; all of it in one SQLite file.
 
+With a pruner, the trials of a group pause after given rounds, and those that are clearly worse end there.
+
 It is a function of the sweep file: every trial is proposed by a sampler with a seed of its own, knows all groups before
 its own, and is told in the order of numbers. So a search that was killed goes on to the trials that it would have made.
 Only validation accuracy and joules are told.
@@ -7,25 +9,58 @@ Only validation accuracy and joules are told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError
-from hatdfed.randomness import stream
+from hatdfed.errors import ConfigError, MissingDependencyError, RunFolderError
 from hatdfed.setup.config import Config
-from hatdfed.sweeps.file import Choice, SearchPlan, SweepFile
-from hatdfed.sweeps.points import Point, PointMaker, Settings, configs
+from hatdfed.sweeps.catalogue import PlannedRun
+from hatdfed.sweeps.file import SearchPlan, SweepFile
+from hatdfed.sweeps.points import Point, PointMaker, Settings, all_runs, configs
+from hatdfed.sweeps.pruners import Measured, find_losers, find_rounds
+from hatdfed.sweeps.samplers import SAMPLER, propose
 from hatdfed.sweeps.table import OBJECTIVES, Figures
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-Play = Callable[[Sequence[Point]], None]
 _DECIDE_FEEDBACK = ("dataset", "method", "feedback")  # layers of settings that can bring `feedback`, and itself
+_MEASURED, _PRUNED_AFTER = "measured", "pruned_after"  # attributes of a trial in Optuna's file
+
+
+class Player(Protocol):
+    """Plays the runs of a search."""
+
+    @property
+    def figures(self) -> Mapping[str, Figures]:
+        """Of the runs that are done, by name."""
+
+    def play(self, runs: Sequence[PlannedRun]) -> None:
+        """Bring each run that has not ended yet to its end."""
+
+    def play_until(self, runs: Sequence[PlannedRun], rounds: int) -> Mapping[str, Figures]:
+        """Play so many rounds of each run, and tell what it has come to, by name; those that failed are left out."""
+
+    def drop(self, runs: Sequence[PlannedRun], rounds: int) -> None:
+        """These runs are not played beyond so many rounds."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a search."""
+
+    number: int
+    point: Point
+    sampler: str
+    state: Literal["open", "done", "pruned", "failed"]
+    values: tuple[float, ...] | None  # of every objective after the last round; None unless it is done
+    pruned_after: int | None  # rounds
+    measured: Mapping[int, tuple[float, ...]]  # of every objective after so many rounds, of trials that were judged
 
 
 def require_optuna() -> None:
@@ -45,10 +80,16 @@ class Search:
         self._sweep, self._plan = sweep, sweep.search
         self._study = _study(self._plan, path)
         self._maker, self._points = PointMaker(sweep, runs), list[Point]()
+        self._judged_after = find_judged_rounds(sweep)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials so far, in the order of their numbers."""
+        return [self._read(trial, point) for trial, point in zip(self._trials(), self.points, strict=True)]
 
     @property
     def points(self) -> list[Point]:
-        """All trials so far, in the order of their numbers."""
+        """Their points."""
         for trial in self._trials()[len(self._points) :]:
             self._points.append(self._maker.point(_settings(self._plan, trial), f"trial={trial.number:03d}"))
         return list(self._points)
@@ -61,46 +102,104 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether every trial that was asked for has been told."""
-        return self.told >= self._plan.trials
+        return self.told >= self._plan.num_trials
 
-    def go_on(self, play: Play, figures: dict[str, Figures]) -> None:
-        """Play group after group; `figures` grow as runs end."""
+    def go_on(self, player: Player) -> None:
+        """Play group after group."""
+        self._refuse_leaks()
+        self._take_up(player)
         while not self.is_over:
             self._fill_group()
             self._refuse_leaks()
-            play(self.points)
-            self._tell(figures)
+            for rounds in self._judged_after:
+                self._prune(player, rounds)
+            player.play(all_runs([trial.point for trial in self._open]))
+            self._tell(player.figures)
+
+    @property
+    def _open(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.state == "open"]
 
     def _trials(self) -> list[FrozenTrial]:
         return list(self._study.get_trials(deepcopy=False))
 
+    def _read(self, trial: FrozenTrial, point: Point) -> Trial:
+        states = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}
+        state: Any = states.get(trial.state.name, "open")
+        measured = {int(rounds): tuple(values) for rounds, values in trial.user_attrs.get(_MEASURED, {}).items()}
+        return Trial(
+            trial.number,
+            point,
+            trial.user_attrs.get(SAMPLER, self._plan.sampler),
+            state,
+            tuple(trial.values) if state == "done" else None,
+            trial.user_attrs.get(_PRUNED_AFTER) if state == "pruned" else None,
+            measured,
+        )
+
+    def _take_up(self, player: Player) -> None:
+        """Trials that were told before: most of their runs are done, those that failed are tried again."""
+        player.play(all_runs([trial.point for trial in self.trials if trial.state in ("done", "failed")]))
+        for trial in self.trials:
+            if trial.pruned_after is not None:
+                player.drop(trial.point.runs, trial.pruned_after)
+
     def _fill_group(self) -> None:
         """Propose trials up to the end of the group that is open: a kill may have left it half proposed."""
-        end = min((self.told // self._plan.at_once + 1) * self._plan.at_once, self._plan.trials)
+        end = min((self.told // self._plan.at_once + 1) * self._plan.at_once, self._plan.num_trials)
         for number in range(len(self._trials()), end):
             self._study.add_trial(self._proposed(number))  # whole or not at all
 
     def _proposed(self, number: int) -> FrozenTrial:
-        """The next trial, made up beside the file."""
-        import optuna
+        return propose(self._plan, number, self._trials(), self._study.directions)
 
-        draft = optuna.create_study(directions=self._study.directions, sampler=_sampler(self._plan, number))
-        draft.add_trials(self._trials())
-        trial = draft.ask()
-        for key, choice in self._plan.parameters.items():
-            _suggest(trial, key, choice)
-        return draft.get_trials()[-1]
+    def _prune(self, player: Player, rounds: int) -> None:
+        """Play so many rounds of the open trials, and stop those that are clearly worse than others after them.
 
-    def _tell(self, figures: dict[str, Figures]) -> None:
+        All are measured before the first is stopped, so a search that was killed here comes to the same verdicts.
+        """
+        if self._plan.pruner is None:
+            return
+        longer = [trial for trial in self._open if trial.point.runs[0].config.rounds > rounds]
+        figures = player.play_until(all_runs([trial.point for trial in longer]), rounds)
+        for trial in longer:
+            self._measure(trial, rounds, figures)
+        known = [trial for trial in self.trials if rounds in trial.measured]
+        losers = find_losers(self._plan.pruner, [_measured(self._plan, trial, rounds) for trial in known])
+        for trial in longer:
+            if trial.number in losers:
+                self._stop(trial, rounds)
+                player.drop(trial.point.runs, rounds)
+
+    def _measure(self, trial: Trial, rounds: int, figures: Mapping[str, Figures]) -> None:
+        values = _values(self._plan, [figures.get(run.name) for run in trial.point.runs])
+        if values is None:  # a run failed: there is nothing to judge
+            return
+        storage, key = self._study._storage, self._key(trial)  # Optuna offers no other way
+        measured = {str(t): list(known) for t, known in trial.measured.items()} | {str(rounds): values}
+        storage.set_trial_user_attr(key, _MEASURED, measured)
+        if len(values) == 1:  # Optuna's sampler learns from these, where there is one objective
+            storage.set_trial_intermediate_value(key, rounds, values[0])
+
+    def _stop(self, trial: Trial, rounds: int) -> None:
+        from optuna.trial import TrialState
+
+        self._study._storage.set_trial_user_attr(self._key(trial), _PRUNED_AFTER, rounds)
+        self._study.tell(trial.number, state=TrialState.PRUNED)
+
+    def _key(self, trial: Trial) -> int:
+        """Its number in Optuna's file."""
+        return int(self._trials()[trial.number]._trial_id)
+
+    def _tell(self, figures: Mapping[str, Figures]) -> None:
         """What the trials of the open group brought; one of which a run failed has failed."""
         from optuna.trial import TrialState
 
         self._refuse_leaks()
-        for trial, point in zip(self._trials(), self.points, strict=True):
-            if not trial.state.is_finished():
-                values = _values(self._plan, [figures.get(run.name) for run in point.runs])
-                state = TrialState.FAIL if values is None else TrialState.COMPLETE
-                self._study.tell(trial.number, values, state=state)
+        for trial in self._open:
+            values = _values(self._plan, [figures.get(run.name) for run in trial.point.runs])
+            state = TrialState.FAIL if values is None else TrialState.COMPLETE
+            self._study.tell(trial.number, values, state=state)
 
     def _refuse_leaks(self) -> None:
         for point in self.points:
@@ -118,6 +217,27 @@ def check_search(sweep: SweepFile) -> None:
         settings = dict(zip(choices, values, strict=True))
         (config,) = configs(sweep, settings, seeds=sweep.worlds[:1])
         _refuse_leak(config, settings)
+    find_judged_rounds(sweep)
+
+
+def find_judged_rounds(sweep: SweepFile) -> list[int]:
+    """The rounds after which trials may be stopped; none without a pruner."""
+    if sweep.search is None or sweep.search.pruner is None:
+        return []
+    (base,) = configs(sweep, {}, seeds=sweep.worlds[:1])
+    if base.checkpoint_every == 0:
+        raise ConfigError(
+            "search.pruner goes on with trials from their checkpoints, but checkpoint_every is 0. Use 1 or more, or "
+            "leave the pruner out."
+        )
+    return find_rounds(sweep.search.pruner, base.rounds)
+
+
+def _measured(plan: SearchPlan, trial: Trial, rounds: int) -> Measured:
+    values, config = trial.measured[rounds], trial.point.runs[0].config
+    signed = tuple(v if OBJECTIVES[name][1] else -v for name, v in zip(plan.objectives, values, strict=True))
+    accuracy = values[plan.objectives.index(plan.judged or plan.objectives[0])]
+    return Measured(trial.number, f"{trial.point.world} {config.rounds}", accuracy, signed)
 
 
 def _refuse_leak(config: Config, settings: Settings) -> None:
@@ -159,26 +279,6 @@ def _study(plan: SearchPlan, path: Path | None) -> optuna.Study:
         return optuna.create_study(storage=address, study_name="sweep", directions=directions, load_if_exists=True)
     except Exception as error:  # noqa: BLE001 (whatever the database raises)
         raise RunFolderError(f"{path} cannot be used for a search ({type(error).__name__}: {error}).") from None
-
-
-def _sampler(plan: SearchPlan, number: int) -> optuna.samplers.BaseSampler:
-    import optuna
-
-    seed = int(stream(plan.sampler_seed, "search", number).integers(2**31))
-    return optuna.samplers.RandomSampler(seed) if plan.sampler == "random" else optuna.samplers.TPESampler(seed=seed)
-
-
-def _suggest(trial: optuna.Trial, key: str, choice: Choice) -> None:
-    if choice.choices is not None:
-        trial.suggest_categorical(key, choice.choices)
-        return
-    low, high, step = choice.low, choice.high, choice.step
-    if low is None or high is None:
-        raise HatdfedError(f"search.parameters.{key} has no range.")
-    if all(isinstance(bound, int) for bound in (low, high, 1 if step is None else step)):
-        trial.suggest_int(key, int(low), int(high), step=int(step or 1), log=choice.log)
-    else:
-        trial.suggest_float(key, low, high, step=step, log=choice.log)
 
 
 def _settings(plan: SearchPlan, trial: FrozenTrial) -> Settings:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,20 @@ from hatdfed.setup.build.placement import Placement
 from hatdfed.sweeps.batches import OnDone, OnFailed, PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run
 from hatdfed.sweeps.executors import Executor, make_executor
-from hatdfed.sweeps.file import SweepFile, read_sweep
-from hatdfed.sweeps.points import Point, all_runs, configs, distinct, points
+from hatdfed.sweeps.file import SearchPlan, SweepFile, read_sweep
+from hatdfed.sweeps.points import Point, all_runs, configs, points
 from hatdfed.sweeps.search import Search, check_search, corners
-from hatdfed.sweeps.table import DEFAULT_OBJECTIVES, Figures, Row, figures_of, run_figures, table, write_sweep_files
+from hatdfed.sweeps.search_outcome import add_trials, choose_distinct, describe_search
+from hatdfed.sweeps.table import (
+    DEFAULT_OBJECTIVES,
+    Figures,
+    Outcome,
+    Row,
+    figures_after,
+    figures_of,
+    table,
+    write_sweep_files,
+)
 from hatdfed.sweeps.workers import refuse_in_unguarded_script
 
 OnRun = Callable[
@@ -58,6 +69,7 @@ class SweepResult:
     folder: Path
     rows: list[Row]
     failed: dict[str, str]  # by the name of the run
+    search: dict[str, Any] | None = None  # of a search: its sampler, what pruning saved, which settings mattered
 
     def run(self, name: str) -> RunResult:
         """One of its runs, whole, by its name under `runs/`."""
@@ -126,7 +138,7 @@ class SweepPlan:
     def size(self) -> tuple[int, int]:
         """Runs and rounds in all; of a search as many as there can be, at the base's number of rounds."""
         runs = all_runs(self.points)
-        trials = 1 if self.file.search is None else self.file.search.trials
+        trials = 1 if self.file.search is None else self.file.search.num_trials
         return trials * len(runs), trials * sum(run.config.rounds for run in runs)
 
     def check(
@@ -161,31 +173,53 @@ def play_sweep(
     file, folder = plan.file, plan.folder
     with folder.claimed(file):
         playing = Playing(executor, how, *plan.size, on_run, publishers)
-        found = _play(plan.points, playing) if file.search is None else _search(file, folder, playing)
-        objectives = DEFAULT_OBJECTIVES if file.search is None else file.search.objectives
-        rows = table(found, playing.figures, objectives, with_test=file.search is None)
-        write_sweep_files(file, found, rows, playing.failed, folder.path)
-    result = SweepResult(folder.path, rows, playing.failed)
+        outcome = _play(plan, playing) if file.search is None else _search(file, file.search, folder, playing)
+        write_sweep_files(file, outcome, playing.failed, folder.path)
+    result = SweepResult(folder.path, outcome.rows, playing.failed, outcome.search)
     if playing.failed and not playing.figures:
         raise SweepFailedError(result)
     return result
 
 
-def _play(found: list[Point], playing: Playing) -> list[Point]:
-    playing.play(all_runs(found))
-    return found
+def _play(plan: SweepPlan, playing: Playing) -> Outcome:
+    playing.play(all_runs(plan.points))
+    return Outcome(plan.points, table(plan.points, playing.figures, DEFAULT_OBJECTIVES))
 
 
-def _search(file: SweepFile, folder: SweepFolder, playing: Playing) -> list[Point]:
+def _search(file: SweepFile, plan: SearchPlan, folder: SweepFolder, playing: Playing) -> Outcome:
     search = Search(file, folder.search, folder.runs)
-    playing.play(all_runs(search.points))  # those that were asked for before, of which most are done
-    search.go_on(lambda group: playing.play(all_runs(group)), playing.figures)
-    return distinct(search.points)
+    search.go_on(playing)
+    trials = choose_distinct(search.trials)
+    points = [trial.point for trial in trials]
+    rows = table(points, playing.figures, plan.objectives, with_test=False)
+    return Outcome(points, add_trials(plan, rows, trials), describe_search(plan, search.trials, playing.pruned))
 
 
 def kept(result: RunResult) -> Figures:
     """What comes back from wherever a run was played; the rest is in its folder."""
     return figures_of(result.summary, result.rounds)
+
+
+def read_kept(job: Job) -> Figures:
+    """The same of a run that was played before."""
+    run = _folder_of(job)
+    return figures_of(run.read_results() or {}, run.read_rounds())
+
+
+def kept_so_far(rounds: int, result: RunResult) -> Figures:
+    """What comes back of a run that pauses after so many rounds."""
+    return figures_after(result.rounds, rounds)
+
+
+def read_so_far(rounds: int, job: Job) -> Figures:
+    """The same of a run that has been played so far, or farther."""
+    return figures_after(_folder_of(job).read_rounds(), rounds)
+
+
+def _folder_of(job: Job) -> RunFolder:
+    if job.out is None:
+        raise ValueError("the runs of a sweep have folders")
+    return RunFolder(job.out)
 
 
 @dataclass
@@ -200,12 +234,35 @@ class Playing:
     publishers: Sequence[Publisher] = ()
     figures: dict[str, Figures] = field(default_factory=dict)  # of the runs that are done, by name
     failed: dict[str, str] = field(default_factory=dict)  # why, by name
-    _rounds: int = 0  # of the runs that have ended
+    pruned: set[str] = field(default_factory=set)  # runs that are not played to their end
+    _rounds: int = 0  # of the runs that have ended or paused
+    _counted: dict[str, int] = field(default_factory=dict)  # of these by name
 
     def play(self, runs: Sequence[PlannedRun]) -> None:
         """Each run that has not ended yet."""
         new = [run for run in runs if run.name not in self.figures and run.name not in self.failed]
-        play_runs(new, self._play, replace(self.how, keep=kept), self._done, self._fail, read=run_figures)
+        play_runs(new, self._play, replace(self.how, keep=kept), self._done, self._fail, read=read_kept)
+
+    def play_until(self, runs: Sequence[PlannedRun], rounds: int) -> dict[str, Figures]:
+        """So many rounds of each run; what they have come to, by name, of those that did not fail."""
+        found: dict[str, Figures] = {}
+
+        def done(run: PlannedRun, figures: Figures) -> None:
+            found[run.name] = figures
+            self._count(run, rounds)
+
+        new = [replace(run, until=rounds) for run in runs if run.name not in self.failed]
+        how = replace(self.how, keep=partial(kept_so_far, rounds))
+        play_runs(new, self._play, how, done, self._fail, read=partial(read_so_far, rounds))
+        return found
+
+    def drop(self, runs: Sequence[PlannedRun], rounds: int) -> None:
+        """These runs end after so many rounds, unless another trial has brought them to their end."""
+        for run in runs:
+            if run.name not in self.pruned | self.figures.keys() | self.failed.keys():
+                self.pruned.add(run.name)
+                self.total_rounds -= run.config.rounds - rounds
+                self._ended(run, {"validation_accuracy": None, "pruned_after": rounds}, rounds)
 
     def _play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed | None) -> None:
         before = self._rounds
@@ -214,18 +271,24 @@ class Playing:
 
     def _done(self, run: PlannedRun, figures: Figures) -> None:
         self.figures[run.name] = figures
+        self.pruned.discard(run.name)
         if run.folder is not None:
             for publish in self.publishers:
                 publish(run.name, run.folder)
-        self._ended(run, figures)
+        self._ended(run, figures, run.config.rounds)
 
     def _fail(self, run: PlannedRun, reason: str) -> None:
         self.failed[run.name] = reason
-        self._ended(run, None)
+        self._ended(run, None, run.config.rounds)
 
-    def _ended(self, run: PlannedRun, figures: Figures | None) -> None:
-        self._rounds += run.config.rounds
-        ended = len(self.figures) + len(self.failed)
+    def _count(self, run: PlannedRun, rounds: int) -> None:
+        more = rounds - self._counted.get(run.name, 0)
+        self._counted[run.name] = self._counted.get(run.name, 0) + max(more, 0)
+        self._rounds += max(more, 0)
+
+    def _ended(self, run: PlannedRun, figures: Figures | None, rounds: int) -> None:
+        self._count(run, rounds)
+        ended = len(self.figures) + len(self.failed) + len(self.pruned)
         if self.on_run is not None:
             self.on_run(run.name, figures, ended, self.total)
         if ended == self.total:

@@ -8,16 +8,20 @@ test figures are not shown at all.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hatdfed.core.energy.energy_model import Cause
 from hatdfed.report.comparison_files import csv_text
+from hatdfed.report.importance_figure import importance_figure
 from hatdfed.report.latex import make_sweep_table
 from hatdfed.report.style import SCREEN, FigureStyle, StyledFigure, save_figures
 from hatdfed.report.sweep_figure import sweep_figure
 from hatdfed.runs.records.checkpoint import write_atomically
-from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.round_row import JOULES, joules_of
 from hatdfed.runs.statistics import CONFIDENCE, paired_difference
 from hatdfed.runs.summary import JOULES_PER_MJ
 from hatdfed.sweeps.file import SweepFile
@@ -38,11 +42,13 @@ OBJECTIVES = {
 DEFAULT_OBJECTIVES = ("accuracy", "joules")
 
 
-def run_figures(folder: Path) -> Figures:
-    """The figures of a finished run."""
-    run = RunFolder(folder)
-    results = run.read_results() or {}
-    return figures_of(results, run.read_rounds())
+@dataclass(frozen=True)
+class Outcome:
+    """The points of a sweep, a row for each, and what else is known of a search."""
+
+    points: Sequence[Point]
+    rows: list[Row]
+    search: dict[str, Any] | None = None
 
 
 def figures_of(results: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> Figures:
@@ -56,6 +62,18 @@ def figures_of(results: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) 
         "link_joules": JOULES_PER_MJ * results["link_energy_mj"],
         "links_per_round": results["links_per_round"],
         "leaks_test": bool(results["leaks_test"]),
+    }
+
+
+def figures_after(rounds: Sequence[Mapping[str, Any]], count: int) -> Figures:
+    """The figures of a run as they were after so many rounds; none of them is of the test set."""
+    played = rounds[:count]
+    known = [row for row in played if row["avg_accuracy"] is not None]
+    return {
+        "validation_accuracy": known[-1]["avg_accuracy"] if known else None,
+        "validation_worst": known[-1]["worst_accuracy"] if known else None,
+        "total_joules": math.fsum(map(joules_of, played)),
+        "link_joules": math.fsum(row[JOULES[Cause.LINK]] or 0.0 for row in played),
     }
 
 
@@ -115,32 +133,51 @@ def _row(point: Point, figures: Mapping[str, Figures], metrics: Sequence[str]) -
     return row
 
 
-def summary_document(sweep: SweepFile, rows: Sequence[Row], failed: Mapping[str, str]) -> dict[str, Any]:
+def summary_document(
+    sweep: SweepFile, rows: Sequence[Row], failed: Mapping[str, str], search: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The table and what it is of; nothing in it depends on when and how often the sweep was played."""
-    return {
+    document = {
         "version": sweep.version,
         "confidence": CONFIDENCE,
         "ranked_by": "validation accuracy",
         "rows": list(rows),
         "failed": dict(sorted(failed.items())),
     }
+    return document if search is None else {**document, "search": dict(search)}
 
 
-def write_sweep_files(
-    sweep: SweepFile, points: Sequence[Point], rows: Sequence[Row], failed: Mapping[str, str], folder: Path
-) -> None:
-    """Write summary.json, summary.csv, summary.tex and, where there is something to see, pareto.png."""
-    document = json.dumps(summary_document(sweep, rows, failed), indent=2, ensure_ascii=False, default=str) + "\n"
+def write_sweep_files(sweep: SweepFile, outcome: Outcome, failed: Mapping[str, str], folder: Path) -> None:
+    """Write summary.json, summary.csv, summary.tex and, where there is something to see, the figures."""
+    rows, search = outcome.rows, outcome.search
+    content = summary_document(sweep, rows, failed, search)
+    document = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
     write_atomically(folder / "summary.json", document.encode())
     write_atomically(folder / "summary.csv", csv_text(rows).encode())
     write_atomically(folder / "summary.tex", make_sweep_table(rows).encode())
-    save_figures(draw_sweep(sweep, rows, [point.world for point in points]), folder)
+    save_figures(draw_sweep(sweep, rows, [point.world for point in outcome.points], search), folder)
 
 
 def draw_sweep(
-    sweep: SweepFile, rows: Sequence[Row], worlds: Sequence[str], style: FigureStyle = SCREEN
+    sweep: SweepFile,
+    rows: Sequence[Row],
+    worlds: Sequence[str],
+    search: Mapping[str, Any] | None = None,
+    style: FigureStyle = SCREEN,
 ) -> dict[str, StyledFigure]:
-    """Draw the rows, each of one of the `worlds`, by the name of the figure; nothing where there is nothing to see."""
+    """Draw the rows, each of one of the `worlds`, and the importance of settings, by the name of the figure.
+
+    Nothing where there is nothing to see.
+    """
+    drawn = _draw_pareto(sweep, rows, worlds, style)
+    if search is not None and search["importance"]["objectives"]:
+        drawn["importance"] = importance_figure(search["importance"], style)
+    return drawn
+
+
+def _draw_pareto(
+    sweep: SweepFile, rows: Sequence[Row], worlds: Sequence[str], style: FigureStyle
+) -> dict[str, StyledFigure]:
     x, y = axes_of(() if sweep.search is None else sweep.search.objectives)
     fair = [
         index for index, row in enumerate(rows) if not row["leaks_test"] and row[x] is not None and row[y] is not None

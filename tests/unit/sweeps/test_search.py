@@ -1,6 +1,7 @@
 """A search: only validation data steer it, it goes on where it was killed, and it tries what it would have tried."""
 
 import re
+from types import MappingProxyType
 
 import pytest
 from tests.unit.sweeps.small import SMALL
@@ -107,6 +108,15 @@ def test_a_search_that_would_see_the_test_set_is_refused(tmp_path, change):
     assert not (tmp_path / "s").exists()
 
 
+class Nobody:
+    """Plays nothing."""
+
+    figures = MappingProxyType({})
+
+    def play(self, runs):
+        pass
+
+
 LEAKING = Method("my-leak", "of a plug-in", {"feedback": "test"})
 
 
@@ -137,7 +147,7 @@ def test_nothing_of_a_run_that_saw_the_test_set_is_told(tmp_path):
     search = {"parameters": {"method": ["rnd", "hat-dfed-released"]}, "trials": 6, "at_once": 6, "sampler": "random"}
     study = Search(read_sweep({"base": SMALL, "search": search}), tmp_path / "search.sqlite")
     with pytest.raises(ConfigError, match="never sees the test set"):
-        study.go_on(lambda points: None, {})
+        study.go_on(Nobody())
     with pytest.raises(ConfigError, match="never sees the test set"):
         study._tell({run.name: {} for point in study.points for run in point.runs})
     assert study.told == 0

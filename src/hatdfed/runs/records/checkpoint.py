@@ -33,10 +33,11 @@ class Checkpoints:
     every: int  # 0: never
     rounds: int
     fleet: Fleet
+    pause: int | None = None  # a round after which the run stops for now
 
     def is_due(self, state: CoordinatorState) -> bool:
         """Whether the file is replaced at this state."""
-        return self.every > 0 and (state.t % self.every == 0 or state.t == self.rounds)
+        return state.t == self.pause or (self.every > 0 and (state.t % self.every == 0 or state.t == self.rounds))
 
     def write(self, state: CoordinatorState) -> None:
         """Both halves as they are now."""

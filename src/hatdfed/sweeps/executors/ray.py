@@ -19,7 +19,6 @@ from hatdfed.fleets.sharded.ray_connection import connected
 from hatdfed.fleets.sharded.ray_nodes import Need, check_versions, nodes_of, places
 from hatdfed.registry import list_sources
 from hatdfed.runs.play import Job
-from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.build.placement import Placement
 from hatdfed.sweeps.batches import (
     SERVERS_AT_ONCE,
@@ -32,7 +31,7 @@ from hatdfed.sweeps.batches import (
     one_line,
     refuse_what_others_lack,
 )
-from hatdfed.sweeps.catalogue import read_run
+from hatdfed.sweeps.catalogue import read_played
 from hatdfed.sweeps.executors.ray_task import Order, play_order
 from hatdfed.sweeps.executors.run_archive import deliver, pack
 from hatdfed.sweeps.retries import RETRIES
@@ -100,7 +99,7 @@ def make_order(batch: Batch, how: PlayOptions, need: Need, placement: Placement)
     return Order(
         version=__version__,
         runs={
-            index: (job.config.model_dump(mode="json"), pack(job.out) if job.resumed and job.out else None)
+            index: (job.config.model_dump(mode="json"), pack(job.out) if job.resumed and job.out else None, job.until)
             for index, job in batch.items()
         },
         fleet=placement.fleet,
@@ -157,7 +156,7 @@ def _kept(job: Job, parcel: Mapping[str, bytes], how: PlayOptions) -> Any:
     """The run in its folder; what is kept of it is taken from there, as if it had been played here."""
     if job.out is not None:
         deliver(parcel, job, job.out)
-        result = read_run(RunFolder(job.out))
+        result = read_played(job)
         return result if how.keep is None else how.keep(result)
     with tempfile.TemporaryDirectory(prefix="hatdfed-run-") as scratch:
         return _kept(job._replace(out=Path(scratch) / "run"), parcel, how)  # its folder is gone when it is read

@@ -32,7 +32,7 @@ class Order:
     """A batch, for a machine that knows nothing of this one's disk."""
 
     version: str  # of hatdfed, where the order comes from
-    runs: Mapping[int, tuple[dict[str, Any], Parcel | None]]  # settings, and how far it is, where it is to go on
+    runs: Mapping[int, tuple[dict[str, Any], Parcel | None, int | None]]  # settings, how far it is, where it pauses
     fleet: str
     device: str
     data_dir: str | None  # for machines that have it there, too; others have HATDFED_DATA
@@ -98,10 +98,10 @@ class _Player(threading.Thread):
             torch.cuda.set_per_process_memory_fraction(GPU_MEMORY_SHARE * min(1.0, order.gpu_share))
         folders = {index: self._scratch / str(index) for index in order.runs}
         jobs = []
-        for index, (settings, half_played) in order.runs.items():
+        for index, (settings, half_played, until) in order.runs.items():
             if half_played is not None:
                 lay_out(half_played, folders[index])
-            jobs.append(Job(validate(settings), folders[index], resumed=half_played is not None))
+            jobs.append(Job(validate(settings), folders[index], resumed=half_played is not None, until=until))
         how = PlayOptions(
             Placement(order.fleet, order.device),
             order.data_dir if order.data_dir and Path(order.data_dir).is_dir() else None,

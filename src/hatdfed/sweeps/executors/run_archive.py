@@ -41,14 +41,14 @@ def lay_out(parcel: Parcel, folder: Path) -> None:
 
 
 def deliver(parcel: Parcel, job: Job, out: Path) -> None:
-    """A finished run into its folder; a parcel that is not that run is refused, and then nothing has changed."""
+    """A run, finished or paused, into its folder; a parcel that is not that is refused, and nothing has changed."""
     _refuse_strangers(parcel, FILES)
     with _workshop_beside(out) as workshop:
         fresh = RunFolder(workshop / out.name)
         lay_out(parcel, fresh.path)
         _inspect(job, fresh)
-        results = fresh.read_results() or {}
-        fresh.write_json("results.json", {**results, "run_folder": str(out)})  # not where it was played
+        if (results := fresh.read_results()) is not None:
+            fresh.write_json("results.json", {**results, "run_folder": str(out)})  # not where it was played
         for name in set(parcel) - {"results.json"}:
             write_atomically(fresh.path / name, parcel[name])  # safe on the disk before anybody hears of it
         if out.exists():
@@ -68,7 +68,7 @@ def _inspect(job: Job, folder: RunFolder) -> None:
         raise RunFolderError("A run came back that is not finished or has other settings; it was not accepted.")
     with reading(folder.database) as records:
         progress = records.progress()
-    rounds = job.config.rounds
+    rounds = job.last_round
     if (progress["rounds"], progress["first"], progress["last"]) != (rounds, 0, rounds - 1):
         raise RunFolderError(
             f"A run came back with {progress['rounds']} of its {rounds} rounds in the records; it was not accepted."
