@@ -4,7 +4,8 @@ import pytest
 from tests.dashboard.site_on_disk import change_dataset, id_of, look_again
 from tests.dashboard.test_web_pages import names
 
-from hatdfed.dashboard.deployment import DeploymentMonitor
+from hatdfed.dashboard.deployment import DeploymentMonitor, make_finder
+from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.errors import HatdfedError
 
 FINISHED = {"run": "abc", "state": "done", "round": 9, "rounds": 9, "joules": {}, "servers": []}
@@ -42,8 +43,8 @@ def test_a_run_on_another_data_set_is_neither_paired_nor_on_the_front(client, si
     assert (other["same_world"], other["is_on_front"], other["points"]) == (False, False, None)
 
 
-def test_a_finished_deployment_stays_finished_when_its_coordinator_has_ended():
-    answers = [FINISHED]
+def look_before_and_after_the_end(status, **monitor_options):
+    answers = [status]
 
     async def ask():
         if not answers:
@@ -51,11 +52,40 @@ def test_a_finished_deployment_stays_finished_when_its_coordinator_has_ended():
         return answers.pop()
 
     async def look_twice():
-        monitor = DeploymentMonitor("x", ask)
+        monitor = DeploymentMonitor("x", ask, **monitor_options)
         first = await monitor.read_status()
         monitor._read_at = -100.0
         return first, await monitor.read_status()
 
-    first, second = asyncio.run(look_twice())
+    return asyncio.run(look_twice())
+
+
+def test_a_finished_deployment_stays_finished_when_its_coordinator_has_ended():
+    first, second = look_before_and_after_the_end(FINISHED)
     assert first["state"] == second["state"] == "done"
     assert second["trouble"] is None
+
+
+@pytest.mark.parametrize(("name", "state"), [("abc", "done"), ("other", None)])
+def test_a_deployment_whose_end_nobody_saw_is_finished_if_its_run_folder_says_so(client, site, runs, name, state):
+    folder = runs / "both" / "rnd-seed0"
+    journal = Journal(folder / "journal.sqlite")
+    journal.write_fact("run", name)
+    journal.close()
+    seen = FINISHED | {"state": "running", "round": 2, "rounds": 5, "servers": [{"index": 0, "active": True}]}
+    _, after = look_before_and_after_the_end(seen, find_finished=make_finder(site.catalogue))
+    assert after.get("state") == state
+    if state is None:
+        assert after["trouble"] == "gone"
+        return
+    assert (after["round"], after["results"]) == (5, id_of(client, "both/rnd-seed0"))
+    assert after["joules"] > 0
+    assert after["servers"][0]["here"] == "ended"
+
+
+def test_a_damaged_journal_does_not_break_the_page_of_a_deployment(site, runs):
+    (runs / "both" / "rnd-seed0" / "journal.sqlite").write_bytes(b"no database" * 100)
+    _, after = look_before_and_after_the_end(
+        FINISHED | {"round": 2, "state": "running"}, find_finished=make_finder(site.catalogue)
+    )
+    assert after["trouble"] == "gone"

@@ -16,7 +16,7 @@ from hatdfed.cli.operate import ViewerIdentity
 from hatdfed.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from hatdfed.dashboard.deployment import DeploymentMonitor
+    from hatdfed.dashboard.deployment import ReadStatus
 
 _PACKAGES = ("fastapi", "jinja2", "plotly", "starlette", "uvicorn")
 
@@ -44,12 +44,14 @@ def dashboard_command(
     with require_dashboard():
         from hatdfed.dashboard.app import listen, make_app, serve
         from hatdfed.dashboard.catalogue import Catalogue
+        from hatdfed.dashboard.deployment import DeploymentMonitor, make_finder
         from hatdfed.dashboard.safety import is_local
         from hatdfed.dashboard.site import Site
     if not runs.is_dir():
         raise ConfigError(f"The folder {runs} does not exist. Name the folder of your runs with --runs.")
-    deployment = _deployment(coordinator, ca, identity, insecure, insecure_anywhere)
-    site = Site(Catalogue(runs), deployment)
+    catalogue = Catalogue(runs)
+    read = _make_status_reader(coordinator, ca, identity, insecure, insecure_anywhere)
+    site = Site(catalogue, None if read is None else DeploymentMonitor(coordinator or "", read, make_finder(catalogue)))
     app = make_app(site, listens_at=host)
     listener = listen(host, port)
     site.warm_up()
@@ -73,11 +75,11 @@ def require_dashboard() -> Iterator[None]:
         ) from None
 
 
-def _deployment(
+def _make_status_reader(
     coordinator: str | None, ca: Path | None, viewer: Path | None, insecure: bool, forced: bool
-) -> DeploymentMonitor | None:
+) -> ReadStatus | None:
     """Prepare the connection to the coordinator, if one was named."""
-    from hatdfed.dashboard.deployment import DeploymentMonitor, make_status_reader
+    from hatdfed.dashboard.deployment import make_status_reader
 
     if coordinator is None:
         if insecure:
@@ -88,10 +90,10 @@ def _deployment(
 
         if insecure:
             refuse_open_plain_text(coordinator, forced=forced)
-            return DeploymentMonitor(coordinator, make_status_reader(coordinator, None))
+            return make_status_reader(coordinator, None)
         if viewer is not None:
             host, port = split_address(coordinator)
-            return DeploymentMonitor(coordinator, make_status_reader(coordinator, viewer, (host, port - 1)))
+            return make_status_reader(coordinator, viewer, (host, port - 1))
         if ca is None:
             raise ConfigError(
                 "A coordinator is asked with a viewer's identity, --identity FOLDER, or with its own certificates, "
@@ -101,4 +103,4 @@ def _deployment(
             raise ConfigError(
                 f"{ca} has no folder coordinator with its certificates. Name what `hatdfed ca init` made."
             )
-        return DeploymentMonitor(coordinator, make_status_reader(coordinator, ca / "coordinator"))
+        return make_status_reader(coordinator, ca / "coordinator")

@@ -1,4 +1,4 @@
-"""Reads the status of a deployment from its coordinator."""
+"""Reads the status of a deployment from its coordinator, and of one that is over from its run folder."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hatdfed.dashboard.catalogue import Card, Catalogue
+from hatdfed.deploy.coordinator.journal import read_run_name
+from hatdfed.deploy.coordinator.state_folder import JOURNAL
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import number, text, whole
-from hatdfed.runs.round_row import columns_in
+from hatdfed.runs.records.reading import reading
+from hatdfed.runs.round_row import JOULES, columns_in
 
 ReadStatus = Callable[[], Awaitable[dict[str, Any]]]
+FindFinished = Callable[[str], dict[str, Any] | None]
 
 _CALL_SECONDS = 4.0
 _FRESH_SECONDS = 1.0  # however many browsers are open, the coordinator is asked once a second
@@ -22,14 +28,19 @@ _MAX_REASONS = 50
 
 
 class DeploymentMonitor:
-    """Reads the status of one coordinator, at most once a second."""
+    """Reads the status of one coordinator, at most once a second.
 
-    def __init__(self, address: str, read: ReadStatus) -> None:
+    A coordinator ends soon after its last round. Then `find_finished` says, by the name of the run, whether all rounds
+    were played, also when nobody looked at that moment.
+    """
+
+    def __init__(self, address: str, read: ReadStatus, find_finished: FindFinished = lambda run: None) -> None:
         self.address = address
         self._read = read
+        self._find_finished = find_finished
         self._read_at = -_FRESH_SECONDS
         self._status: dict[str, Any] = {}
-        self._finished: dict[str, Any] | None = None  # the last status of a run that had played all its rounds
+        self._known: dict[str, Any] = {}  # the last status that the coordinator told
         self._lock = asyncio.Lock()
 
     async def read_status(self) -> dict[str, Any]:
@@ -43,14 +54,53 @@ class DeploymentMonitor:
     async def _read_now(self) -> dict[str, Any]:
         try:
             status = {"trouble": None, "address": self.address, **_clean(await self._read())}
-            self._finished = status | {"state": "done"} if _is_finished(status) else None
+            self._known = status
             return status
         except HatdfedError as error:
-            if self._finished is not None:  # a coordinator ends after its last round
-                return self._finished
+            if (finished := await asyncio.to_thread(self._find_end)) is not None:
+                return finished
             return {"trouble": text(str(error), 500), "address": self.address}
         except OSError as error:  # of the certificates
             return {"trouble": f"The certificates cannot be read ({error.strerror}).", "address": self.address}
+
+    def _find_end(self) -> dict[str, Any] | None:
+        """Return the status of the run that was last seen if it is finished, else None."""
+        if not self._known:
+            return None
+        over = self._known | {"state": "done", "servers": [_as_ended(server) for server in self._known["servers"]]}
+        recorded = self._find_finished(self._known["run"])
+        if recorded is not None:
+            return over | recorded
+        return over if _is_finished(self._known) else None
+
+
+def make_finder(catalogue: Catalogue) -> FindFinished:
+    """Make a function that reads the figures of a deployment's run, if it is in the catalogue and finished."""
+
+    def find_finished(run: str) -> dict[str, Any] | None:
+        for card in catalogue.cards():
+            found = catalogue.find(card.id) if card.is_finished else None
+            if found is not None and read_run_name(found[0] / JOURNAL) == run:
+                with suppress(HatdfedError):  # records that cannot be read; the run's own page says why
+                    return _read_figures(*found)
+        return None
+
+    return find_finished
+
+
+def _read_figures(folder: Path, card: Card) -> dict[str, Any]:
+    """Read what a coordinator tells after its last round, and where the run is shown."""
+    with reading(folder / "run.sqlite") as reader:
+        progress = reader.progress()
+    return {
+        "round": card.played,
+        "rounds": card.played,
+        "accuracy": number(progress["avg_accuracy"]),
+        "links": whole(progress["links"]) or 0,
+        "joules": sum(number(progress[name]) or 0.0 for name in JOULES.values()),
+        "figures": {name: column.text(number(progress[name])) for name, column in columns_in("own").items()},
+        "results": card.id,
+    }
 
 
 def make_status_reader(address: str, identity: Path | None, join_address: tuple[str, int] | None = None) -> ReadStatus:
@@ -90,6 +140,7 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
     joules, refused, servers = status.get("joules"), status.get("refused"), status.get("servers")
     figures = status.get("figures")  # a coordinator of an older version has none
     return {
+        "results": None,  # the run's page here, once it is over
         "run": text(status.get("run"), 80),
         "state": text(status.get("state"), 40),
         "round": whole(status.get("round")) or 0,
@@ -115,6 +166,11 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
 def _is_finished(status: dict[str, Any]) -> bool:
     state, played, rounds = status["state"], status["round"], status["rounds"]
     return bool(state == "done" or (state == "finishing" and played >= rounds > 0))
+
+
+def _as_ended(server: dict[str, Any]) -> dict[str, Any]:
+    """A server of a run that is over: whether it is there is not known any more."""
+    return server | {"here": "ended", "doing": "", "seen_seconds_ago": None}
 
 
 def _clean_counts(refused: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@ import { byId, count, fillTable, joules, percent, setText } from "./dom.js";
 import { watch } from "./live.js";
 
 const STATES = { running: "running", finishing: "running", done: "done", stopped: "stale" };
-const HERE = { here: "here", away: "away", drained: "drained", quarantined: "in quarantine" };
+const HERE = { here: "here", away: "away", drained: "drained", quarantined: "in quarantine", ended: "run is over" };
 
 function seen(seconds) {
   if (seconds === null) return "–";
@@ -41,6 +41,8 @@ function show(status) {
   const arrived = status.links ? "all of them arrived" : "none so far";
   setText("undelivered", status.undelivered ? `${count(status.undelivered)} of them did not arrive` : arrived);
   setText("waits", waits(status));
+  byId("results").hidden = !status.results;
+  if (status.results) byId("results").href = `/runs/${status.results}`;
   byId("no-servers").hidden = status.servers.length > 0;
   byId("servers").hidden = status.servers.length === 0;
   fillTable(byId("servers"), status.servers.map((server) => [

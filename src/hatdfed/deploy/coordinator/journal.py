@@ -14,6 +14,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,7 +27,7 @@ from hatdfed.core.policies.base import make_draw
 from hatdfed.core.round import Presence, RoundPlan
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable, to_jsonable
-from hatdfed.runs.records.database import SQLITE_ERRORS
+from hatdfed.runs.records.database import SQLITE_ERRORS, read_only_address
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -204,6 +205,19 @@ class Journal:
             "that the disk has free space and the file is undamaged, then start the coordinator again. A damaged file "
             "is replaced from a backup (`hatdfed restore`)."
         )
+
+
+def read_run_name(path: Path) -> str | None:
+    """Read the name of a journal's run without locking it; None if there is no journal, or none that can be read."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(read_only_address(path), uri=True)) as database:
+            row = database.execute("SELECT value FROM facts WHERE name = 'run'").fetchone()
+        name = None if row is None else json.loads(str(row[0]).rpartition(" ")[2])
+    except (*SQLITE_ERRORS, ValueError, RecursionError):
+        return None
+    return name if isinstance(name, str) else None
 
 
 def _acquire_lock(path: Path) -> TextIO:
