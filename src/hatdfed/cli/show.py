@@ -25,7 +25,7 @@ from hatdfed.runs.display import format_energy
 from hatdfed.runs.privacy_loss import format_privacy
 from hatdfed.runs.records.cleaning import texts
 from hatdfed.runs.records.folder import RunFolder, named_path
-from hatdfed.runs.round_row import ROUND_COLUMNS, joules_of, results_over
+from hatdfed.runs.round_row import ROUND_COLUMNS, format_metric, joules_of, metrics_in, results_over
 from hatdfed.runs.trust_history import format_groups, read_changes, summarise_groups
 from hatdfed.sweeps.documents import find_runs, is_run, is_sweep, read_comparison_document, read_sweep_document
 
@@ -134,6 +134,8 @@ def _print_last_round(rounds: Sequence[Mapping[str, Any]]) -> None:
             chosen = [column for column in chosen if column.in_results]  # the others are in the table
         if rounds and chosen:
             figures = [f"{column.label} {column.text(column.value_over(rounds))}" for column in chosen]
+            if kind == "last":
+                figures += [f"{name} {format_metric(rounds[-1].get(name))}" for name in metrics_in(rounds)]
             out.print(f"{heading}: {', '.join(figures)}.", soft_wrap=True)
 
 

@@ -15,10 +15,10 @@ from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import Fleet
 from hatdfed.core.loop import Plans
 from hatdfed.core.round import Caught, RoundRecord
-from hatdfed.errors import RunFolderError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.runs.measured_energy import describe_energy_source, summarise_measured
 from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy
-from hatdfed.runs.records.database import MATRIX_LIMIT, RunDatabase
+from hatdfed.runs.records.database import MATRIX_LIMIT, ROUNDS, SERVERS, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.tables import read_trust, records_of
 from hatdfed.runs.result import RunResult
@@ -76,6 +76,7 @@ class Recorder:
         notes: Callable[[], list[str]],
     ) -> None:
         """`watchers` are told of every round once it is kept; `notes` are sentences for whoever reads the results."""
+        _refuse_taken_names(config.metrics)
         self._config = config
         self._fleet = fleet
         self._folder = folder
@@ -176,7 +177,7 @@ class Recorder:
         summary["energy_source"], summary["measured_energy"] = source, measured
         outcome = outcome_notes(self._config, rounds, self._fleet.refused)
         outcome += describe_energy_source(source, measured)
-        figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config.task)]
+        figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config)]
         summary["notes"] = [*self._notes(), *figures, *outcome, *describe_caught(self._caught)]
         if self._folder is not None:
             summary["run_folder"] = str(self._folder.path)
@@ -192,6 +193,15 @@ class Recorder:
                 if isinstance(known, dict):
                     return known
         return dict(self._fleet.computed_by)
+
+
+def _refuse_taken_names(metrics: Sequence[str]) -> None:
+    """Metrics stand beside the columns of rounds and servers, so none may be called like one of them."""
+    for name in metrics:
+        if name in ROUNDS.columns or name in SERVERS.columns:
+            raise ConfigError(
+                f"Metric {name!r} is called like a column of the records. Register it under another name."
+            )
 
 
 def _restore_beliefs(database: RunDatabase) -> KeptBeliefs:

@@ -59,7 +59,7 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
             "own_accuracy": float(own[_honest(config, len(own))].mean()),
             "own_accuracy_by_server": own.tolist(),
             "personal_accuracy": _percent_or_none(accuracy.personal),
-            "metrics": {name: _finite_or_none(values.mean()) for name, values in accuracy.metrics.items()},
+            "metrics": {name: _mean_of_known(values) for name, values in accuracy.metrics.items()},
             "metrics_by_server": {name: [*map(_finite_or_none, values)] for name, values in accuracy.metrics.items()},
             **summarise_confusion(accuracy.confusion),
             "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
@@ -78,6 +78,12 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
 def _percent_or_none(shares: NDArray[np.float64]) -> float | None:
     """Their mean in percent; None where they are not known."""
     return None if np.isnan(shares).any() else 100 * float(shares.mean())
+
+
+def _mean_of_known(values: NDArray[np.float64]) -> float | None:
+    """Over the servers for which it is defined; None where there are none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
 
 
 def _finite_or_none(value: np.floating[Any]) -> float | None:
@@ -120,16 +126,16 @@ def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def describe_metrics(summary: Mapping[str, Any], task: str | None) -> list[str]:
-    """A note on the metrics of a task other than classification, whose accuracy is a mean score."""
+def describe_metrics(summary: Mapping[str, Any], config: Config) -> list[str]:
+    """A note on the metrics of the settings and of a task other than classification, whose accuracy is a mean score."""
     known = {name: value for name, value in summary["metrics"].items() if value is not None}
     if not known:
         return []
     figures = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
-    return [
-        f"On the test data, on average over servers: {figures}. Accuracies are mean scores of {task or 'the task'}, "
-        "times 100 (docs/data.md)."
-    ]
+    found = f"On the test data, on average over servers: {figures}."
+    if known.keys() <= set(config.metrics):
+        return [found]
+    return [f"{found} Accuracies are mean scores of {config.task or 'the task'}, times 100 (docs/data.md)."]
 
 
 def describe_caught(caught: Sequence[Caught]) -> list[str]:
