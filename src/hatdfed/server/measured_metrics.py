@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hatdfed.core.metrics import METRICS, compute_metric
 from hatdfed.core.task import REGRESSION, TaskKind
-from hatdfed.errors import OWN_THING, ConfigError, require_one_of
+from hatdfed.errors import OWN_THING, ConfigError, HatdfedError, require_one_of
 from hatdfed.server.tasks import Classification, Task
 
 Figures = Mapping[str, float | None]  # by the name of the metric; None: not defined
@@ -24,6 +24,7 @@ class MetricSet:
 
     names: tuple[str, ...] = ()
     task: Task = field(default_factory=Classification)
+    on_failure: Callable[[str], None] | None = None  # is told of a metric that fails; None: it raises
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -38,8 +39,17 @@ class MetricSet:
             found |= self.task.summarise(self.task.measure(outputs, targets).double().mean(dim=0).tolist())
         given, true = _to_arrays(self.task.kind, outputs, targets)
         # Copies: a function that changes its arguments must change nothing else.
-        own = {name: compute_metric(name, given.copy(), true.copy()) for name in self.names if name not in found}
+        own = {name: self._compute(name, given.copy(), true.copy()) for name in self.names if name not in found}
         return {name: (found | own)[name] for name in self.names}
+
+    def _compute(self, name: str, outputs: NDArray[np.float64], targets: NDArray[Any]) -> float | None:
+        try:
+            return compute_metric(name, outputs, targets)
+        except HatdfedError as error:
+            if self.on_failure is None:
+                raise
+            self.on_failure(str(error))
+            return None
 
 
 NO_METRICS = MetricSet()

@@ -235,7 +235,8 @@ def as_0_1_0_journals_have_it(settings):
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
     prices = {"source", "training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
     prices |= {"link_joules", "training_joules"}
-    left = settings.model_dump(mode="json", exclude={**never, "energy": prices})
+    steps = {"optimiser_settings"}
+    left = settings.model_dump(mode="json", exclude={**never, "energy": prices, "learner": steps})
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 
 
