@@ -93,10 +93,10 @@ def _show_unfinished(runs: Sequence[Path], as_json: bool) -> None:
 def _show_run(run: Path, as_json: bool) -> None:
     folder = RunFolder.open(run)
     config = folder.config()
-    results = folder.read_final(config.rounds)
     with closing(folder.read()) as database:
         rounds = database.records("rounds")
         groups = summarise_groups(read_changes(database.records("trust")))
+    results = folder.read_ended(config.rounds, len(rounds))
     if as_json:
         content = results or {"rounds": len(rounds), "config": config.model_dump(mode="json"), "finished": False}
         typer.echo(

@@ -22,7 +22,14 @@ from hatdfed.runs.records.database import MATRIX_LIMIT, ROUNDS, SERVERS, RunData
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.tables import read_trust, records_of
 from hatdfed.runs.result import RunResult
-from hatdfed.runs.summary import describe_caught, describe_metrics, describe_own_kind, outcome_notes, summarise
+from hatdfed.runs.summary import (
+    describe_caught,
+    describe_end,
+    describe_metrics,
+    describe_own_kind,
+    outcome_notes,
+    summarise,
+)
 from hatdfed.runs.trust_history import read_changes, summarise_groups
 from hatdfed.runs.trust_log import KeptBeliefs, NewBeliefs, find_new_beliefs, is_verdict_round, restore_kept
 from hatdfed.setup.config import Config
@@ -33,7 +40,7 @@ Watcher = Callable[[RoundRecord, float], None]  # a round and how many seconds i
 
 
 class RunStopped(Exception):  # noqa: N818 (nothing is wrong)
-    """A watcher ends the run after the round that it was told of."""
+    """A watcher, whose name this is, ends the run after the round that it was told of."""
 
 
 class StateStore(Protocol):
@@ -89,6 +96,7 @@ class Recorder:
         self._caught: tuple[Caught, ...] = ()
         self._last_round_at = time.perf_counter()
         self._has_played = False
+        self._stopped_by: str | None = None  # a callback, before the last round
 
     def begin(self, coordinator: Plans, state: CoordinatorState | None) -> CoordinatorState:
         """The state to play from: the given one, or that before round 0, kept so that an early kill loses nothing."""
@@ -111,7 +119,8 @@ class Recorder:
         try:
             for watcher in self._watchers:
                 watcher(record, seconds)
-        except RunStopped:
+        except RunStopped as stop:
+            self._stopped_by = str(stop)
             self._save(state, is_last=True)
             raise
         if state.t >= self._config.rounds:
@@ -178,7 +187,10 @@ class Recorder:
         outcome = outcome_notes(self._config, rounds, self._fleet.refused)
         outcome += describe_energy_source(source, measured)
         figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config)]
-        summary["notes"] = [*self._notes(), *figures, *outcome, *describe_caught(self._caught)]
+        if self._stopped_by is not None and len(rounds) < self._config.rounds:
+            summary["stopped_by"] = self._stopped_by
+        ended = describe_end(summary, self._config)
+        summary["notes"] = [*self._notes(), *ended, *figures, *outcome, *describe_caught(self._caught)]
         if self._folder is not None:
             summary["run_folder"] = str(self._folder.path)
             config = self._config.model_dump(mode="json")

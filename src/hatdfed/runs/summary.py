@@ -116,6 +116,13 @@ def _find_obstacle(config: Config, rounds: Sequence[Mapping[str, Any]]) -> str:
     return "no data came, or the training policy let all of them rest"
 
 
+def describe_end(summary: Mapping[str, Any], config: Config) -> list[str]:
+    """A note on a run that a callback has ended before its last round."""
+    if "stopped_by" not in summary:
+        return []
+    return [f"Ended by the callback {summary['stopped_by']} after {summary['rounds']} of {config.rounds} rounds."]
+
+
 def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
     """A note on the accuracy that users of the servers see, where that is not the one on the common test data."""
     if summary["own_accuracy_by_server"] == summary["accuracy_by_server"]:
