@@ -6,10 +6,10 @@ A package adds to one by an entry point, and nothing in hatdfed has to change:
     my-policy = "my_package.policy:MyPolicy"
 
 The groups are hatdfed.policies, hatdfed.training, hatdfed.aggregators, hatdfed.losses, hatdfed.networks,
-hatdfed.codecs, hatdfed.tasks, hatdfed.datasets, hatdfed.partitioners and hatdfed.methods. Names are listed without
-importing anything; a plug-in is loaded when it is first asked for. In a script or a notebook, `POLICIES.add(…)` does.
-Worker processes import the modules that added something (`list_sources`); what was added in a notebook is known to its
-own process only.
+hatdfed.codecs, hatdfed.tasks, hatdfed.metrics, hatdfed.datasets, hatdfed.partitioners and hatdfed.methods. Names are
+listed without importing anything; a plug-in is loaded when it is first asked for. In a script or a notebook,
+`POLICIES.add(…)` does. Worker processes import the modules that added something (`list_sources`); what was added in a
+notebook is known to its own process only.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.randomness import stream
 from hatdfed.server.aggregation import PushSum, Uniform
 from hatdfed.server.codecs import CODECS
+from hatdfed.server.measured_metrics import Evaluation
 from hatdfed.server.optimisers import Sgd
 from hatdfed.server.parameter_roles import SentPart
 from hatdfed.server.program import EdgeProgram
@@ -57,8 +58,8 @@ class Quadratic:
     def accuracy(self, params, batch):
         return float(self.correct(params, batch).double().mean())
 
-    def accuracy_and_loss(self, params, batch):
-        return self.accuracy(params, batch), float(self.losses(params, batch).double().mean())
+    def evaluate(self, params, batch, metrics):
+        return Evaluation(self.accuracy(params, batch), float(self.losses(params, batch).double().mean()), {})
 
     def similarity(self, models):
         return torch.cosine_similarity(models[:1], models, dim=1)

@@ -8,6 +8,7 @@ from hatdfed.deploy.edge.setup import EdgeSetup
 from hatdfed.runs.malloc import tidy_freed_memory
 from hatdfed.server.aggregation import Uniform
 from hatdfed.server.codecs.base import Plain
+from hatdfed.server.measured_metrics import Evaluation
 from hatdfed.server.optimisers import OptimiserState
 from hatdfed.server.parameter_roles import SentPart
 from hatdfed.server.program import EdgeProgram
@@ -42,8 +43,8 @@ class TinyLearner:
         """Some number between 0 and 1 that depends on the model."""
         return float((params.sum() / 1000) % 1)
 
-    def accuracy_and_loss(self, params, batch):
-        return self.accuracy(params, batch), 1 - self.accuracy(params, batch)
+    def evaluate(self, params, batch, metrics):
+        return Evaluation(self.accuracy(params, batch), 1 - self.accuracy(params, batch), {})
 
 
 _EMPTY = Batch(torch.zeros(0), torch.zeros(0))

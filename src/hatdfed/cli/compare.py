@@ -34,6 +34,7 @@ from hatdfed.cli.tables import make_difference_table, make_summary_table, make_t
 from hatdfed.cli.verbs import Click
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
+from hatdfed.runs.round_row import format_metric
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, refuse_unknown_names
 from hatdfed.setup.methods import list_decentralised
@@ -132,15 +133,11 @@ def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bo
     out.print(make_difference_table(comparison.summary, reference=against, target_accuracy=target))
     out.print(make_time_table(comparison.summary, target_accuracy=target))
     for name in comparison.summary[0]["metrics"]:
-        figures = [f"{row['method']} {_format_metric(row['metrics'].get(name))}" for row in comparison.summary]
+        figures = [f"{row['method']} {format_metric(row['metrics'].get(name))}" for row in comparison.summary]
         out.print(f"{name} on the test data: {', '.join(figures)}.", soft_wrap=True)
     if seeds == 1:
         note("One seed says nothing about spread: there are no intervals. Use --seeds 3 or more.")
     out.print(f"Plots, tables and all runs: {folder}", soft_wrap=True)
-
-
-def _format_metric(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
 
 
 def _names(methods: str) -> list[str]:

@@ -26,7 +26,7 @@ from hatdfed.runs.display import format_energy
 from hatdfed.runs.privacy_loss import format_privacy
 from hatdfed.runs.records.cleaning import texts
 from hatdfed.runs.records.folder import RunFolder, named_path
-from hatdfed.runs.round_row import ROUND_COLUMNS, joules_of, results_over
+from hatdfed.runs.round_row import ROUND_COLUMNS, format_metric, joules_of, metrics_in, results_over
 from hatdfed.runs.trust_history import format_groups, read_changes, summarise_groups
 from hatdfed.sweeps.documents import find_runs, is_run, is_sweep, read_comparison_document, read_sweep_document
 
@@ -96,10 +96,10 @@ def _show_unfinished(runs: Sequence[Path], as_json: bool) -> None:
 def _show_run(run: Path, as_json: bool) -> None:
     folder = RunFolder.open(run)
     config = folder.config()
-    results = folder.read_final(config.rounds)
     with closing(folder.read()) as database:
         rounds = database.records("rounds")
         groups = summarise_groups(read_changes(database.records("trust")))
+    results = folder.read_ended(config.rounds, len(rounds))
     if as_json:
         content = results or {"rounds": len(rounds), "config": config.model_dump(mode="json"), "finished": False}
         typer.echo(
@@ -137,6 +137,8 @@ def _print_last_round(rounds: Sequence[Mapping[str, Any]]) -> None:
             chosen = [column for column in chosen if column.in_results]  # the others are in the table
         if rounds and chosen:
             figures = [f"{column.label} {column.text(column.value_over(rounds))}" for column in chosen]
+            if kind == "last":
+                figures += [f"{name} {format_metric(rounds[-1].get(name))}" for name in metrics_in(rounds)]
             out.print(f"{heading}: {', '.join(figures)}.", soft_wrap=True)
 
 

@@ -164,6 +164,7 @@ class ServerReport(NamedTuple):
     sketch: Sketch | None = None  # of its merged model, where the models lie apart
     training_loss: float | None = None  # mean over its steps; None: it did not train, or nobody may know
     validation_loss: float | None = None  # of the merged model on validation data, mean over samples; None: unknown
+    metrics: Mapping[str, float | None] = {}  # of the merged model on validation data; None: not defined
 
 
 class Worked(Protocol):
@@ -212,6 +213,7 @@ def make_server_report(
     sketch: Sketch | None = None,
     training_loss: float | None = None,
     validation_loss: float | None = None,
+    metrics: Mapping[str, float | None] = MappingProxyType({}),
 ) -> ServerReport:
     """The report of `server` about itself and the models that it merged, those of `senders`.
 
@@ -219,7 +221,7 @@ def make_server_report(
     """
     energy = _energy_spent(prices, plan, work, server, compression)
     losses = (_finite_or_none(training_loss), _finite_or_none(validation_loss))
-    return ServerReport(accuracy, work.num_samples, senders, importance, energy, scores, sketch, *losses)
+    return ServerReport(accuracy, work.num_samples, senders, importance, energy, scores, sketch, *losses, metrics)
 
 
 def _finite_or_none(loss: float | None) -> float | None:
@@ -267,6 +269,13 @@ class RoundReport:
     def validation_loss(self) -> float | None:
         """Mean over the servers that tell it; None where nobody does."""
         return _mean_of_known(report.validation_loss for report in self.servers if report is not None)
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """By name the mean over the servers that tell it; None where nobody does."""
+        told = [report.metrics for report in self.servers if report is not None]
+        names = dict.fromkeys(chain.from_iterable(told))
+        return {name: _mean_of_known(each.get(name) for each in told) for name in names}
 
     @cached_property
     def reported(self) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from hatdfed.runs.records.small_files import read_document, read_settings
 from hatdfed.runs.round_row import JOULES
 from hatdfed.runs.summary import JOULES_PER_MJ, measured_on
 
-RUNNING, DONE, STALE = "running", "done", "stale"
+RUNNING, DONE, STOPPED, STALE = "running", "done", "stopped", "stale"
 _MIN_PATIENCE = 20.0  # seconds without a new round, after which a run counts as stale
 _FIRST_ROUND_PATIENCE = 120.0  # data may have to be fetched first
 _PATIENCE_ROUNDS = 5  # or so many times what a round took so far
@@ -45,11 +45,12 @@ class Card(NamedTuple):
     written: float  # time of the last change, seconds since 1970
     patience: float  # seconds without a change after which it counts as stale
     trouble: str | None = None  # a sentence, if something cannot be read
+    stopped_by: str | None = None  # the callback that ended it before its last round
 
     def state(self, now: float | None = None) -> str:
-        """Return "running", "done" or "stale"."""
+        """Return "running", "done", "stopped" (by a callback) or "stale"."""
         if self.is_finished:
-            return DONE
+            return DONE if self.stopped_by is None else STOPPED
         quiet = (time.time() if now is None else now) - self.written
         return RUNNING if quiet < self.patience and self.trouble is None else STALE
 
@@ -66,7 +67,7 @@ def make_card(folder: Path, run_id: str, name: str, written: float) -> Card:
         settings, results = _read_documents(folder)
         card = _with_settings(card, settings)
         if number(results.get("avg_accuracy")) is not None:
-            card = _with_results(card, results)
+            card = _with_end(_with_results(card, results), results, folder)
         if not card.is_finished:
             card = _with_progress(card, folder)
     except HatdfedError as error:
@@ -111,6 +112,15 @@ def _with_results(card: Card, results: Mapping[str, Any]) -> Card:
         link_joules=None if link is None else link * JOULES_PER_MJ,
         is_finished=played >= (card.rounds or 0),  # the number of rounds may have been raised since
     )
+
+
+def _with_end(card: Card, results: Mapping[str, Any], folder: Path) -> Card:
+    """The card of a run that a callback has ended, unless it was gone on with: that writes its settings again."""
+    if card.is_finished or not isinstance(results.get("stopped_by"), str):
+        return card
+    if _is_newer(folder / "config.yaml", folder / "results.json"):
+        return card
+    return card._replace(is_finished=True, stopped_by=text(results["stopped_by"], 60))
 
 
 def _with_progress(card: Card, folder: Path) -> Card:

@@ -42,6 +42,9 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
         if card.trouble or not card.is_finished:
             left_out.append(card.trouble or f"{card.name} is not finished, so it has no test accuracy yet.")
             continue
+        if card.stopped_by is not None:
+            left_out.append(f"{card.name} was ended by {card.stopped_by} after {card.played} of {card.rounds} rounds.")
+            continue
         try:
             results = read_document(folder, "results.json")
         except HatdfedError as error:  # the file has changed since the card was made

@@ -103,11 +103,13 @@ class MailboxFleet:
     def final_accuracy(self) -> FinalAccuracy:
         """On the test data, once, after the last round."""
         learner = self._program.learner
-        common = [learner.measure(server.params, self._test.data) for server in self._servers]
+        metrics = self._program.metrics
+        common = [learner.measure(server.params, self._test.data, metrics) for server in self._servers]
         scores = torch.stack([each.scores for each in common]).numpy()
         measures = torch.stack([each.measures.double().mean(dim=0) for each in common]).numpy()
         counted = [each.confusion for each in common if each.confusion is not None]
-        answers = Answers(scores, measures, confusion=sum_confusion(counted))
+        figures = [each for found in common for each in found.metrics]
+        answers = Answers(scores, measures, confusion=sum_confusion(counted), metrics=figures)
         if self._test.kind_of is None:
             return self._test.accuracy(answers)
         own = [learner.scores(server.params, self._test.own_data(i)) for i, server in enumerate(self._servers)]
@@ -144,6 +146,7 @@ class MailboxFleet:
                     compression=self._share(offers[i]),
                     training_loss=verdict.training_loss,
                     validation_loss=verdict.validation_loss,
+                    metrics=verdict.metrics,
                 )
                 for i, (_, verdict) in enumerate(merged)
             ),

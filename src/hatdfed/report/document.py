@@ -133,7 +133,8 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
         run = run_data(result) if result.rounds else None
         drawings = _draw(run, pictures / f"run-{index + 1}", len(folders)) if run is not None else []
         parts.append(_make_part(folder, names[index], result, index, drawings))
-        if run is not None and is_complete(result.summary) and measured_on(result.summary) == "test":
+        is_whole = is_complete(result.summary) and "stopped_by" not in result.summary
+        if run is not None and is_whole and measured_on(result.summary) == "test":
             settings, validation = result.config.model_dump(mode="json"), read_last_validation(run)
             compared.append(FinishedRun(str(folder), settings, result.summary, validation))
             drawn[str(folder)] = run
@@ -224,9 +225,10 @@ def _read_or_explain(path: Path) -> RunResult | str:
 def _read_result(folder: RunFolder) -> RunResult:
     """Read a run, which may be unfinished; its summary is then empty."""
     config = folder.config()
-    results = folder.read_final(config.rounds) or {}
+    tables = read_tables(folder, config.servers)
+    results = folder.read_ended(config.rounds, len(tables["rounds"])) or {}
     results.pop("config", None)
-    return RunResult(config=config, summary=results, folder=folder.path, **read_tables(folder, config.servers))
+    return RunResult(config=config, summary=results, folder=folder.path, **tables)
 
 
 def _draw(run: RunData, folder: Path, num_runs: int) -> list[Picture]:
@@ -278,6 +280,8 @@ def _make_part(folder: Path, name: str, result: RunResult, index: int, pictures:
     config, summary = result.config, result.summary
     played = len(result.rounds)
     state = f"Finished after {played} rounds." if summary else f"Not finished: {played} of {config.rounds} rounds."
+    if "stopped_by" in summary:
+        state = f"Ended by {text(summary['stopped_by'], 60)} after {played} of {config.rounds} rounds."
     by_server = summary.get("accuracy_by_server")
     listed = by_server if isinstance(by_server, list) and len(by_server) <= _MOST_SERVERS else []
     known = [number(value) for value in listed]

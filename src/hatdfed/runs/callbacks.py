@@ -34,8 +34,9 @@ def tell_rounds(callbacks: Sequence[Callback], on_round: OnRound | None) -> OnRo
             on_round(config, record)
         row = dict(round_row(record, None))
         answers = [_call(callback, "on_round_end", dict(row), f"after round {record.t + 1}") for callback in callbacks]
-        if any(answer is True for answer in answers):
-            raise RunStopped
+        for callback, answer in zip(callbacks, answers, strict=True):
+            if answer is True:
+                raise RunStopped(type(callback).__name__)
 
     return tell
 

@@ -37,7 +37,8 @@ def describe_run(config: Config, summary: Mapping[str, Any]) -> str:
     if "avg_accuracy" not in summary:
         return f"{what}, not finished"
     energy = format_energy(1e6 * summary["total_energy_megajoules"])
-    return f"{what}, {summary['rounds']} rounds: accuracy {summary['avg_accuracy']:.1f} %, {energy}"
+    ended = f" (of {config.rounds}, ended by {summary['stopped_by']})" if "stopped_by" in summary else ""
+    return f"{what}, {summary['rounds']} rounds{ended}: accuracy {summary['avg_accuracy']:.1f} %, {energy}"
 
 
 def describe_comparison(config: Config, methods: Sequence[str], seeds: int) -> str:

@@ -15,14 +15,21 @@ from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import Fleet
 from hatdfed.core.loop import Plans
 from hatdfed.core.round import Caught, RoundRecord
-from hatdfed.errors import RunFolderError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.runs.measured_energy import describe_energy_source, summarise_measured
 from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy
-from hatdfed.runs.records.database import MATRIX_LIMIT, RunDatabase
+from hatdfed.runs.records.database import MATRIX_LIMIT, ROUNDS, SERVERS, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.tables import read_trust, records_of
 from hatdfed.runs.result import RunResult
-from hatdfed.runs.summary import describe_caught, describe_metrics, describe_own_kind, outcome_notes, summarise
+from hatdfed.runs.summary import (
+    describe_caught,
+    describe_end,
+    describe_metrics,
+    describe_own_kind,
+    outcome_notes,
+    summarise,
+)
 from hatdfed.runs.trust_history import read_changes, summarise_groups
 from hatdfed.runs.trust_log import KeptBeliefs, NewBeliefs, find_new_beliefs, is_verdict_round, restore_kept
 from hatdfed.setup.config import Config
@@ -33,7 +40,7 @@ Watcher = Callable[[RoundRecord, float], None]  # a round and how many seconds i
 
 
 class RunStopped(Exception):  # noqa: N818 (nothing is wrong)
-    """A watcher ends the run after the round that it was told of."""
+    """A watcher, whose name this is, ends the run after the round that it was told of."""
 
 
 class StateStore(Protocol):
@@ -76,6 +83,7 @@ class Recorder:
         notes: Callable[[], list[str]],
     ) -> None:
         """`watchers` are told of every round once it is kept; `notes` are sentences for whoever reads the results."""
+        _refuse_taken_names(config.metrics)
         self._config = config
         self._fleet = fleet
         self._folder = folder
@@ -88,6 +96,7 @@ class Recorder:
         self._caught: tuple[Caught, ...] = ()
         self._last_round_at = time.perf_counter()
         self._has_played = False
+        self._stopped_by: str | None = None  # a callback, before the last round
 
     def begin(self, coordinator: Plans, state: CoordinatorState | None) -> CoordinatorState:
         """The state to play from: the given one, or that before round 0, kept so that an early kill loses nothing."""
@@ -110,7 +119,8 @@ class Recorder:
         try:
             for watcher in self._watchers:
                 watcher(record, seconds)
-        except RunStopped:
+        except RunStopped as stop:
+            self._stopped_by = str(stop)
             self._save(state, is_last=True)
             raise
         if state.t >= self._config.rounds:
@@ -176,8 +186,11 @@ class Recorder:
         summary["energy_source"], summary["measured_energy"] = source, measured
         outcome = outcome_notes(self._config, rounds, self._fleet.refused)
         outcome += describe_energy_source(source, measured)
-        figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config.task)]
-        summary["notes"] = [*self._notes(), *figures, *outcome, *describe_caught(self._caught)]
+        figures = [*describe_own_kind(summary), *describe_metrics(summary, self._config)]
+        if self._stopped_by is not None and len(rounds) < self._config.rounds:
+            summary["stopped_by"] = self._stopped_by
+        ended = describe_end(summary, self._config)
+        summary["notes"] = [*self._notes(), *ended, *figures, *outcome, *describe_caught(self._caught)]
         if self._folder is not None:
             summary["run_folder"] = str(self._folder.path)
             config = self._config.model_dump(mode="json")
@@ -192,6 +205,15 @@ class Recorder:
                 if isinstance(known, dict):
                     return known
         return dict(self._fleet.computed_by)
+
+
+def _refuse_taken_names(metrics: Sequence[str]) -> None:
+    """Metrics stand beside the columns of rounds and servers, so none may be called like one of them."""
+    for name in metrics:
+        if name in ROUNDS.columns or name in SERVERS.columns:
+            raise ConfigError(
+                f"Metric {name!r} is called like a column of the records. Register it under another name."
+            )
 
 
 def _restore_beliefs(database: RunDatabase) -> KeptBeliefs:

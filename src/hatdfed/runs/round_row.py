@@ -307,9 +307,26 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
 
 
 def round_row(record: RoundRecord, seconds: float | None) -> dict[str, Number | None]:
-    """All figures of a round by name, as plain numbers; None for what is unknown."""
+    """All figures of a round by name, metrics of the settings behind the columns; None for what is unknown."""
     played = PlayedRound(record, seconds)
-    return {name: _plain(column.value(played)) for name, column in ROUND_COLUMNS.items()}
+    return add_metrics(
+        {name: _plain(column.value(played)) for name, column in ROUND_COLUMNS.items()}, record.report.metrics
+    )
+
+
+def add_metrics(row: Row, metrics: Mapping[str, Number | None]) -> dict[str, Any]:
+    """A row with metrics behind its columns; whatever a metric is called, it takes no column's place."""
+    return {**row, **{name: value for name, value in metrics.items() if name not in row}}
+
+
+def metrics_in(rounds: Iterable[Row]) -> list[str]:
+    """The names of the metrics that rounds have besides their columns."""
+    return [name for name in dict.fromkeys(name for row in rounds for name in row) if name not in ROUND_COLUMNS]
+
+
+def format_metric(value: Number | None) -> str:
+    """The value of a metric, whose unit nobody knows."""
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _plain(value: Any) -> Number | None:

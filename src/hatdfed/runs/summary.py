@@ -59,7 +59,7 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
             "own_accuracy": float(own[_honest(config, len(own))].mean()),
             "own_accuracy_by_server": own.tolist(),
             "personal_accuracy": _percent_or_none(accuracy.personal),
-            "metrics": {name: _finite_or_none(values.mean()) for name, values in accuracy.metrics.items()},
+            "metrics": {name: _mean_of_known(values) for name, values in accuracy.metrics.items()},
             "metrics_by_server": {name: [*map(_finite_or_none, values)] for name, values in accuracy.metrics.items()},
             **summarise_confusion(accuracy.confusion),
             "total_energy_mj": math.fsum(joules.values()) / JOULES_PER_MJ,
@@ -78,6 +78,12 @@ def summarise(config: Config, accuracy: FinalAccuracy, rounds: Sequence[Mapping[
 def _percent_or_none(shares: NDArray[np.float64]) -> float | None:
     """Their mean in percent; None where they are not known."""
     return None if np.isnan(shares).any() else 100 * float(shares.mean())
+
+
+def _mean_of_known(values: NDArray[np.float64]) -> float | None:
+    """Over the servers for which it is defined; None where there are none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
 
 
 def _finite_or_none(value: np.floating[Any]) -> float | None:
@@ -110,6 +116,13 @@ def _find_obstacle(config: Config, rounds: Sequence[Mapping[str, Any]]) -> str:
     return "no data came, or the training policy let all of them rest"
 
 
+def describe_end(summary: Mapping[str, Any], config: Config) -> list[str]:
+    """A note on a run that a callback has ended before its last round."""
+    if "stopped_by" not in summary:
+        return []
+    return [f"Ended by the callback {summary['stopped_by']} after {summary['rounds']} of {config.rounds} rounds."]
+
+
 def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
     """A note on the accuracy that users of the servers see, where that is not the one on the common test data."""
     if summary["own_accuracy_by_server"] == summary["accuracy_by_server"]:
@@ -120,16 +133,16 @@ def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def describe_metrics(summary: Mapping[str, Any], task: str | None) -> list[str]:
-    """A note on the metrics of a task other than classification, whose accuracy is a mean score."""
+def describe_metrics(summary: Mapping[str, Any], config: Config) -> list[str]:
+    """A note on the metrics of the settings and of a task other than classification, whose accuracy is a mean score."""
     known = {name: value for name, value in summary["metrics"].items() if value is not None}
     if not known:
         return []
     figures = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
-    return [
-        f"On the test data, on average over servers: {figures}. Accuracies are mean scores of {task or 'the task'}, "
-        "times 100 (docs/data.md)."
-    ]
+    found = f"On the test data, on average over servers: {figures}."
+    if known.keys() <= set(config.metrics):
+        return [found]
+    return [f"{found} Accuracies are mean scores of {config.task or 'the task'}, times 100 (docs/data.md)."]
 
 
 def describe_caught(caught: Sequence[Caught]) -> list[str]:

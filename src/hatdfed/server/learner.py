@@ -27,6 +27,7 @@ from torch.func import functional_call, grad, vmap
 
 from hatdfed.server.dropout import find_dropouts, replace_dropouts
 from hatdfed.server.guard import largest_norm
+from hatdfed.server.measured_metrics import NO_METRICS, Evaluation, MetricSet
 from hatdfed.server.optimisers import Optimiser, OptimiserState
 from hatdfed.server.parameter_roles import (
     ParameterRole,
@@ -234,11 +235,12 @@ class Learner:
         """Compute the mean score: of classes, the share of correctly classified samples."""
         return float(self.scores(params, batch).double().mean())
 
-    def accuracy_and_loss(self, params: Tensor, batch: Batch) -> tuple[float, float]:
-        """Compute the mean score and the mean loss, in one pass over the samples."""
+    def evaluate(self, params: Tensor, batch: Batch, metrics: MetricSet) -> Evaluation:
+        """Compute the mean score, the mean loss and `metrics`, in one pass over the samples."""
         outputs = self.logits(params, batch.x)
         scores, losses = self.task.scores(outputs, batch.y), self.task.losses(outputs, batch.y)
-        return float(scores.double().mean()), float(losses.double().mean())
+        figures = metrics.measure(outputs, batch.y)
+        return Evaluation(float(scores.double().mean()), float(losses.double().mean()), figures)
 
     def similarity(self, models: Tensor) -> Tensor:  # [D, P] -> [D]
         """Compute the cosine similarity of the first model to each, averaged over the parameter tensors sent."""
@@ -249,12 +251,13 @@ class Learner:
         """Compute the task's score of each sample."""
         return self.task.scores(self.logits(params, batch.x), batch.y)
 
-    def measure(self, params: Tensor, batch: Batch) -> Measured:
-        """Compute the score and the task's measures of each sample."""
+    def measure(self, params: Tensor, batch: Batch, metrics: MetricSet = NO_METRICS) -> Measured:
+        """Compute the score and the task's measures of each sample, and `metrics` of all."""
         outputs = self.logits(params, batch.x)
         task = self.task
         confusion = count_confusion(task.kind, outputs, batch.y)
-        return Measured(task.scores(outputs, batch.y), task.measure(outputs, batch.y), confusion)
+        figures = metrics.measure(outputs, batch.y)
+        return Measured(task.scores(outputs, batch.y), task.measure(outputs, batch.y), confusion, (figures,))
 
     def state_dict(self, params: Tensor) -> dict[str, Tensor]:
         """Return the whole model as a `state_dict` of its module, frozen tensors included, for export."""

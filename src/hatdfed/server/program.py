@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from hatdfed.server.harm import (
 )
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import CrossEntropy, LocalLoss
+from hatdfed.server.measured_metrics import NO_METRICS, Figures, MetricSet
 from hatdfed.server.merge_laws import check_weights
 from hatdfed.server.optimisers import OptimiserState
 from hatdfed.server.tasks import Task
@@ -66,6 +68,7 @@ class Verdict(NamedTuple):
     trouble: str = ""  # the word for a merge that was not usable, or nothing
     training_loss: float | None = None  # mean over the steps before the merge; None: it did not train, or privately
     validation_loss: float | None = None  # of the merged model, mean over samples
+    metrics: Figures = MappingProxyType({})  # of the merged model on validation data, those that the settings ask for
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class EdgeProgram:
     scores: frozenset[str] = frozenset()  # what the policy wants to know about received models
     loss: LocalLoss = field(default_factory=CrossEntropy)
     pace: StepSchedule = field(default_factory=StepSchedule)
+    metrics: MetricSet = NO_METRICS
 
     @property
     def task(self) -> Task:
@@ -200,9 +204,9 @@ class EdgeProgram:
         if "similarity" in self.scores:
             scores["similarity"] = self.learner.similarity(inbox.models)
         params = self.learner.sent.put(server.params, merged.model)
-        accuracy, loss = self.learner.accuracy_and_loss(params, work.validation)
+        accuracy, loss, metrics = self.learner.evaluate(params, work.validation, self.metrics)
         return server._replace(params=params, mass=float(merged.mass)), Verdict(
-            accuracy, merged.importance, scores, trouble, server.training_loss, loss
+            accuracy, merged.importance, scores, trouble, server.training_loss, loss, metrics
         )
 
     @property

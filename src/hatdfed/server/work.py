@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hatdfed.core.effort import ServerEffort
 from hatdfed.core.fleet import FinalAccuracy, measured_accuracy
+from hatdfed.server.measured_metrics import Figures, join_figures
 from hatdfed.server.tasks import Classification, Task
 
 Indices = NDArray[np.int64]
@@ -31,6 +32,7 @@ class Measured(NamedTuple):
     scores: Tensor  # [n] of the task, from 0 to 1
     measures: Tensor  # [n, measures] of the task
     confusion: Tensor | None = None  # [C, C] samples by class and by the class they are taken for; None: no classes
+    metrics: Sequence[Figures] = ()  # of each server, those that the settings ask for
 
 
 class Answers(NamedTuple):
@@ -40,6 +42,7 @@ class Answers(NamedTuple):
     measures: NDArray[np.float64]  # [N, measures] of the task, means over these samples
     own: NDArray[Any] | None = None  # [N, n] scores on the data as each server sees them; None: all see the same
     confusion: NDArray[np.int64] | None = None  # [C, C] of all servers together; None: there are no classes
+    metrics: Sequence[Figures] = ()  # [N] those that the settings ask for
 
 
 def sum_confusion(counted: Sequence[Tensor]) -> NDArray[np.int64] | None:  # [C, C] each
@@ -67,7 +70,7 @@ class HeldOut(NamedTuple):
         The personal accuracy is about the labels that a server has, so it is that of its own kind.
         """
         overall = answers.scores.mean(axis=1)
-        metrics = self._summarise(answers.measures)
+        metrics = {**self._summarise(answers.measures), **join_figures(answers.metrics)}
         if not self.label_shares.shape[1]:
             own = overall if answers.own is None else answers.own.mean(axis=1)
             return FinalAccuracy(overall, np.full(len(overall), np.nan), own, metrics=metrics)

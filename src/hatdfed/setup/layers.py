@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hatdfed.core.coordinator import links_in_budget
+from hatdfed.core.metrics import LONGEST_NAME, METRICS, MOST_METRICS
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
@@ -258,6 +259,7 @@ def validate(settings: Layer) -> Config:
     _check_calibrated(config)
     _check_parameter_server(config)
     _check_time(config)
+    _check_metrics(config)
     return config
 
 
@@ -273,6 +275,20 @@ def _check_time(config: Config) -> None:
                 f"time.{key} and time.asynchronous are both set, but the schedule of asynchronous servers is made "
                 "before the run, of rates that do not change. Leave one of them out."
             )
+
+
+def _check_metrics(config: Config) -> None:
+    """Refuse names that cannot stand in records; whether there are such metrics is known once the task is."""
+    if len(config.metrics) > MOST_METRICS:
+        raise ConfigError(f"metrics has {len(config.metrics)} names, but a run records at most {MOST_METRICS}.")
+    for place, name in enumerate(config.metrics):
+        if not name.isidentifier() or len(name) > LONGEST_NAME:
+            raise ConfigError(
+                f"metrics has {name!r}, but the name of a metric consists of letters, digits and underscores, at most "
+                f"{LONGEST_NAME}. {did_you_mean(name, METRICS)}"
+            )
+        if name in config.metrics[:place]:
+            raise ConfigError(f"metrics has {name!r} twice. Name it once.")
 
 
 def _check_parameter_server(config: Config) -> None:

@@ -105,6 +105,8 @@ SETTINGS: dict[str, Setting] = {
     "uploads.keep": Setting(_WORK, "none", Since.V0_2),
     "uploads.memory_samples": Setting(_WORK, None, Since.V0_2, only_with="uploads.keep"),
     "feedback": Setting(_WORK),  # says which images a server is measured on
+    # What is recorded is part of what a run brings, and the same in all of its rounds.
+    "metrics": Setting(_PLAIN, [], Since.V0_2),
     # Rounds may be added to a run, `horizon` keeps it what it was; runs of different lengths are not paired.
     # A world in which groups change or sleepers wake does so at a share of the run.
     "rounds": Setting(Role.RESULT | Role.WORLD | Role.SOURCES),

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from hatdfed.core.metrics import METRICS
 from hatdfed.core.policies import POLICIES
 from hatdfed.data.datasets import DATASETS, LoadedDatasets, is_given_in_python
 from hatdfed.data.partitioners import PARTITIONERS
@@ -194,6 +195,7 @@ def _named_things(config: Config) -> list[tuple[Registry[Any], str]]:
         (POLICIES, config.policy.name),
         (AGGREGATORS, config.aggregator.name),
         (LOSSES, config.loss.name),
+        *((METRICS, name) for name in config.metrics),
         (NETWORKS, config.network),
         (CODECS, config.codec),
     ]

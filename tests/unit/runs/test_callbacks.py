@@ -1,12 +1,18 @@
 """Callbacks see rounds and results, and may end a run."""
 
+import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 from tests.small_runs import SMALL
+from typer.testing import CliRunner
 
 import hatdfed
+from hatdfed.cli.app import app
+from hatdfed.dashboard.catalogue import make_card
+from hatdfed.dashboard.comparison import select_comparable
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.folder import RunFolder
 
@@ -55,6 +61,56 @@ def test_a_callback_that_raises_is_named_and_loses_nothing(tmp_path):
         hatdfed.run(SETTINGS, out=tmp_path / "run", callbacks=[Broken()])
     assert len(RunFolder(tmp_path / "run").read_rounds()) == 4
     assert len(hatdfed.resume(tmp_path / "run").rounds) == 6
+
+
+def test_a_run_that_a_callback_ended_is_shown_as_such_until_it_is_gone_on_with(tmp_path):
+    result = hatdfed.run(SETTINGS, out=tmp_path / "run", callbacks=[StopAfter(None), StopAfter(2)])
+    ended = "Ended by the callback StopAfter after 2 of 6 rounds."
+    assert result.summary["stopped_by"] == "StopAfter"
+    assert ended in result.summary["notes"]
+    assert "2 rounds (of 6, ended by StopAfter)" in repr(hatdfed.load(tmp_path / "run"))
+    words = show(tmp_path / "run")
+    assert ended in words
+    assert "Test accuracy by class" in words
+    assert "--resume" not in words
+    told = json.loads(show(tmp_path / "run", "--json"))
+    assert (told["stopped_by"], told["rounds"]) == ("StopAfter", 2)
+    assert "finished" not in told
+    assert (card(tmp_path / "run").state(), card(tmp_path / "run").accuracy_of) == ("stopped", "test")
+
+    class Broken(hatdfed.Callback):
+        def on_round_end(self, record):
+            raise KeyError("lost")
+
+    with pytest.raises(HatdfedError, match="Broken"):
+        hatdfed.resume(tmp_path / "run", callbacks=[Broken()])
+    assert "3 of 6 rounds played" in show(tmp_path / "run")
+    assert card(tmp_path / "run").state() == "running"
+    assert "stopped_by" not in hatdfed.resume(tmp_path / "run").summary
+    assert card(tmp_path / "run").state() == "done"
+
+
+def test_a_callback_that_agrees_with_the_last_round_ends_nothing(tmp_path):
+    result = hatdfed.run(SETTINGS, out=tmp_path / "run", callbacks=[StopAfter(6)])
+    assert "stopped_by" not in result.summary
+    assert card(tmp_path / "run").state() == "done"
+
+
+def test_reports_and_comparisons_say_that_a_run_was_ended(tmp_path):
+    hatdfed.run(SETTINGS, out=tmp_path / "run", callbacks=[StopAfter(2)])
+    compared = select_comparable([(tmp_path / "run", card(tmp_path / "run"))])
+    assert compared.rows == []
+    assert compared.left_out == ["run was ended by StopAfter after 2 of 6 rounds."]
+    CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")])
+    assert "Ended by StopAfter after 2 of 6 rounds." in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def show(folder, *words):
+    return CliRunner().invoke(app, ["show", str(folder), *words]).stdout
+
+
+def card(folder):
+    return make_card(folder, "id", "run", time.time())
 
 
 def test_the_example_in_the_documents_ends_a_run_early(capsys):

@@ -53,7 +53,7 @@ OTHER_VALUES = {
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
     "task": "regression", "training": {"name": "every"}, "budget_joules": 3.0,
-    "uploads.keep": "samples", "uploads.memory_samples": 7,
+    "metrics": ("macro_f1",), "uploads.keep": "samples", "uploads.memory_samples": 7,
     "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
     "time.upload_trace": "a.csv", "time.uplink_trace": "a.csv",
     "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",
@@ -230,11 +230,13 @@ def as_0_1_0_journals_have_it(settings):
         "machines",
         "time",
         "split_options",
+        "metrics",
     }
     never = dict.fromkeys({"rounds", "horizon", "checkpoint_every"} | new, True)
     prices = {"source", "training_per", "overhead_bits", "probe_joules", "merge_joules", "idle_watts"}
     prices |= {"link_joules", "training_joules"}
-    left = settings.model_dump(mode="json", exclude={**never, "energy": prices, "learner": {"optimiser_settings"}})
+    steps = {"optimiser_settings"}
+    left = settings.model_dump(mode="json", exclude={**never, "energy": prices, "learner": steps})
     return hashlib.sha256(json.dumps(left, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -52,6 +52,8 @@ async function loadTrust() {
   if (trust.servers.length) drawTrust(trust);
 }
 
+const isOver = (state) => state === "done" || state === "stopped";
+
 function showFigures() {
   const { figures, state } = series;
   for (const [name, text] of Object.entries(figures)) setText(name, text);
@@ -59,7 +61,7 @@ function showFigures() {
   const before = badge.textContent;
   setText("state", state);
   badge.className = `state ${state}`;
-  if (state === "done" && before !== "done") location.reload(); // results, which come with the page
+  if (isOver(state) && !isOver(before)) location.reload(); // results, which come with the page
 }
 
 async function goTo(number) {
@@ -142,10 +144,10 @@ document.addEventListener("themechange", () => {
 
 async function start() {
   await reload();
-  if (series?.state === "done") return;
+  if (isOver(series?.state)) return;
   stopWatching = watch(`/api/runs/${id}/events`, (news) => {
     if (news.rounds !== series?.rounds || news.state !== series?.state) reload();
-    if (news.state === "done") stopWatching();
+    if (isOver(news.state)) stopWatching();
   });
 }
 

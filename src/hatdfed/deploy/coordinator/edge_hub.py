@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from hatdfed.core.energy.energy_model import EnergyPrices
+from hatdfed.core.metrics import LONGEST_NAME, MOST_METRICS
 from hatdfed.core.report_check import ReportLimits
 from hatdfed.core.round import Presence, RoundPlan, RoundReport
 from hatdfed.deploy import history
@@ -46,7 +47,7 @@ from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
 _PROBE_SECONDS = 10.0  # that a draw waits for answers about who reaches whom
-_MOST_METRICS, _LONGEST_METRIC = 16, 40  # of an edge's task, and letters of a name
+_MOST_METRICS = 2 * MOST_METRICS  # of the settings and of the task together
 _MAX_ORDERS = 1000  # that wait for one edge; an edge that reads none of them counts as gone
 LOST = "its connection was lost"
 END_OF_ORDERS = pb.Order(epoch=-1)  # of no start of any coordinator: ends a queue
@@ -522,7 +523,7 @@ class EdgeHub:
 def _are_metrics(metrics: Mapping[str, float]) -> bool:
     """Whether these are figures under a few short names, not whatever an edge likes to have in a record."""
     return len(metrics) <= _MOST_METRICS and all(
-        name.isidentifier() and len(name) <= _LONGEST_METRIC and math.isfinite(value) for name, value in metrics.items()
+        name.isidentifier() and len(name) <= LONGEST_NAME and math.isfinite(value) for name, value in metrics.items()
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from hatdfed.core.energy.energy_model import Cause, EnergyPrices
 from hatdfed.core.energy.measured import MEASURED_CAUSES, MOST_JOULES, Metered, add_measured
+from hatdfed.core.metrics import MOST_METRICS
 from hatdfed.core.refusals import OTHER, WORDS
 from hatdfed.core.report_check import ReportLimits, find_breaches
 from hatdfed.core.round import (
@@ -283,6 +284,7 @@ def _read_report(
         sketch=_read_sketch(outcome),
         training_loss=outcome.training_loss if outcome.HasField("training_loss") else None,
         validation_loss=outcome.validation_loss if outcome.HasField("validation_loss") else None,
+        metrics={name: value for name, value in outcome.metrics.items() if math.isfinite(value)},
     )
     metered, counts = _read_metered(outcome), prices.counts_measured
     if not metered:
@@ -333,6 +335,7 @@ def _check_lengths(outcome: pb.Outcome, num_senders: int, num_receivers: int) ->
         len(outcome.slots) > 1 + num_senders
         or len(outcome.sent) > num_receivers
         or len(outcome.refused) > _MAX_WORDS
+        or len(outcome.metrics) > MOST_METRICS
         or any(len(slot.scores) > _MAX_SCORES for slot in outcome.slots)
     )
     if is_too_long:

@@ -195,6 +195,7 @@ class CoordinatorProcess:
                 durable.for_servers,
                 self._wait_for,
                 final_seconds=max(_FINAL_SECONDS, self._settings.round_seconds),
+                metrics=config.metrics,
             )
             watchers = [lambda record, seconds: self._watch(record, seconds, seconds - fleet.round_seconds)]
             recorder = Recorder(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.fleet import MOST_CONFUSED, FinalAccuracy, Snapshot
-from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.round import RoundPlan, RoundReport, ServerReport
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.membership import Manifest
 from hatdfed.deploy.failpoints import failpoint
@@ -44,15 +45,17 @@ class RemoteFleet:
         wait_for: WaitFor,
         *,
         final_seconds: float,
+        metrics: Sequence[str] = (),
     ) -> None:
         """`coordinator_for` gives the coordinator of N servers, for its prices and limits of reports.
 
-        Edges have `final_seconds` to measure their last models.
+        Edges have `final_seconds` to measure their last models. `metrics` are those that the settings ask for.
         """
         self._hub = hub
         self._coordinator_for = coordinator_for
         self._wait_for = wait_for
         self._final_seconds = final_seconds
+        self._metrics = metrics
         self.num_params = manifest.num_params
         self.round_seconds = 0.0  # from the announcement of the last round to its last report
 
@@ -86,7 +89,11 @@ class RemoteFleet:
         report = self._wait_for(self._hub.play(plan, coordinator.prices, coordinator.limits))
         self.round_seconds = time.perf_counter() - announced
         failpoint("after-reports")
-        return report
+        return replace(report, servers=tuple(map(self._keep_metrics, report.servers)))
+
+    def _keep_metrics(self, report: ServerReport | None) -> ServerReport | None:
+        """A report with the metrics that were asked for, None where the edge tells none, and without others."""
+        return None if report is None else report._replace(metrics={n: report.metrics.get(n) for n in self._metrics})
 
     def final_accuracy(self) -> FinalAccuracy:
         """Ask edges for the accuracies of their last models; on validation data if any of them has no test data."""
@@ -103,8 +110,9 @@ class RemoteFleet:
         overall = np.array([each.accuracy for each in figures])
         personal = np.array([np.nan if each.without_classes else each.personal_accuracy for each in figures])
         own = np.array([each.own_accuracy if each.HasField("own_accuracy") else each.accuracy for each in figures])
-        names = sorted(set.intersection(*(set(each.metrics) for each in figures)))
-        metrics = {name: np.array([each.metrics[name] for each in figures]) for name in names}
+        told_by_all = set.intersection(*(set(each.metrics) for each in figures))
+        names = [*sorted(told_by_all - set(self._metrics)), *self._metrics]  # those of the task, then of the settings
+        metrics = {name: np.array([each.metrics.get(name, np.nan) for each in figures]) for name in names}
         confusion = _add_confusions(figures)
         return FinalAccuracy(overall, personal, own, private_rounds=private, metrics=metrics, confusion=confusion)
 

@@ -180,17 +180,20 @@ class OrderHandler:
             if setup.program.task.kind.has_classes:
                 figures.personal_accuracy = float(measured.personal[0])
             figures.without_classes = not setup.program.task.kind.has_classes
-            figures.metrics.update({name: float(values[0]) for name, values in measured.metrics.items()})
+            known = {name: float(values[0]) for name, values in measured.metrics.items()}
+            figures.metrics.update({name: value for name, value in known.items() if math.isfinite(value)})
             if measured.confusion is not None and len(measured.confusion) <= MOST_CONFUSED:
                 figures.confusion.extend(measured.confusion.ravel().tolist())
         await self._link.call("Final", figures)
 
     def _measure_test(self, test: HeldOut) -> FinalAccuracy:
         model, learner = self.runner.server.params, self.setup.program.learner
-        common, own = learner.measure(model, test.data), learner.scores(model, test.own_data(0))
+        common = learner.measure(model, test.data, self.setup.program.metrics)
+        own = learner.scores(model, test.own_data(0))
         measures = common.measures.double().mean(dim=0)[None]
         confusion = None if common.confusion is None else common.confusion.numpy()
-        return test.accuracy(Answers(common.scores.numpy()[None], measures.numpy(), own.numpy()[None], confusion))
+        scores = common.scores.numpy()[None]
+        return test.accuracy(Answers(scores, measures.numpy(), own.numpy()[None], confusion, common.metrics))
 
     async def _send_heartbeats(self, seconds: float) -> None:
         while True:

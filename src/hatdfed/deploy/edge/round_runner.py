@@ -282,6 +282,7 @@ class RoundRunner:
             metered=self._meter.take(),
             training_loss=verdict.training_loss,
             validation_loss=verdict.validation_loss,
+            metrics={name: value for name, value in verdict.metrics.items() if value is not None},
             refusals=by_sender,
         )
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,6 +107,8 @@ def _make_setup(
 ) -> EdgeSetup:
     dataset = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
     program, seed = make_program(config, dataset, secret_noise), initial_seed(config, index)
+    # A metric that fails costs no round here: it is logged, and unknown.
+    program = replace(program, metrics=replace(program.metrics, on_failure=_log.warning))
     flops = find_forward_flops(config, dataset, program.learner)
     counted = 0.0 if flops is None else flops.operations
     if own_data is not None:

@@ -224,7 +224,7 @@ class Metered(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., meter: _Optional[str] = ..., joules: _Optional[float] = ..., uncertainty: _Optional[float] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch", "num_sent", "metered", "training_loss", "validation_loss", "refusals")
+    __slots__ = ("epoch", "round", "accuracy", "num_samples", "devices_online", "slots", "sent", "refused", "sketch", "num_sent", "metered", "training_loss", "validation_loss", "metrics", "refusals")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,13 @@ class Outcome(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +252,7 @@ class Outcome(_message.Message):
     METERED_FIELD_NUMBER: _ClassVar[int]
     TRAINING_LOSS_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     round: int
@@ -259,8 +267,9 @@ class Outcome(_message.Message):
     metered: _containers.RepeatedCompositeFieldContainer[Metered]
     training_loss: float
     validation_loss: float
+    metrics: _containers.ScalarMap[str, float]
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
-    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ..., num_sent: _Optional[int] = ..., metered: _Optional[_Iterable[_Union[Metered, _Mapping]]] = ..., training_loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., round: _Optional[int] = ..., accuracy: _Optional[float] = ..., num_samples: _Optional[int] = ..., devices_online: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ..., refused: _Optional[_Mapping[str, int]] = ..., sketch: _Optional[_Iterable[float]] = ..., num_sent: _Optional[int] = ..., metered: _Optional[_Iterable[_Union[Metered, _Mapping]]] = ..., training_loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
 class Received(_message.Message):
     __slots__ = ("accepted", "reason")

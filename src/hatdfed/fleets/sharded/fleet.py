@@ -99,7 +99,8 @@ class ShardedFleet:
         own = [each.own for each in parts if each.own is not None]
         counted = [each.confusion for each in parts if each.confusion is not None]
         confusion = np.sum(counted, axis=0) if counted else None
-        return Answers(scores, measures, np.concatenate(own) if own else None, confusion)
+        metrics = [figures for each in parts for figures in each.metrics]
+        return Answers(scores, measures, np.concatenate(own) if own else None, confusion, metrics)
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""
@@ -155,6 +156,7 @@ def _all_measured(parts: Sequence[Measured]) -> Measured:
         accuracy=np.concatenate([part.accuracy for part in parts]),
         training_loss=np.concatenate([part.training_loss for part in parts]),
         validation_loss=np.concatenate([part.validation_loss for part in parts]),
+        metrics=[figures for part in parts for figures in part.metrics],
         weights=_joined([part.weights for part in parts]),
         present=_joined([part.present for part in parts]),
         scores={name: _joined([part.scores[name] for part in parts]) for name in parts[0].scores},

@@ -137,7 +137,7 @@ class Shard:
             held = self._hold(here, letters, slots, is_usable(norms, rows.largest_norm[0]))
             labels = self._labels_of_all(order, letters)
             merged = self._stack.merge({0: order.t}, here.works, slots, held, sent, labels)
-            accuracy, validation_loss = self._stack.measure({0: order.t})
+            accuracy, validation_loss, metrics = self._stack.measure({0: order.t})
         rows.mass[:] = merged.mass.cpu().numpy()
         own = slice(0, rows.count)
         present = held.present[own].cpu().numpy()
@@ -148,6 +148,7 @@ class Shard:
                 accuracy=accuracy.cpu().numpy(),
                 training_loss=rows.training_loss.double().cpu().numpy(),
                 validation_loss=validation_loss.cpu().numpy(),
+                metrics=metrics,
                 weights=merged.weights[own].double().cpu().numpy(),
                 present=present,
                 scores={name: merged.scores[name][own].double().cpu().numpy() for name in reported_scores(program)},

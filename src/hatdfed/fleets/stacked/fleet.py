@@ -22,6 +22,7 @@ from torch import Tensor
 from hatdfed.core.effort import Effort, ServerEffort
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport
+from hatdfed.core.task import NEXT_TOKEN
 from hatdfed.errors import RunFolderError
 from hatdfed.fleets.kernels.vectors import compute_norms, consensus_distance, copy_rows, restore_rows, vectors_for
 from hatdfed.fleets.stacked.choose_model import choose_model
@@ -45,6 +46,7 @@ from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.guard import fallback_weights, has_nothing, is_usable
 from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores
 from hatdfed.server.learner import Learner
+from hatdfed.server.measured_metrics import NO_METRICS, Figures, MetricSet
 from hatdfed.server.program import check_frozen, frozen_arrays
 from hatdfed.server.tasks import Task
 from hatdfed.server.work import NOTHING, Answers, Batch, Indices, Measured, WorkPlan
@@ -58,6 +60,7 @@ WorkKey = tuple[int, int, ServerEffort | None, int]  # source, round, effort, sa
 Judge = Callable[[Tensor, Tensor], Tensor]  # what models give out [n, …] and targets [n, …] -> [n, …]
 
 _COMPARED_AT_ONCE = 1 << 24  # logits
+_OUTPUTS_AT_ONCE = 1 << 26  # numbers of a test set that are kept for metrics
 SAMPLES_AT_ONCE = 1000  # of a test set: large sets are measured in parts that take no more memory than validation does
 
 
@@ -105,7 +108,7 @@ class StackedFleet:
         slots = self._without_lost(plans, works, slots)
         held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
         merged = self.merge(times, works, slots, held, sent)
-        (accuracy, validation_loss), distance = self.measure(times), self.consensus_distance(times)
+        (accuracy, validation_loss, metrics), distance = self.measure(times), self.consensus_distance(times)
         return PendingRound(
             rows,
             plans,
@@ -121,6 +124,7 @@ class StackedFleet:
             accuracy=accuracy,
             training_loss=rows.training_loss,
             validation_loss=validation_loss,
+            metrics=metrics,
             consensus_distance=distance,
         )
 
@@ -408,8 +412,8 @@ class StackedFleet:
                 table[receiver, slot] = rows.model.similarity(rows.shared[receiver], sent[sender])
         return table
 
-    def measure(self, times: Times, *, exact: bool | None = None) -> tuple[Tensor, Tensor]:  # -> [S], [S]
-        """The mean score and the mean loss of every server of these runs on its validation data.
+    def measure(self, times: Times, *, exact: bool | None = None) -> tuple[Tensor, Tensor, list[Figures]]:
+        """The mean score, the mean loss and the metrics of every server of these runs on its validation data, [S] each.
 
         With `exact` in full precision, whatever the fleet computes with.
         """
@@ -417,17 +421,19 @@ class StackedFleet:
         exact = rows.how.exact if exact is None else exact
         accuracy = torch.zeros(rows.count, dtype=torch.float64, device=rows.how.device)
         loss = torch.full_like(accuracy, torch.nan)
+        metrics: list[Figures] = [{}] * rows.count
         for part in rows.parts(times):
             batches = rows.validation_at(times, part)
             start = part.start
             for count, alike in groupby(batches, lambda batch: len(batch.y)):
                 those = list(alike)
                 servers = slice(start, start + len(those))
-                scores, losses = rows.scores_and_losses(servers, *rows.validation.stacked(those), exact=exact)
+                scores, losses, figures = rows.evaluate(servers, *rows.validation.stacked(those), exact=exact)
                 accuracy[servers] = scores.sum(dim=1, dtype=torch.float64) / count
                 loss[servers] = losses.mean(dim=1, dtype=torch.float64)
+                metrics[servers] = figures
                 start = servers.stop
-        return accuracy, loss
+        return accuracy, loss, metrics
 
     def consensus_distance(self, runs: Runs) -> Tensor:  # -> [runs of this fleet]
         """How far the models of each of these runs are from their mean; nan for the other runs."""
@@ -491,7 +497,7 @@ class RunView:
 
     def validation_accuracy(self) -> NDArray[np.float64]:
         """[N] on the run's validation data, before the first round."""
-        accuracy, _ = self.fleet.measure({self.run: 0}, exact=True)
+        accuracy, *_ = self.fleet.measure({self.run: 0}, exact=True)
         return accuracy[self._rows].cpu().numpy()
 
     def final_accuracy(self) -> FinalAccuracy:
@@ -501,31 +507,40 @@ class RunView:
     def answers(self) -> Answers:
         """What the servers make of the test data: those in common, and those of their own kind."""
         test = self.fleet.rows.members[self.run].test
-        common = self._measure(test.data)
+        common = self._measure(test.data, self.fleet.rows.members[self.run].program.metrics)
         scores, measures = common.scores.cpu().numpy(), common.measures.cpu().numpy()
         confusion = None if common.confusion is None else common.confusion.cpu().numpy()
         if test.kind_of is None:
-            return Answers(scores, measures, confusion=confusion)
+            return Answers(scores, measures, confusion=confusion, metrics=common.metrics)
         own = scores.copy()
         for kind, data in enumerate(test.kinds):
             of_kind = test.kind_of == kind
             own[of_kind] = self._measure(data).scores.cpu().numpy()[of_kind]
-        return Answers(scores, measures, own, confusion)
+        return Answers(scores, measures, own, confusion, common.metrics)
 
-    def _measure(self, data: Batch) -> Measured:
-        """[N, n] scores of the samples, [N, measures] of the task on average, and [C, C] confusions of all servers."""
+    def _measure(self, data: Batch, metrics: MetricSet = NO_METRICS) -> Measured:
+        """[N, n] scores of the samples, [N, measures] of the task on average, and [C, C] confusions of all servers.
+
+        With `metrics`, the outputs of a server for all samples are kept until these are measured.
+        """
         rows = self.fleet.rows
         samples = rows.model.samples(data)
-        scores, measures = [], []
+        scores, measures, figures = [], [], list[Figures]()
         confusion: Tensor | None = None
-        for part in rows.parts([self.run]):
-            found = [rows.measure(part, x[None], y[None]) for x, y in _pieces(samples)]
+        for part in rows.parts([self.run], _count_servers_at_once(rows, samples) if metrics.names else None):
+            kept, found = [], []
+            for x, y in _pieces(samples):
+                outputs = rows.compute_outputs(part, x[None])
+                found.append(rows.measure(outputs, y[None]))
+                kept += [outputs] if metrics.names else []
+            if metrics.names:
+                figures += rows.measure_metrics(part, torch.cat(kept, dim=1), samples.y[None])
             scores.append(torch.cat([each.scores for each in found], dim=1))
             measures.append(torch.cat([each.measures for each in found], dim=1).double().mean(dim=1))
             for each in found:
                 if each.confusion is not None:
                     confusion = each.confusion if confusion is None else confusion + each.confusion
-        return Measured(torch.cat(scores), torch.cat(measures), confusion)
+        return Measured(torch.cat(scores), torch.cat(measures), confusion, figures)
 
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""
@@ -618,6 +633,13 @@ def _probe_table(works: Works, judged: NDArray[np.bool_]) -> tuple[NDArray[np.in
     for server in np.flatnonzero(judged):
         index[server, : sizes[server]] = works[int(server)].probe
     return index, sizes
+
+
+def _count_servers_at_once(rows: Rows, samples: Samples) -> int:
+    """Servers whose outputs for all samples are kept at once."""
+    kind = rows.task.kind
+    positions = samples.y[0].numel() if kind.name == NEXT_TOKEN else 1
+    return max(1, min(rows.how.judged_at_once, _OUTPUTS_AT_ONCE // (len(samples.y) * positions * kind.num_outputs)))
 
 
 def _pieces(samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:

@@ -15,6 +15,7 @@ from hatdfed.core.round import RoundPlan, RoundReport, Worked, make_server_repor
 from hatdfed.fleets.stacked.merging import InboxTable, count_refused
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.server.harm import Harm
+from hatdfed.server.measured_metrics import Figures
 from hatdfed.server.merge_laws import check_weights
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import WorkPlan
@@ -38,6 +39,7 @@ class PendingRound:
     accuracy: Tensor  # [S]
     training_loss: Tensor  # [S] nan where it is not known
     validation_loss: Tensor  # [S]
+    metrics: Sequence[Figures]  # [S]
     consensus_distance: Tensor  # [runs]
 
     def reports(self) -> dict[int, RoundReport]:
@@ -57,6 +59,7 @@ class PendingRound:
                 accuracy=accuracy[servers],
                 training_loss=training_loss[servers],
                 validation_loss=validation_loss[servers],
+                metrics=self.metrics[servers],
                 weights=weights[servers].astype(np.float64),
                 present=present[servers],
                 scores={name: scores[name][servers] for name in reported_scores(member.program)},
@@ -90,6 +93,7 @@ class Measured(NamedTuple):
     accuracy: Table  # [N]
     training_loss: Table  # [N] nan where it is not known
     validation_loss: Table  # [N]
+    metrics: Sequence[Figures]  # [N]
     weights: Table  # [N, D]
     present: NDArray[np.bool_]  # [N, D]
     scores: Mapping[str, Table]  # [N, D] each
@@ -114,6 +118,7 @@ def round_report(
                 compression=float(measured.compression[i]),
                 training_loss=float(measured.training_loss[i]),
                 validation_loss=float(measured.validation_loss[i]),
+                metrics=measured.metrics[i],
             )
             for i, (work, merged) in enumerate(zip(works, measured.present, strict=True))
         )

@@ -24,6 +24,7 @@ from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
 from hatdfed.server.harm import share_labels
+from hatdfed.server.measured_metrics import Figures
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.tasks import count_confusion
 from hatdfed.server.work import NOTHING, Batch, HeldOut, Indices, Measured, PooledSource, WorkPlan
@@ -253,18 +254,34 @@ class Rows:
         return torch.from_numpy(array).to(self.how.device, non_blocking=True)
 
     @torch.no_grad()
-    def scores_and_losses(self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True) -> tuple[Tensor, Tensor]:
-        """The score and the loss of each sample by each of these servers; every server its own, or all the same.
+    def evaluate(
+        self, servers: slice, x: Tensor, y: Tensor, *, exact: bool = True
+    ) -> tuple[Tensor, Tensor, list[Figures]]:
+        """The score and the loss of each sample by each of these servers, and the metrics of each server.
 
-        [n or 1, samples, …], [n or 1, samples, …] -> [n, samples], [n, samples]
+        Every server has its own samples, or all have the same.
+        [n or 1, samples, …], [n or 1, samples, …] -> [n, samples], [n, samples], [n]
         """
         logits = self.model.ready(self.params[servers]).logits(x, exact=exact)
-        return self._score(self.task.scores, logits, y), self._score(self.task.losses, logits.float(), y)
+        scores, losses = self._score(self.task.scores, logits, y), self._score(self.task.losses, logits.float(), y)
+        return scores, losses, self.measure_metrics(servers, logits, y)
+
+    def measure_metrics(self, servers: slice, outputs: Tensor, y: Tensor) -> list[Figures]:  # -> [n]
+        """Those that the settings of each server's run ask for; every server has its own samples, or all the same."""
+        wanted = [self.members[run].program.metrics for run in self.runs_of(servers)]
+        if not any(each.names for each in wanted):
+            return [{}] * len(wanted)
+        targets = y.expand(len(wanted), *y.shape[1:])
+        return [each.measure(*pair) for each, *pair in zip(wanted, outputs, targets, strict=True)]
 
     @torch.no_grad()
-    def measure(self, servers: slice, x: Tensor, y: Tensor) -> Measured:
+    def compute_outputs(self, servers: slice, x: Tensor) -> Tensor:  # -> [n, samples, …]
+        """What the models of these servers give out."""
+        return self.model.ready(self.params[servers]).logits(x)
+
+    @torch.no_grad()
+    def measure(self, logits: Tensor, y: Tensor) -> Measured:
         """Scores with the task's measures, [n, samples, measures], and confusions of all these servers together."""
-        logits = self.model.ready(self.params[servers]).logits(x)
         targets = y.expand(*logits.shape[:2], *y.shape[2:]).flatten(0, 1)
         confusion = count_confusion(self.task.kind, logits.flatten(0, 1), targets)
         return Measured(self._score(self.task.scores, logits, y), self._score(self.task.measure, logits, y), confusion)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hatdfed.core.round import RoundRecord
 from hatdfed.runs.records.cleaning import flat_settings, number
 from hatdfed.runs.records.folder import RunFolder
-from hatdfed.runs.round_row import ROUND_COLUMNS, round_row
+from hatdfed.runs.round_row import ROUND_COLUMNS, metrics_in, round_row
 from hatdfed.runs.summary import METRICS
 
 Curves = dict[str, float]  # one step of each
@@ -40,6 +40,7 @@ def steps(rounds: Sequence[Mapping[str, Any]]) -> list[tuple[int, Curves]]:
 def round_figures(row: Mapping[str, Any]) -> Curves:
     """Read the values of one round, named as curves; unknown values are left out."""
     curves = {column.curve or name: name for name, column in ROUND_COLUMNS.items() if column.curve is not None}
+    curves |= {f"validation_metrics/{name}": name for name in metrics_in([row])}
     return {curve: value for curve, name in curves.items() if (value := number(row.get(name))) is not None}
 
 
@@ -58,4 +59,6 @@ def name_by_data(curves: Curves, *, leaks_test: bool) -> Curves:
 def final_figures(results: Mapping[str, Any]) -> Curves:
     """Read the final metrics of a run."""
     named = {f"final/{name}": results.get(name) for name in (*METRICS, "links_per_round")}
+    metrics = results.get("metrics")
+    named |= {f"final/{name}": value for name, value in (metrics if isinstance(metrics, Mapping) else {}).items()}
     return {name: value for name, found in named.items() if (value := number(found)) is not None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hatdfed.core.energy.energy_model import EnergyRow
 from hatdfed.core.round import RoundRecord
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.round_row import ROUND_COLUMNS, Column, round_row
+from hatdfed.runs.round_row import ROUND_COLUMNS, Column, add_metrics, round_row
 from hatdfed.runs.trust_log import MOST_VERDICTS, NewBeliefs, Verdicts
 
 Records = list[dict[str, Any]]
@@ -249,7 +249,30 @@ VERDICTS = _table(
     ),
     ("t",),
 )
-TABLES = {table.name: table for table in (ROUNDS, SERVERS, LINKS, MATRICES, LEDGER, TRUST, VERDICTS)}
+METRICS = _table(
+    "metrics",
+    "metric and server of a round, in runs whose settings ask for metrics",
+    (
+        Column(name="t", sql="INTEGER", since=6, meaning="Number of the round, counted from 0."),
+        Column(
+            name="server",
+            sql="INTEGER",
+            since=6,
+            may_be_unknown=True,
+            meaning="Number of the server; null: mean over the servers for which it is defined.",
+        ),
+        Column(name="metric", sql="TEXT", since=6, meaning="Name of the metric, as in the setting `metrics`."),
+        Column(
+            name="value",
+            sql="REAL",
+            since=6,
+            may_be_unknown=True,
+            meaning="Its value for the merged model on validation data; null: not defined.",
+        ),
+    ),
+    ("t", "server", "metric"),
+)
+TABLES = {table.name: table for table in (ROUNDS, SERVERS, LINKS, MATRICES, LEDGER, TRUST, VERDICTS, METRICS)}
 
 
 def current_version() -> int:
@@ -304,8 +327,9 @@ class RunDatabase:
             connection.execute("BEGIN")
         connection.execute("SAVEPOINT round")
         try:
-            connection.execute(ROUNDS.insert, tuple(row.values()))
+            connection.execute(ROUNDS.insert, tuple(row[name] for name in ROUND_COLUMNS))
             connection.executemany(SERVERS.insert, _server_rows(record))
+            connection.executemany(METRICS.insert, _metric_rows(record))
             connection.executemany(LINKS.insert, _link_rows(record))
             self._write_ledger(record.report.energy)
             if record.draw.topology.num_servers <= MATRIX_LIMIT:
@@ -362,7 +386,10 @@ class RunDatabase:
             raise self._trouble(error) from None
 
     def records(self, table: str) -> Records:
-        """All rows of `rounds`, `servers`, `links`, `ledger` or `trust`, in the order they were written."""
+        """All rows of `rounds`, `servers`, `links`, `ledger` or `trust`, in the order they were written.
+
+        Metrics stand in the rows of rounds and servers under their own names.
+        """
         try:
             if file_version(self._connection) < TABLES[table].since:
                 return []
@@ -373,7 +400,17 @@ class RunDatabase:
             raise self._trouble(error) from None
         if table == "rounds":
             self._refuse_gaps(found)
-        return found
+        return self._with_metrics(table, found) if table in ("rounds", "servers") else found
+
+    def _with_metrics(self, table: str, rows: Records) -> Records:
+        """Rounds with the means of their metrics, or servers with their own."""
+        by_row: dict[tuple[Any, Any], dict[str, Any]] = {}
+        try:
+            for t, server, metric, value in read_metrics(self._connection, means=table == "rounds"):
+                by_row.setdefault((t, server), {})[metric] = value
+        except SQLITE_ERRORS as error:
+            raise self._trouble(error) from None
+        return [add_metrics(row, by_row.get((row["t"], row.get("server")), {})) for row in rows] if by_row else rows
 
     def _refuse_gaps(self, rounds: Records) -> None:
         """All figures are numbers, and only those that may be unknown are ever missing."""
@@ -470,6 +507,17 @@ def select_list(connection: sqlite3.Connection, table: str) -> str:
     return ", ".join(f"NULL AS {column.name}" if column.name in newer else column.name for column in columns)
 
 
+def read_metrics(connection: sqlite3.Connection, *, means: bool) -> Iterator[tuple[int, int | None, str, float | None]]:
+    """Round, server, name and value of every metric: their means over servers, or those of each server."""
+    if file_version(connection) < METRICS.since:
+        return
+    which = "server IS NULL" if means else "server IS NOT NULL"
+    query = f"SELECT t, server, metric, value FROM metrics WHERE {which} ORDER BY rowid"  # noqa: S608 (our own words)
+    for t, server, metric, value in connection.execute(query):
+        if isinstance(metric, str) and isinstance(value, float | int | None):
+            yield t, server, metric, value
+
+
 def read_last_verdicts(connection: sqlite3.Connection) -> tuple[int, Verdicts] | None:
     """The verdicts that were kept last, and the round; None where there are none, or what is there is not a matrix."""
     if file_version(connection) < VERDICTS.since:
@@ -506,6 +554,13 @@ def _server_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
         for server, report in enumerate(record.report.servers)
         if report is not None
     ]
+
+
+def _metric_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
+    """Means first, then those of each server."""
+    told = [(None, record.report.metrics)]
+    told += [(server, report.metrics) for server, report in enumerate(record.report.servers) if report is not None]
+    return [(record.t, server, name, value) for server, metrics in told for name, value in metrics.items()]
 
 
 def _charge(record: RoundRecord, server: int) -> float | None:

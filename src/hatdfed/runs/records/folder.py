@@ -134,6 +134,15 @@ class RunFolder:
         results = self.read_results()
         return None if results is None or (whole(results.get("rounds")) or 0) < rounds else results
 
+    def read_ended(self, rounds: int, played: int) -> dict[str, Any] | None:
+        """The summary of all `rounds`, or of the rounds `played` where a callback has ended the run after these."""
+        results = self.read_results()
+        if results is None:
+            return None
+        known = whole(results.get("rounds")) or 0
+        is_stopped = isinstance(results.get("stopped_by"), str) and known == played  # and was not gone on with
+        return results if known >= rounds or is_stopped else None
+
     def read_rounds(self) -> Records:
         """All rounds so far, in order; none where nothing was written yet."""
         if not self.database.is_file():

@@ -24,6 +24,7 @@ from hatdfed.server.codecs.base import message_share
 from hatdfed.server.flops import ForwardFlops, count_forward_flops
 from hatdfed.server.learner import Learner
 from hatdfed.server.losses import LOSSES
+from hatdfed.server.measured_metrics import MetricSet
 from hatdfed.server.merge_laws import check_rule
 from hatdfed.server.networks import PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS, Optimiser, make_torch_optimiser
@@ -78,6 +79,7 @@ def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
         scores=_policy_class(config).needs_scores,
         loss=build_component("loss", config.loss, LOSSES),
         pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
+        metrics=MetricSet(config.metrics, learner.task),
     )
 
 
