@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from hatdfed.core.links import LinkTable
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.summary import JOULES_PER_MJ
+from hatdfed.setup.config import WorldConfig
+from hatdfed.setup.layers import config_members
 from hatdfed.setup.run_identity import run_key
 from hatdfed_paper.plan import Settings
 
@@ -44,12 +46,26 @@ def run_figures(result: RunResult) -> dict[str, Any]:
     """Test figures after the last round, the validation accuracy of that round, energies and regret."""
     summary = result.summary
     causes = {f"{cause}_energy_mj": summary["energy_by_cause_mj"][cause] for cause in ("upload", "training")}
-    found = {name: summary[name] for name in _FIGURES} | causes
+    found = {name: summary[name] for name in _FIGURES} | causes | _own_figures(result)
     # Regret is None where the number of links changes from round to round.
     shown: dict[str, Any] = {name: None if value is None else _short(value) for name, value in found.items()}
     # What a run that learns from the test set measures during the run is no validation accuracy.
     shown["validation_accuracy"] = None if summary["leaks_test"] else _short(result.rounds[-1]["avg_accuracy"])
     return shown | {"leaks_test": summary["leaks_test"]}
+
+
+def _own_figures(result: RunResult) -> dict[str, float]:
+    """Where servers differ: accuracy of sound ones on data as they see them, and that of their smallest group."""
+    if result.config.world == WorldConfig():
+        return {}
+    members = config_members(result.config)
+    own, sound = np.array(result.summary["own_accuracy_by_server"]), members.is_sound
+    sizes = np.bincount(members.last_group[sound], minlength=result.config.world.groups)
+    smallest = int(np.argmin(np.where(sizes > 0, sizes, len(sound) + 1)))
+    return {
+        "own_accuracy": float(own[sound].mean()),
+        "smallest_group_accuracy": float(own[sound & (members.last_group == smallest)].mean()),
+    }
 
 
 def _curve(result: RunResult) -> dict[str, list[Any]]:

@@ -25,6 +25,7 @@ from hatdfed_paper.experiments import (
     sparsity,
     table1,
     training_effort,
+    trust,
     tuned_rivals,
 )
 
@@ -47,6 +48,7 @@ _ALL = (
     *tuned_rivals.EXPERIMENTS,
     attribution.EXPERIMENT,
     training_effort.EXPERIMENT,
+    trust.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 THE_PAPER = tuple(experiment.name for experiment in _ALL if experiment.group == PAPER)
