@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from hatdfed.runs.play import Job
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.run_identity import run_key
@@ -71,7 +72,7 @@ def test_a_time_limit_stops_and_loses_nothing(tmp_path):
 def test_a_batch_that_would_take_too_long_is_not_started(tmp_path):
     limit = TimeLimit(1000.0)
     settings = resolve({"dataset": "digits", **SMALL})
-    batch = {0: type("Job", (), {"config": settings})()}
+    batch = {0: Job(settings)}
     assert limit.allows(batch)
     limit.learn(batch, 2000.0)
     assert not limit.allows(batch)

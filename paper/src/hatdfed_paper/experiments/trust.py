@@ -215,8 +215,8 @@ EXPERIMENT = Experiment(
         rule="shown if the 95 % interval lies above 0 on both data sets. Secondary, world by world, without a "
         f"correction for their number: plain, not distinguishably below {PLUS} with at most {_MORE_JOULES:g} times its "
         f"link energy; groups and a change, the interval against {ORACLE} above -2 points on average and for the "
-        f"smallest group, not distinguishably below {RIVAL} for at most {_FEWER_JOULES:g} of its link energy, the smallest group not "
-        f"distinguishably below {ALONE}; bad data, above -1 point; liars, above -3 points.",
+        f"smallest group, not distinguishably below {RIVAL} for at most {_FEWER_JOULES:g} of its link energy, "
+        f"the smallest group not distinguishably below {ALONE}; bad data, above -1 point; liars, above -3 points.",
     ),
     known="none of these worlds on test data; plain worlds of table1 with five servers and other methods, on seeds 0–9",
     tables=(Table("trust", _rows, _markdown),),
