@@ -11,8 +11,8 @@ import hatdfed
 from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.errors import ConfigError
 from hatdfed.runs.play import play
-from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.recorder import summarise
+from hatdfed.runs.records.folder import RunFolder
 from hatdfed.sweeps.file import Pruner, read_sweep
 from hatdfed.sweeps.pruners import Measured, find_losers
 
