@@ -54,7 +54,9 @@ def _show_sweep(folder: Path, as_json: bool) -> None:
         typer.echo(json.dumps({**document, "folder": str(folder)}))
         return
     if document["rows"]:
-        out.print(make_sweep_table(document["rows"], title=f"sweep {folder.name}"))
+        sought = {} if document.get("search") is None else {"objectives": document["search"]["objectives"]}
+        what = "search" if sought else "sweep"
+        out.print(make_sweep_table(document["rows"], title=f"{what} {folder.name}", **sought))
     if document.get("search") is not None:
         print_search(document["search"])
     if document["failed"]:

@@ -265,18 +265,18 @@ def print_search(search: Mapping[str, Any]) -> None:
             markup=False,
         )
     if importance["objectives"]:
+        after = importance.get("after_round")
+        when = "the last round" if after is None else f"round {after}, which all trials have played"
+        heading = f"Importance of settings: fANOVA over {importance.get('trials')} trials, after {when}"
+        out.print(escape(heading), style="bold", highlight=False, soft_wrap=True)
         out.print(_make_importance_table(importance))
+        out.print("R²: how well the settings predict trials that the forest has not seen", style="italic dim")
     for sentence in importance["notes"]:
         note(str(sentence))
 
 
 def _make_importance_table(importance: Mapping[str, Any]) -> Table:
-    after = importance.get("after_round")
-    when = "the last round" if after is None else f"round {after}, where all trials were measured"
-    title = f"importance of settings, fANOVA over {importance.get('trials')} trials after {when}"
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.caption_justify = "left"
-    table.caption = "R²: how well the settings predict trials that the forest has not seen"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("setting")
     objectives: Mapping[str, Any] = importance["objectives"]
     for name in objectives:
@@ -295,7 +295,7 @@ def _format_sweep_value(value: Any) -> str:
 
 
 def _format_sweep_caption(rows: Sequence[SummaryRow], objectives: Sequence[str]) -> str:
-    sought = " and ".join(_SOUGHT[name] for name in objectives)
+    sought = " and ".join(_SOUGHT.get(name, name) for name in objectives)
     return "\n".join([f"{ON_FRONT} no other point is as good at {sought}", *_explain_marks(rows)])
 
 

@@ -58,6 +58,8 @@ def _is_search(search: object) -> bool:
     if not isinstance(search, Mapping) or not isinstance(search.get("importance"), Mapping):
         return False
     importance, pruning = search["importance"], search.get("pruning")
+    if not isinstance(sought := search.get("objectives"), list) or not all(isinstance(name, str) for name in sought):
+        return False
     objectives, notes = importance.get("objectives"), importance.get("notes")
     counts = () if pruning is None else ("pruned_trials", "rounds", "rounds_saved")
     return (

@@ -85,8 +85,8 @@ class Pruner(Section):
     """After how many rounds trials are judged; by default a quarter and a half of the rounds of a run."""
     min_trials: Count = 4
     """Fewer trials than this are not compared, so none of them is stopped."""
-    factor: Annotated[float, Field(gt=1, le=100)] = 2.0
-    """For halving: the best 1 / factor of all trials go on."""
+    factor: Annotated[float, Field(gt=1, le=100)] | None = None
+    """For halving: the best 1 / factor of all trials go on; 2 by default."""
 
 
 class SearchPlan(Section):
@@ -275,7 +275,7 @@ def _check_pruner(search: SearchPlan, pruner: Pruner) -> None:
             "search.pruner judges validation accuracy, but it is none of search.objectives. Add accuracy or "
             "worst_accuracy, or leave the pruner out."
         )
-    if pruner.name == "median" and "factor" in pruner.model_fields_set:
+    if pruner.name == "median" and pruner.factor is not None:
         raise ConfigError("search.pruner.factor is for halving, but the pruner is median. Leave one of them out.")
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from hatdfed.errors import ConfigError
 from hatdfed.sweeps.file import Pruner
 
+_FACTOR = 2.0  # of halving, unless it is given
 _LEAST_ROUNDS = 4  # for a quarter and a half of them
 
 
@@ -68,7 +69,7 @@ def _is_behind(pruner: Pruner, one: Measured, rivals: Sequence[Measured]) -> boo
     if pruner.name == "median":
         return one.accuracy < median(each.accuracy for each in rivals)
     better = sum(each.accuracy > one.accuracy for each in rivals)
-    return better >= max(1, int(len(rivals) / pruner.factor))
+    return better >= max(1, int(len(rivals) / (pruner.factor or _FACTOR)))
 
 
 def _is_beaten(one: Measured, rivals: Sequence[Measured]) -> bool:

@@ -85,7 +85,9 @@ def _spread(plan: SearchPlan, number: int) -> dict[str, Any]:
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(len(plan.parameters), bits=_SOBOL_BITS, seed=stream(plan.sampler_seed, "sobol"))
-    spot = sequence.fast_forward(number).random(1)[0]
+    if number:
+        sequence.fast_forward(number)  # by nothing is an error
+    spot = sequence.random(1)[0]
     return {
         key: _place(choice, float(share)) for (key, choice), share in zip(plan.parameters.items(), spot, strict=True)
     }

@@ -43,6 +43,7 @@ def describe_search(plan: SearchPlan, trials: Sequence[Trial], unfinished: Colle
     return {
         "sampler": plan.sampler,
         "sampler_seed": plan.sampler_seed,
+        "objectives": list(plan.objectives),
         "trials": len(trials),
         "pruning": _describe_pruning(plan, trials, unfinished),
         "importance": _describe_importance(plan, trials),
