@@ -478,6 +478,24 @@ def half_precision_table() -> str:
     return table(headings, rows)
 
 
+def first_run_line() -> str:
+    """How long README's first commands take."""
+    report = load("first-run-cpu.json")
+    seconds = {command["typed"]: command["seconds"] for command in report["commands"]}
+    machine, gigabytes = report["machine"], report["environment_megabytes"] / 1000
+    return (
+        f"On {machine['cores']} cores ({machine['processor']}), `make run` took {seconds['make run']:.0f} s, "
+        f"{report['installed_after_seconds']:.0f} s of them to install {gigabytes:.1f} GB, "
+        f"and the last line {seconds['hatdfed run --method hat-dfed']:.0f} s."
+    )
+
+
+def first_run_table() -> str:
+    """Every command of a newcomer with its seconds."""
+    commands = load("first-run-cpu.json")["commands"]
+    return table(("typed", "seconds"), [[f"`{each['typed']}`", f"{each['seconds']:.0f}"] for each in commands])
+
+
 def round_walk_table() -> str:
     """How many files a round goes through, for ARCHITECTURE."""
     ways = load("round-walk.json")["ways"]

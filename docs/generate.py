@@ -1,6 +1,7 @@
 """Write the generated parts of the documents: `python docs/generate.py`, or `--check` to see that they are current.
 
-README.md              the table of `make run`, from docs/make_run/comparison.json
+README.md              the table of `make run`, from docs/make_run/comparison.json, and how long it takes
+first-run.md           how long a newcomer's first commands take, from benchmarks/results
 methods.md             the methods, from their definition
 evaluation.md          what reproduces and what goes beyond the paper, in short, from paper/results
 benchmarks/README.md   what is in benchmarks/results
@@ -43,6 +44,8 @@ from bench_tables import (
     edge_memory_table,
     effort_table,
     fifty_edges_line,
+    first_run_line,
+    first_run_table,
     fleets_table,
     fuzz_table,
     group_evidence_table,
@@ -217,7 +220,10 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
         ROOT / "docs/hat-dfed-plus.md": _filled(ROOT / "docs/hat-dfed-plus.md", beyond, {}),
         ROOT / "docs/scale.md": _filled(ROOT / "docs/scale.md", scale_blocks(), scale_lines()),
-        ROOT / "README.md": _filled(ROOT / "README.md", {"make-run-table": make_run_table()}, {}),
+        ROOT / "README.md": _filled(
+            ROOT / "README.md", {"make-run-table": make_run_table()}, {"first-run-line": first_run_line()}
+        ),
+        ROOT / "docs/first-run.md": _filled(ROOT / "docs/first-run.md", {"first-run": first_run_table()}, {}),
         ROOT / "docs/evaluation.md": _filled(ROOT / "docs/evaluation.md", evaluation, {}),
         ROOT / "docs/methods.md": _filled(ROOT / "docs/methods.md", {"methods-table": methods_table()}, {}),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),

@@ -1,5 +1,6 @@
 """Documents that fail the build when they are no longer true."""
 
+import json
 import re
 import runpy
 import sys
@@ -50,6 +51,14 @@ def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 
 def test_the_readme_is_read_in_a_few_minutes():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) < 1200
+
+
+def test_the_first_commands_of_the_readme_are_those_that_were_timed():
+    script = runpy.run_path(str(ROOT / "benchmarks/first_run.py"), run_name="first_run")
+    shown = script["read_first_commands"]((ROOT / "README.md").read_text(encoding="utf-8"))
+    timed = json.loads((ROOT / "benchmarks/results/first-run-cpu.json").read_text(encoding="utf-8"))["commands"]
+    assert len(shown) == 3
+    assert [each["typed"] for each in timed] == [*shown, *script["LATER"]]
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda path: path.name)
