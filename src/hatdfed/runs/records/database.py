@@ -558,7 +558,7 @@ def _server_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
 
 def _metric_rows(record: RoundRecord) -> list[tuple[Any, ...]]:
     """Means first, then those of each server."""
-    told = [(None, record.report.metrics)]
+    told: list[tuple[int | None, Mapping[str, float | None]]] = [(None, record.report.metrics)]
     told += [(server, report.metrics) for server, report in enumerate(record.report.servers) if report is not None]
     return [(record.t, server, name, value) for server, metrics in told for name, value in metrics.items()]
 
