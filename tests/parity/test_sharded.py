@@ -73,6 +73,21 @@ def assert_parity(config, bounds, tolerance=1e-5):
     return fleet
 
 
+def test_shards_measure_the_metrics_that_one_fleet_does():
+    config = settings(metrics=["macro_f1", "calibration_error"], rounds=2)
+    (coordinator, fleet), (reference, one) = sharded(config, UNEVEN), whole(config)
+    mine, theirs = played(coordinator, fleet, 2)[0], played(reference, one, 2)[0]
+    for record, other in zip(mine, theirs, strict=True):
+        for server, told in zip(record.report.servers, other.report.servers, strict=True):
+            assert list(server.metrics) == list(config.metrics)
+            assert server.metrics == pytest.approx(told.metrics, abs=1e-5)
+    final, wanted = fleet.final_accuracy().metrics, one.final_accuracy().metrics
+    assert list(final) == list(config.metrics)
+    for name in config.metrics:
+        np.testing.assert_allclose(final[name], wanted[name], atol=1e-5)
+        assert final[name].shape == (config.servers,)
+
+
 @pytest.mark.parametrize("bounds", [EVEN, UNEVEN, ALONE])
 @pytest.mark.parametrize("method", ["hat-dfed", "sgp", "d-psgd", "morph"])
 def test_shards_of_any_size(method, bounds):

@@ -19,6 +19,7 @@ from hatdfed.dashboard.catalogue import (
     select_cards,
 )
 from hatdfed.dashboard.comparison import MAX_COMPARED, make_front_title, select_comparable
+from hatdfed.dashboard.run_views import list_metrics
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
 from hatdfed.runs.records.cleaning import flat_settings, number, texts
@@ -59,7 +60,7 @@ def page_routes(site: Site) -> APIRouter:
     @routes.get("/runs/{run_id}")
     def run(run_id: str) -> HTMLResponse:
         folder, card = site.find_run(run_id)
-        content: dict[str, Any] = {"settings": [], "environment": [], "results": {}, "notes": []}
+        content: dict[str, Any] = {"settings": [], "environment": [], "results": {}, "notes": [], "own_metrics": []}
         content["energy_source"] = "modelled"
         try:
             results = read_document(folder, "results.json")
@@ -69,6 +70,7 @@ def page_routes(site: Site) -> APIRouter:
                 "environment": flat_settings(read_document(folder, "environment.json")),
                 "results": {name: number(value) for name, value in results.items()},
                 "notes": texts(results.get("notes"), 500),
+                "own_metrics": list_metrics(folder),
             }
         except (HatdfedError, OSError) as error:
             card = card._replace(trouble=card.trouble or str(error))

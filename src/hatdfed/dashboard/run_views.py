@@ -11,11 +11,13 @@ import numpy as np
 
 import hatdfed.report.findings as fd
 import hatdfed.report.formatting as fm
+from hatdfed.core.metrics import LONGEST_NAME, MOST_METRICS
 from hatdfed.report.formatting import keep_units_together
 from hatdfed.report.run_data import CAUSES, LastLinks, Record, Vector, column, joules_by_cause
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import RunReader, reading
-from hatdfed.runs.round_row import JOULES, RoundColumn, columns_in
+from hatdfed.runs.records.small_files import read_settings
+from hatdfed.runs.round_row import JOULES, RoundColumn, columns_in, format_metric
 
 MAX_LINES = 12  # servers that are drawn one by one; more lines cannot be told apart
 MAX_POINTS = 400  # of a curve; a longer run is thinned out, but always has its last round
@@ -34,6 +36,7 @@ def read_run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         step = _compute_step(rounds)
         points = reader.curves(first, last, step)
         drawn = {point["t"]: index for index, point in enumerate(points)}
+        metrics = {name: reader.metrics(name, first, last, step) for name in list_metrics(folder)}
         lines = (
             _collect_server_lines(reader.servers(first, last, step), drawn, num_servers)
             if num_servers <= MAX_LINES
@@ -53,7 +56,10 @@ def read_run_series(folder: Path, num_servers: int) -> dict[str, Any]:
         "total_joules": to_json_numbers(total),
         "regret": {name: to_json_numbers(values) for name, values in regret.items()},
         "causes": {name: {"cause": cause, "label": CAUSES[name]} for cause, name in JOULES.items() if name in spent},
-        "more": [_make_own_chart(metric, points) for metric in columns_in("own").values()],
+        "more": [
+            *(_make_own_chart(metric, points) for metric in columns_in("own").values()),
+            *(_make_metric_chart(name, [found.get(t) for t in drawn]) for name, found in metrics.items()),
+        ],
         "titles": _make_titles(rounds, accuracy["avg"], spent, total, regret["best_fixed"]),
     }
 
@@ -70,6 +76,21 @@ def _make_own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, 
         "values": to_json_numbers(values),
         "title": keep_units_together(title),
     }
+
+
+def list_metrics(folder: Path) -> list[str]:
+    """List the metrics that the settings of a run name; each has a chart."""
+    named = read_settings(folder).get("metrics")
+    known = [name for name in named if isinstance(name, str) and name.isidentifier()] if isinstance(named, list) else []
+    return [name for name in dict.fromkeys(known) if len(name) <= LONGEST_NAME][:MOST_METRICS]
+
+
+def _make_metric_chart(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Make the data and the title of the chart of a metric."""
+    numbers = [number(value) for value in values]
+    known = [value for value in numbers if value is not None]
+    title = f"{name} ends at {format_metric(known[-1])}" if known else f"{name} was not recorded"
+    return {"name": f"metric-{name}", "label": name, "values": numbers, "title": title}
 
 
 def _collect_server_lines(

@@ -336,7 +336,7 @@ class Config(Section):
     """Share of the run after which simulated servers train on the images of `probe_from: held-out` as well; 1: never.
     They are never trained on where `feedback: own` measures servers on them."""
     metrics: tuple[str, ...] = ()
-    """Metrics that are recorded besides accuracy and loss (docs/results.md): macro_f1, balanced_accuracy,
+    """Metrics that are recorded besides accuracy and loss (docs/python.md): macro_f1, balanced_accuracy,
     calibration_error, those of the task, or your own."""
     codec: str = "float32"
     """Encoding of models on a link: float32, float16, int8 or int4 (the last two with error feedback)."""

@@ -7,10 +7,16 @@ import sys
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
+from tests.dashboard.site_on_disk import id_of
 from tests.small_runs import CPU, SMALL
 
 import hatdfed
 from hatdfed.core.metrics import METRICS, balanced_accuracy, calibration_error, macro_f1
+from hatdfed.dashboard.app import make_app
+from hatdfed.dashboard.catalogue import Catalogue
+from hatdfed.dashboard.run_views import read_run_series
+from hatdfed.dashboard.site import Site
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.standardise import standardise_inputs
 from hatdfed.errors import ConfigError, HatdfedError
@@ -270,3 +276,14 @@ def test_worker_processes_import_the_file_of_a_metric(tmp_path):
     done = hatdfed_command(tmp_path, *words, "--out", "c", "--json")
     assert done.returncode == 0, done.stderr
     assert all(0 < row["metrics"]["top2"] < 1 for row in json.loads(done.stdout)["methods"])
+
+
+def test_the_dashboard_draws_every_metric_of_a_run(played):
+    result = played["stacked"]
+    series = read_run_series(result.folder, result.config.servers)
+    charts = {chart["name"]: chart for chart in series["more"]}
+    assert charts["metric-macro_f1"]["values"] == pytest.approx([row["macro_f1"] for row in result.rounds])
+    assert charts["metric-macro_f1"]["title"] == f"macro_f1 ends at {result.rounds[-1]['macro_f1']:.4g}"
+    client = TestClient(make_app(Site(Catalogue(result.folder.parent))), base_url="http://127.0.0.1")
+    page = client.get(f"/runs/{id_of(client, 'stacked')}").text
+    assert all(f'id="metric-{name}-chart"' in page for name in NAMES)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.database import (
+    METRICS,
     SQLITE_ERRORS,
     TRUST,
     Records,
@@ -88,6 +89,16 @@ class RunReader:
             f"SELECT * FROM (SELECT {shown} FROM {rounds}) WHERE (t - ?) % ? = 0 OR t = ? ORDER BY t",  # noqa: S608
             (first, last, first, step, last),
         )
+
+    def metrics(self, name: str, first: int, last: int, step: int) -> dict[Any, Any]:
+        """Means of one metric over servers, by round: every `step`-th from one to another, and the last."""
+        if file_version(self._connection) < METRICS.since:
+            return {}
+        query = (
+            "SELECT t, value FROM metrics WHERE server IS NULL AND metric = ? AND t BETWEEN ? AND ? "
+            "AND ((t - ?) % ? = 0 OR t = ?)"
+        )
+        return dict(self._connection.execute(query, (name, first, last, first, step, last)).fetchall())
 
     def servers(self, first: int, last: int, step: int = 1) -> Iterator[tuple[Any, Any, Any]]:
         """Round, server and its accuracy, from one round to another: in every `step`-th, and in the last."""
