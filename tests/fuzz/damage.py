@@ -165,14 +165,9 @@ def _draw_scalar(rng: Random, field: Any) -> Any:
     if field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_INT64):
         bits = 31 if field.cpp_type == field.CPPTYPE_INT32 else 63
         return rng.choice([number for number in (*_INTEGERS, 2**63 - 1, -(2**63)) if -(2**bits) <= number < 2**bits])
-<<<<<<< HEAD
     if field.cpp_type in (field.CPPTYPE_UINT32, field.CPPTYPE_UINT64):
         bits = 32 if field.cpp_type == field.CPPTYPE_UINT32 else 64
         return rng.choice([number for number in (*_INTEGERS, 2**63, 2**64 - 1) if 0 <= number < 2**bits])
-=======
-    if field.cpp_type == field.CPPTYPE_UINT32:
-        return rng.choice([0, 1, 2**31, 2**32 - 1])
->>>>>>> metrics
     if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT):
         return draw_float(rng)
     if field.cpp_type == field.CPPTYPE_BOOL:
