@@ -1,8 +1,10 @@
 """Metrics of the settings: built in, of a task or a user's own; in records, results, words and files."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -287,3 +289,10 @@ def test_the_dashboard_draws_every_metric_of_a_run(played):
     client = TestClient(make_app(Site(Catalogue(result.folder.parent))), base_url="http://127.0.0.1")
     page = client.get(f"/runs/{id_of(client, 'stacked')}").text
     assert all(f'id="metric-{name}-chart"' in page for name in NAMES)
+
+
+def test_the_example_in_the_documents_is_a_metric(add):
+    words = (Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8")
+    example = re.search(r"```python\n(import numpy as np\nfrom hatdfed.core.metrics.*?)\nresult", words, re.DOTALL)
+    exec(example.group(1), {"__name__": "example"})  # noqa: S102 (our own text)
+    assert METRICS["top2_accuracy"](np.array([[3.0, 2.0, 1.0]] * 3), np.array([0, 1, 2])) == pytest.approx(2 / 3)
