@@ -11,7 +11,7 @@ settings.md            every setting, from the config's own definition
 cli.md                 every command, from its own definition
 paper/README.md        what of the paper reproduces, from paper/results
 deviations.md          what each reading is worth, from the same
-sweeps.md, ray.md      what a sweep gains and what shards cost, from the same
+sweeps.md, ray.md      what a sweep gains and what shards cost, from the same; a search, from docs/sweeps
 scale.md               what thousands of servers cost, from benchmarks/results
 theory.md              how often learned trust finds the groups of drawn verdicts, from the same
 ARCHITECTURE.md        how many files a round goes through, from the same
@@ -81,6 +81,7 @@ from fault_blocks import fault_blocks
 from paper_blocks import Reproduction
 from plus_blocks import plus_blocks
 from scale_blocks import scale_blocks, scale_lines
+from search_blocks import importance_table, search_lines
 from time_blocks import time_blocks
 
 from hatdfed.cli.tables import COLUMNS, format_cell
@@ -235,7 +236,9 @@ def generated() -> dict[Path, str]:
         ROOT / "ARCHITECTURE.md": _filled(ROOT / "ARCHITECTURE.md", {"round-walk": round_walk_table()}, {}),
         ROOT / "docs/operations.md": _filled(ROOT / "docs/operations.md", metrics, {}),
         ROOT / "docs/ray.md": _filled(ROOT / "docs/ray.md", {"shards": shards_table()}, {}),
-        ROOT / "docs/sweeps.md": _filled(ROOT / "docs/sweeps.md", {}, inline),
+        ROOT / "docs/sweeps.md": _filled(
+            ROOT / "docs/sweeps.md", {"importance": importance_table()}, inline | search_lines()
+        ),
         ROOT / "docs/privacy.md": _filled(ROOT / "docs/privacy.md", {"privacy": privacy_table()}, {}),
         ROOT / "docs/parameters.md": _filled(
             ROOT / "docs/parameters.md", {"adapters": adapters_table()}, adapters_lines()

@@ -61,14 +61,17 @@ def _is_search(search: object) -> bool:
     if not isinstance(sought := search.get("objectives"), list) or not all(isinstance(name, str) for name in sought):
         return False
     objectives, notes = importance.get("objectives"), importance.get("notes")
-    counts = () if pruning is None else ("pruned_trials", "rounds", "rounds_saved")
     return (
         isinstance(objectives, Mapping)
         and isinstance(notes, list)
-        and (pruning is None or isinstance(pruning, Mapping))
-        and all(isinstance(pruning.get(name), int) for name in counts)
+        and (pruning is None or _is_pruning(pruning))
         and all(_is_importance(found) for found in objectives.values())
     )
+
+
+def _is_pruning(found: object) -> bool:
+    counts = ("pruned_trials", "rounds", "rounds_saved")
+    return isinstance(found, Mapping) and all(isinstance(found.get(name), int) for name in counts)
 
 
 def _is_importance(found: object) -> bool:

@@ -71,6 +71,8 @@ def _describe_importance(plan: SearchPlan, trials: Sequence[Trial]) -> dict[str,
     first = None if plan.pruner is None else min((t for trial in trials for t in trial.measured), default=None)
     values = {trial.number: trial.values if first is None else trial.measured.get(first) for trial in trials}
     known = [(trial, found) for trial in trials if (found := values[trial.number]) is not None]
-    columns = {name: [found[place] for _, found in known] for place, name in enumerate(plan.objectives)}
+    columns: dict[str, list[float]] = {
+        name: [found[place] for _, found in known] for place, name in enumerate(plan.objectives)
+    }
     tried = [trial.point.settings for trial, _ in known]
     return {"after_round": first, **measure_importance(plan.parameters, tried, columns)}
