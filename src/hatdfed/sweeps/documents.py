@@ -74,11 +74,6 @@ def _is_pruning(found: object) -> bool:
     return isinstance(found, Mapping) and all(isinstance(found.get(name), int) for name in counts)
 
 
-def _is_pruning(found: object) -> bool:
-    counts = ("pruned_trials", "rounds", "rounds_saved")
-    return isinstance(found, Mapping) and all(isinstance(found.get(name), int) for name in counts)
-
-
 def _is_importance(found: object) -> bool:
     return (
         isinstance(found, Mapping)
