@@ -169,7 +169,7 @@ def _is_finished(status: dict[str, Any]) -> bool:
 
 def _as_ended(server: dict[str, Any]) -> dict[str, Any]:
     """A server of a run that is over: whether it is there is not known any more."""
-    return server | {"here": "ended", "doing": "", "seen_seconds_ago": None}
+    return server | {"here": "ended", "doing": "–", "round": None, "seen_seconds_ago": None}
 
 
 def _clean_counts(refused: dict[str, Any]) -> list[dict[str, Any]]:
