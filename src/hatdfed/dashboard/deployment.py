@@ -164,7 +164,8 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_finished(status: dict[str, Any]) -> bool:
-    return status["state"] == "done" or (status["state"] == "finishing" and status["round"] >= status["rounds"] > 0)
+    is_last = status["round"] >= status["rounds"] > 0
+    return bool(status["state"] == "done" or (status["state"] == "finishing" and is_last))
 
 
 def _as_ended(server: dict[str, Any]) -> dict[str, Any]:
