@@ -68,8 +68,8 @@ def test_no_page_is_wider_than_a_phone(browser, address):
         if page == "/deployment":
             wait_for(lambda: ask(browser, "document.querySelectorAll('#servers tbody tr').length"))
         assert ask(browser, "document.documentElement.scrollWidth - innerWidth") <= 0, page
-        cards = "[...document.querySelectorAll('.cards')].every((t) => t.scrollWidth <= t.parentNode.clientWidth)"
-        assert ask(browser, cards), page
+        fits = "(table) => table.scrollWidth <= table.parentNode.clientWidth"
+        assert ask(browser, f"[...document.querySelectorAll('.cards, #ledger-table')].every({fits})"), page
 
 
 def test_a_finished_deployment_says_so(browser, address):

@@ -235,7 +235,7 @@ _SORT_KEYS: dict[str, Callable[[Card], Any]] = {
 GROUPS: dict[str, tuple[str, Callable[[Card], str]]] = {
     "dataset": ("Data set", lambda card: card.dataset),
     "method": ("Method", lambda card: card.method),
-    "sweep": ("Sweep or comparison", lambda card: os.path.dirname(card.name) or "single runs"),  # noqa: PTH120
+    "sweep": ("Folder", lambda card: os.path.dirname(card.name) or "single runs"),  # noqa: PTH120
 }
 
 

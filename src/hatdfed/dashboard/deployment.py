@@ -164,13 +164,13 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_finished(status: dict[str, Any]) -> bool:
-    state, played, rounds = status["state"], status["round"], status["rounds"]
-    return bool(state == "done" or (state == "finishing" and played >= rounds > 0))
+    is_last = status["round"] >= status["rounds"] > 0
+    return bool(status["state"] == "done" or (status["state"] == "finishing" and is_last))
 
 
 def _as_ended(server: dict[str, Any]) -> dict[str, Any]:
     """A server of a run that is over: whether it is there is not known any more."""
-    return server | {"here": "ended", "doing": "", "seen_seconds_ago": None}
+    return server | {"here": "ended", "doing": "–", "round": None, "seen_seconds_ago": None}
 
 
 def _clean_counts(refused: dict[str, Any]) -> list[dict[str, Any]]:

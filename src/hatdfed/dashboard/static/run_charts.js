@@ -4,6 +4,8 @@ import { makeChanceScale } from "./chance_scale.js";
 import { byId, setText } from "./dom.js";
 
 const ROUNDS = "Rounds played";
+const DIGIT_PIXELS = 9; // of a number in a cell
+const AROUND_CELLS = 80; // pixels of a chart that its cells do not have
 
 export function drawCurves(series, round) {
   for (const [name, title] of Object.entries(series.titles)) setText(`${name}-title`, title);
@@ -120,10 +122,15 @@ export function drawPropensity(target, round) {
   const ticks = isSmall ? { tickvals: servers } : {};
   draw(target, [trace], {
     hovermode: "closest",
-    annotations: isSmall ? cellTexts(round.propensity, scale) : [],
+    annotations: isSmall && hasRoom(target, servers.length, scale.digits) ? cellTexts(round.propensity, scale) : [],
     xaxis: axis("Sending server", { showgrid: false, constrain: "domain", ...ticks }),
     yaxis: axis("Receiving server", { showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain", ...ticks }),
   });
+}
+
+function hasRoom(target, servers, digits) {
+  const side = Math.min(target.clientWidth - AROUND_CELLS, target.clientHeight - AROUND_CELLS) / servers;
+  return side >= (digits + 2) * DIGIT_PIXELS;
 }
 
 function cellTexts(chances, scale) {
