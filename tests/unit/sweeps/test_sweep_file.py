@@ -12,6 +12,7 @@ from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import all_runs, points
+from hatdfed.sweeps.search import find_judged_rounds
 from hatdfed.sweeps.sweep import SweepFolder, default_folder, plan_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -156,10 +157,13 @@ def test_example_files_can_be_played(path):
 
 def test_the_files_of_the_page_can_be_read():
     page = (ROOT / "docs" / "sweeps.md").read_text()
-    grid, search = (read_sweep(yaml.safe_load(text)) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    files = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    grid, search, pruned = (read_sweep(yaml.safe_load(text)) for text in files)
     assert len(all_runs(points(grid))) == 24
     assert search.search is not None
     assert search.search.parameters["schedule.every"].high == 8
+    assert pruned.search is not None
+    assert find_judged_rounds(pruned) == [10, 20]
 
 
 def test_the_table_of_the_page_is_that_of_the_example():
