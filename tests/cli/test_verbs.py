@@ -1,5 +1,6 @@
 """Verbs that other packages add to `hatdfed`, and what it says where they are missing or broken."""
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
@@ -78,6 +79,18 @@ def test_a_verb_whose_package_is_missing_says_how_to_install_it(hatdfed, verb, f
 
 
 def test_a_verb_that_nobody_has_is_no_command(hatdfed):
-    code, _, err = hatdfed("nothing")
+    code, _, err = hatdfed("rnu")
     assert code == 2
-    assert "No such command 'nothing'" in err
+    assert err == "error: There is no command 'rnu'. Did you mean run?"
+
+
+def test_every_own_verb_can_be_loaded_and_only_the_typed_one_is(hatdfed):
+    code, out, _ = hatdfed("--help")
+    assert code == 0
+    assert all(name in out for name in verbs.OWN_VERBS)
+    loaded = "finally: print(sorted(name for name in sys.modules if name.startswith('hatdfed.cli.')))"
+    script = f"import sys\nfrom hatdfed.cli.app import main\nsys.argv = ['hatdfed', 'ca', '--help']\ntry: main()\n{loaded}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == str(
+        ["hatdfed.cli.app", "hatdfed.cli.console", "hatdfed.cli.identity", "hatdfed.cli.verbs"]
+    )

@@ -31,7 +31,7 @@ from hatdfed.cli.options import (
 from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.sinks import SinkOptions, publish_runs
 from hatdfed.cli.tables import make_difference_table, make_summary_table, make_time_table
-from hatdfed.cli.verbs import Click
+from hatdfed.cli.verbs import Click, as_application
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.runs.round_row import format_metric
@@ -205,3 +205,6 @@ def _write(comparison: Comparison, folder: Path) -> None:
     write_comparison_files(comparison, folder)
     if shown := select_runs(comparison):
         write_comparison_figures(shown, folder)
+
+
+compare_app = as_application(compare_command, cls=CompareCommand)
