@@ -55,7 +55,9 @@ def test_every_command_has_its_options(line):
 
 def test_every_option_that_the_page_names_exists():
     parameters = [parameter for command in COMMANDS.values() for parameter in command.params]
-    known = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)} | {"--token"}
+    known = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)} | {
+        "--token"
+    }
     assert set(re.findall(r"`(--[a-z-]+)", PAGE)) <= known
 
 

@@ -1,4 +1,4 @@
-"""hatdfed compare: several methods in the same worlds."""
+"""hatdfed compare: several methods on the same seeds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compare_command(
         str, typer.Option("--methods", help="Names separated by commas or spaces, or `all` decentralised ones.")
     ] = "all",
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="NUMBER|LIST", help="Number of worlds (seeds 0, 1, …), or seeds: 0,3,7.")
+        str, typer.Option("--seeds", metavar="NUMBER|LIST", help="Number of seeds (0, 1, …), or a list: 0,3,7.")
     ] = "3",
     dataset: DatasetName = None,
     servers: Servers = None,

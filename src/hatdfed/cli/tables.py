@@ -65,7 +65,7 @@ def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_
                 _format_price(row),
             ]
         )
-    title = f"Difference to {reference} in the same worlds, mean [95 % interval], and costs"
+    title = f"Difference to {reference} paired by seed, mean [95 % interval], and costs"
     return _fit_table(rows, title, headings, cells)
 
 
@@ -158,7 +158,7 @@ def _format_percent(deviation: float, value: float) -> str:
 def _format_points(row: SummaryRow) -> str:
     """Format the difference in accuracy and its interval; a single seed has none."""
     if not row["same_world"]:
-        return "another world:\nnot paired"
+        return "other setup:\nnot paired"
     mean, low, high = (row[f"avg_accuracy_difference{end}"] for end in ("", "_low", "_high"))
     interval = "(one seed)" if low is None else f"[{_format_signed(low, 1)}, {_format_signed(high, 1)}]"
     return f"{_format_signed(mean, 1)}\n{interval}"

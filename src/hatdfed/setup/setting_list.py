@@ -40,10 +40,9 @@ def list_settings(model: type[BaseModel] = Config, prefix: str = "") -> list[Set
 def _read_meanings(model: type[BaseModel]) -> dict[str, str]:
     """The string below each field, read only when settings are listed: with pydantic's own option, every start of the
     command would take a tenth longer."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)
+    fields = next(node.body for node in ast.parse(inspect.getsource(model)).body if isinstance(node, ast.ClassDef))
     meanings = {}
-    for field, below in pairwise(definition.body):
+    for field, below in pairwise(fields):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 meanings[name] = text
