@@ -81,6 +81,7 @@ def test_built_in_metrics_agree_with_scikit_learn(name):
 def add(monkeypatch):
     """Register for the length of a test."""
     monkeypatch.setattr(METRICS, "_loaded", dict(METRICS._loaded))
+    monkeypatch.setattr("hatdfed.registry._sources", {})  # worker processes of other tests do not look for it
     return METRICS.add
 
 
@@ -291,8 +292,7 @@ def test_the_dashboard_draws_every_metric_of_a_run(played):
     assert all(f'id="metric-{name}-chart"' in page for name in NAMES)
 
 
-def test_the_example_in_the_documents_is_a_metric(add, monkeypatch):
-    monkeypatch.setattr("hatdfed.registry._sources", {})  # worker processes of other tests do not look for it
+def test_the_example_in_the_documents_is_a_metric(add):
     words = (Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(import numpy as np\nfrom hatdfed.core.metrics.*?)\nresult", words, re.DOTALL)
     exec(example.group(1), {"__name__": "example"})  # noqa: S102 (our own text)
