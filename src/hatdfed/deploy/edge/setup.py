@@ -97,9 +97,8 @@ def find_meter(config: Config, metering: Metering | None) -> Meter | None:
     wanted = metering or Metering()
     meter = require_meter(choose_meter(wanted.order, wanted.options))
     idle = measure_idle(meter, wanted.idle_seconds)
-    watts = idle.gross_joules / idle.seconds
-    _log.info("energy is measured by %s (%s); idle %.3g W", meter.source, ", ".join(meter.domains), watts)
-    return meter.with_idle(watts)
+    _log.info("energy is measured by %s (%s); idle %.3g W", meter.source, ", ".join(meter.domains), idle.gross_watts)
+    return meter.with_idle(idle.gross_watts)
 
 
 def _make_setup(
