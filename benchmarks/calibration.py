@@ -20,6 +20,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,7 +108,8 @@ class HeldOut:
 
     def __init__(self, config: Config, dataset: Dataset, prices: EnergyPrices, device: torch.device) -> None:
         self._config, self._prices, self._device = config, prices, device
-        self._program = make_program(config, dataset)
+        program = make_program(config, dataset)
+        self._program = replace(program, learner=program.learner.on_device(device))
         server = self._program.start(HELD_OUT_SEED)
         moments = [each.to(device) for each in server.optimiser[1:]]
         optimiser = server.optimiser._replace(first=moments[0], second=moments[1])

@@ -91,6 +91,8 @@ def test_a_run_takes_the_profile_that_was_written(tmp_path, monkeypatch):
     ("arguments", "sentence"),
     [
         (["--out", "x.json", "--watts", "1"], "not a YAML file"),
+        (["--meter", "nvml,hwmon"], "nvml measures GPUs, but this work is done by the processor"),
+        (["--meter", "rapl", "--device", "cuda"], "rapl measures the processor, but this work is done by a GPU"),
         (["--meter", "rappel"], "Did you mean rapl?"),
         (["--peer", "nowhere", "--watts", "1"], "Write HOST:PORT"),
         (["--peer", "127.0.0.1:9", "--watts", "1"], "hatdfed calibrate --serve"),

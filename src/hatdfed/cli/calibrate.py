@@ -15,7 +15,7 @@ from hatdfed.cli.options import DataDir, Json
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, EnergyMeterError
 from hatdfed.meters.base import SOURCES, Meter
-from hatdfed.meters.choose import DEFAULT_ORDER, MeterOptions, choose_meter, measure_idle
+from hatdfed.meters.choose import MeterOptions, choose_meter, find_order, measure_idle, refuse_other_device
 from hatdfed.meters.throughput import measure_throughput, serve_throughput, split_address
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import named_path
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from hatdfed.runs.calibration import Calibration, Cost
 
 _KINDS = {"training": "sample and pass", "probe": "model", "merge": "received model"}
-_ORDER = ",".join(DEFAULT_ORDER)
 
 Sources = Annotated[
-    str,
-    typer.Option("--meter", help=f"Meters to try in this order, separated by commas: {', '.join(SOURCES)}."),
+    str | None,
+    typer.Option(
+        "--meter",
+        help=f"Meters to try in this order, separated by commas: {', '.join(SOURCES)}. By default rapl,hwmon, with "
+        "--device cuda nvml,hwmon.",
+    ),
 ]
 Watts = Annotated[
     float | None,
@@ -51,7 +54,7 @@ def calibrate_command(
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Windows that are measured.")] = 5,
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Length of a window.")] = 5.0,
     idle_seconds: Annotated[float, typer.Option("--idle-seconds", min=0.01, help="Time to measure idle power.")] = 10.0,
-    meters: Sources = _ORDER,
+    meters: Sources = None,
     external: Annotated[
         str, typer.Option("--external", help="External meter: a command or an http address that gives watts.")
     ] = "",
@@ -80,7 +83,7 @@ def calibrate_command(
     config = resolve({key: value for key, value in layer.items() if value is not None})
     if peer is not None:
         split_address(peer)  # before the work, not after it
-    meter = _find_meter(meters, external, watts)
+    meter = _find_meter(meters, external, watts, device)
     from hatdfed.runs.calibration import calibrate, make_profile
 
     data = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
@@ -108,8 +111,10 @@ def _serve(address: str) -> None:
         serve_throughput(address, lambda port: note(f"Takes in data on port {port}. Stop with Ctrl-C."))
 
 
-def _find_meter(order: str, external: str, watts: float | None) -> Meter | None:
-    names = tuple(name.strip() for name in order.split(",") if name.strip())
+def _find_meter(order: str | None, external: str, watts: float | None, device: str) -> Meter | None:
+    named = find_order(device) if order is None else order.split(",")
+    names = tuple(name.strip() for name in named if name.strip())
+    refuse_other_device(names, device)
     choice = choose_meter(names, MeterOptions(external=external))
     for source, reason in choice.refused.items():
         note(f"{source}: {reason}")

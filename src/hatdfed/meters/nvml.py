@@ -61,7 +61,7 @@ class NvmlMeter:
             if others:
                 raise EnergyMeterError(
                     f"GPU {gpu} is shared with process {others[0]}, and its counter does not say who spent what. "
-                    "Measure on a card of your own."
+                    "Measure on a card of your own, and in a container with the host's process numbers (--pid=host)."
                 )
 
 

@@ -120,7 +120,7 @@ def make_profile(
     here = environment()
     seconds, joules = training.seconds.mean, training.joules
     source = f"hatdfed calibrate, {time.strftime('%Y-%m-%d')}, {about}"
-    if joules is None or idle is None:
+    if joules is None or idle is None or not idle.is_measured:
         while_training = Figure(value=watts or 0.0, how="not stated", source="Named by the user.")
         while_idle = Figure(value=idle_watts or watts or 0.0, how="not stated", source="Named by the user.")
     else:
@@ -144,7 +144,7 @@ class Works:
     """The three kinds of work, with a model that goes on learning."""
 
     def __init__(self, config: Config, dataset: Dataset, program: EdgeProgram, device: str) -> None:
-        self._program, self._device = program, device
+        self._learner, self._device = program.learner.on_device(torch.device(device)), device
         self._batches = _go_round(_make_batches(dataset, config.batch_size, device))
         self._probe = make_tensors(dataset.validation.take(slice(0, config.probe_size)), dataset.format).x.to(device)
         server = program.start(0)
@@ -157,15 +157,13 @@ class Works:
     def train(self) -> int:
         """One step; the unit is a sample and pass."""
         batch = next(self._batches)
-        self._params, self._optimiser = self._program.learner.fit(
-            self._params, self._optimiser, [batch], seed=0, spend=True
-        )
+        self._params, self._optimiser = self._learner.fit(self._params, self._optimiser, [batch], seed=0, spend=True)
         self._finish()
         return len(batch.x)
 
     def probe(self) -> int:
         """Evaluate one model on the probe."""
-        self._program.learner.logits(self._params, self._probe)
+        self._learner.logits(self._params, self._probe)
         self._finish()
         return 1
 
