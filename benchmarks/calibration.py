@@ -244,6 +244,7 @@ def measure_cells(bench: Bench, workload: Workload, asked: Asked) -> list[dict[s
     for size in asked.batches:
         config = make_settings(workload, size)
         works = Works(config, dataset, make_program(config, dataset), bench.device.type)
+        bench.recorder.take()
         cost = measure_cost(works.train, bench.meter, repeats=asked.repeats, seconds=asked.seconds)
         about = f"{workload.network} on {workload.name}, batches of {size}, {bench.device.type}"
         profile = make_profile("calibrated", about, cost, bench.idle).model_dump(mode="json")
