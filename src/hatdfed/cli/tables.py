@@ -209,6 +209,11 @@ _MOST_REASONS = 20
 _MOST_VARIED = 5  # settings that get a column each
 
 
+def describe_spread(seeds: int) -> str:
+    """What the numbers of a sweep's table are, as the end of its title."""
+    return f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
+
+
 def make_sweep_table(
     rows: Sequence[SummaryRow], *, title: str, objectives: Sequence[str] = ("accuracy", "joules")
 ) -> Table:
