@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from hatdfed.core.energy.energy_model import Cause, EnergyPrices, EnergyRow, Source
 from hatdfed.core.links import Indices
 from hatdfed.core.round import RoundPlan, ServerReport, Values
+
+Numbers = TypeVar("Numbers", float, Values)
 
 MOST_HARM = 10.0  # of a model, in either direction (`hatdfed.server.harm`)
 _ROUNDING = 1e-3  # of scores and weights, which are computed in float32
@@ -179,14 +181,16 @@ def _scores(report: ServerReport, name: str) -> Values:
 
 def _check_rows(claims: _Claims) -> Iterator[tuple[int, str]]:
     """The ledger has one row for the uploads, one for the training, and one for each receiver of the plan."""
+    upload, training, link, exchange = Cause.UPLOAD, Cause.TRAINING, Cause.LINK, Cause.EXCHANGE
+    t, topology = claims.plan.t, claims.plan.draw.topology
     for server, report in claims.reports.items():
-        receivers = claims.plan.draw.topology.receivers(server)
-        links = [(Cause.LINK, server, i) for i in receivers]
-        expected = [(Cause.UPLOAD, None, server), (Cause.TRAINING, server, server), *links]
-        told = [_place(row) for row in report.energy if row.cause is not Cause.EXCHANGE]
+        receivers = topology.receivers(server)
+        links = [(link, server, i) for i in receivers]
+        expected = [(upload, None, server), (training, server, server), *links]
+        told = [row[1:4] for row in report.energy if row.cause is not exchange]  # cause, sender and receiver
         if told != expected and Counter(told) != Counter(expected):  # mostly in this order, which is quick to see
             yield server, f"Its energy is not that of one upload, one training and {len(receivers)} links."
-        elif any(row.t != claims.plan.t for row in report.energy):
+        elif any([row.t != t for row in report.energy]):
             yield server, "It reported energy of another round."
 
 
@@ -207,21 +211,33 @@ def _check_bits(claims: _Claims) -> Iterator[tuple[int, str]]:
     is_plain = (cause == Cause.TRAINING) & (bits == 0)
     places = np.flatnonzero(cause == Cause.LINK)
     links = [rows[place] for place in places.tolist()]
-    hops, again = (np.array([getattr(row, name) for row in links]) for name in ("hops", "bits_again"))
+    again, hops = np.array([row.bits_again for row in links]), np.array([row.hops for row in links])
     is_plain[places] = _are_link_bits_possible(claims, bits[places], again, hops)
+    if claims.plan.effort is None and claims.prices.sample_upload_bits is None:
+        uploads = cause == Cause.UPLOAD
+        is_plain[uploads] = _are_devices_possible(claims, _count_devices(claims, bits[uploads]))
     for place in np.flatnonzero(~is_plain).tolist():
         if (reason := _describe_bits(claims, servers[place], rows[place])) is not None:
             yield servers[place], reason
 
 
-@overload
-def _are_link_bits_possible(claims: _Claims, bits: float, again: float, hops: int) -> bool: ...
-@overload
-def _are_link_bits_possible(claims: _Claims, bits: Values, again: Values, hops: Indices) -> NDArray[np.bool_]: ...
-def _are_link_bits_possible(claims: _Claims, bits: Any, again: Any, hops: Any) -> Any:
+def _are_link_bits_possible(claims: _Claims, bits: Numbers, again: Numbers, hops: Any) -> Any:
     """Whether a model can take so many bits, `again` of which were sent before; of one link, or of each of many."""
     most = (claims.prices.model_bits * claims.limits.sent_share + claims.prices.overhead_bits) * hops
     return ((hops == 1) | (hops == 2)) & (again >= 0) & (again <= bits) & (bits <= most)
+
+
+def _count_devices(claims: _Claims, bits: Numbers) -> Numbers:
+    """How many devices send so many bits, of one server, or of each of many."""
+    per_device = claims.prices.device_upload_bits
+    return bits / per_device if per_device else bits * 0.0
+
+
+def _are_devices_possible(claims: _Claims, devices: Numbers) -> Any:
+    """Whether so many can have been online: a whole number of them; of one server, or of each of many."""
+    whole = np.rint(np.clip(devices, 0, claims.limits.devices))
+    is_whole = np.abs(devices - whole) <= _PRICE_ROUNDING * np.maximum(1.0, np.abs(devices))
+    return is_whole & (0 <= devices) & (devices <= claims.limits.devices * (1 + _PRICE_ROUNDING))
 
 
 def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
@@ -238,9 +254,8 @@ def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
     if (per_sample := prices.sample_upload_bits) is not None:
         is_possible = _are_samples_possible(claims, server, row.bits / per_sample)
         return None if is_possible else f"It reported {row.bits:g} bits of uploads, which do not fit its samples."
-    devices = row.bits / prices.device_upload_bits if prices.device_upload_bits else 0.0
-    is_possible = math.isfinite(devices) and 0 <= devices <= limits.devices * (1 + _PRICE_ROUNDING)
-    if is_possible and _is_near(devices, round(devices)):
+    devices = _count_devices(claims, row.bits)
+    if _are_devices_possible(claims, devices):
         return None
     return f"It reported {row.bits:g} bits of uploads, those of {devices:g} devices; it has {limits.devices:,}."
 
