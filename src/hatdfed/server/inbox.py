@@ -39,7 +39,7 @@ class Probe(NamedTuple):
     valid: Tensor  # [Q] False: padding
     comparison: Comparison | None = None  # None: nobody asked
 
-    def rows(self, servers: Tensor | int) -> Probe:
+    def rows(self, servers: Tensor | slice | int) -> Probe:
         """Those of some servers, of a probe that holds the losses of many."""
         both = self.comparison
         comparison = None if both is None else Comparison(*(table[servers] for table in both))

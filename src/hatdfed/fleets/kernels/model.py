@@ -72,8 +72,9 @@ class KernelModel:
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
         steps = RoundSteps(self._optimiser, models, todo.sizes, scale)
         losses = models.params.new_zeros(len(plans))  # [S] summed over steps
+        active, divisors = (todo.counts > 0).float(), todo.counts.clamp(min=1)  # [steps, S] each
         for step, index in enumerate(todo.indices):
-            counts = todo.counts[step]
+            counts = _Counts(todo.counts[step], divisors[step], active[step])
             batch = _Batch(pool.x[index], pool.y[index], counts, offsets)
             losses += self._step(models, batch, seeds, step, steps)
         np.add(models.steps, todo.num_steps, out=models.steps)
@@ -94,17 +95,16 @@ class KernelModel:
         tensors = self._views(models.params)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved}
         x, y, counts, offsets = batch
-        logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts, seeds, step)
+        logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts.real, seeds, step)
         logits = logits + offsets[:, None]
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-        real = torch.arange(y.shape[1], device=y.device) < counts[:, None]
-        by_server = torch.where(real, losses, 0.0).sum(dim=1) / counts.clamp(min=1)
+        is_real = torch.arange(y.shape[1], device=y.device) < counts.real[:, None]
+        by_server = torch.where(is_real, losses, 0.0).sum(dim=1) / counts.divisor
         gradients = torch.autograd.grad(by_server.sum(), list(leaves.values()))
-        active = (counts > 0).float()
         with torch.no_grad():
-            self.network.update_statistics(tensors, outputs, counts, active)
+            self.network.update_statistics(tensors, outputs, counts.real, counts.active)
             by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
-            steps.take(step, by_place, active)
+            steps.take(step, by_place, counts.active)
         return by_server.detach()
 
     def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, M] -> [S, *shape] each
@@ -115,12 +115,20 @@ class KernelModel:
         }
 
 
+class _Counts(NamedTuple):
+    """How many samples S servers have in one step."""
+
+    real: Tensor  # [S] others are padding
+    divisor: Tensor  # [S] the same, but at least 1
+    active: Tensor  # [S] 1, or 0 for a server without samples
+
+
 class _Batch(NamedTuple):
     """What S servers train on in one step."""
 
     x: Tensor  # [S, B, H, W, C]
     y: Tensor  # [S, B]
-    counts: Tensor  # [S] how many of the B are there
+    counts: _Counts
     offsets: Tensor  # [S, classes]
 
 

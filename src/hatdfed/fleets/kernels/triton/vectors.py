@@ -41,11 +41,11 @@ class TritonVectors:
         return compute_norms(out)
 
 
-def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:
-    """See `vectors.restore_rows`; a row that is kept is not even read."""
+def restore_rows(rows: Tensor, earlier: Tensor, is_lost: Tensor) -> None:
+    """See `vectors.restore_rows`; a row that is not lost is not even read."""
     servers, size = rows.shape
     _restore[(-(-size // BLOCK), servers)](
-        is_kept.float(), rows, earlier, size, rows.stride(0), earlier.stride(0), BLOCK=BLOCK
+        is_lost.view(torch.uint8), rows, earlier, size, rows.stride(0), earlier.stride(0), BLOCK=BLOCK
     )
 
 
@@ -109,10 +109,10 @@ def _merge(
 
 
 @jit
-def _restore(is_kept, rows, earlier, size, rows_apart, earlier_apart, BLOCK: tl.constexpr):
+def _restore(is_lost, rows, earlier, size, rows_apart, earlier_apart, BLOCK: tl.constexpr):
     server = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    moves = place < tl.where(tl.load(is_kept + server) > 0, 0, size)
+    moves = place < tl.where(tl.load(is_lost + server) != 0, size, 0)
     value = tl.load(earlier + server * earlier_apart + place, mask=moves, other=0.0)
     tl.store(rows + server * rows_apart + place, value, mask=moves)
 
