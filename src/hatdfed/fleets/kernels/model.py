@@ -24,6 +24,8 @@ from hatdfed.fleets.kernels.blueprint import Blueprint, DropoutLayer, LinearLaye
 from hatdfed.fleets.kernels.round_steps import RoundSteps
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
+from hatdfed.fleets.kernels.triton import dropout as triton_dropout
+from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Samples
 from hatdfed.server.dropout import make_keep_mask
 from hatdfed.server.learner import Learner
@@ -277,9 +279,10 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
 
 
 def _dropped(x: Tensor, layer: DropoutLayer, seeds: Tensor, step: int) -> Tensor:
-    kept = make_keep_mask(
-        seeds, step=step, layer=layer.layer, batch=x.shape[1], units=x.shape[2], probability=layer.probability
-    )
+    place = {"step": step, "layer": layer.layer, "batch": x.shape[1], "units": x.shape[2]}
+    if x.is_cuda and triton_vectors.supports(x):
+        return x * triton_dropout.make_factors(seeds, **place, probability=layer.probability)
+    kept = make_keep_mask(seeds, **place, probability=layer.probability)
     return x * (kept.to(x.dtype) / (1 - layer.probability))
 
 
