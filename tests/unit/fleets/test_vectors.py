@@ -16,8 +16,8 @@ from hatdfed.server import guard
 from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
-SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))
-SIZE = 20_037
+SERVERS, STARTS, SHAPES = 4, (0, 30, 40_030), ((5, 6), (40_000,), (7,))
+SIZE = 40_037
 
 
 def forms():
