@@ -190,7 +190,7 @@ def _check_rows(claims: _Claims) -> Iterator[tuple[int, str]]:
         told = [row[1:4] for row in report.energy if row.cause is not exchange]  # cause, sender and receiver
         if told != expected and Counter(told) != Counter(expected):  # mostly in this order, which is quick to see
             yield server, f"Its energy is not that of one upload, one training and {len(receivers)} links."
-        elif any([row.t != t for row in report.energy]):
+        elif any(row.t != t for row in report.energy):
             yield server, "It reported energy of another round."
 
 
@@ -237,7 +237,7 @@ def _are_devices_possible(claims: _Claims, devices: Numbers) -> Any:
     """Whether so many can have been online: a whole number of them; of one server, or of each of many."""
     whole = np.rint(np.clip(devices, 0, claims.limits.devices))
     is_whole = np.abs(devices - whole) <= _PRICE_ROUNDING * np.maximum(1.0, np.abs(devices))
-    return is_whole & (0 <= devices) & (devices <= claims.limits.devices * (1 + _PRICE_ROUNDING))
+    return is_whole & (devices >= 0) & (devices <= claims.limits.devices * (1 + _PRICE_ROUNDING))
 
 
 def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:

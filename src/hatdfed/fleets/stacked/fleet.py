@@ -270,6 +270,8 @@ class StackedFleet:
         """Losses and whatever else the runs' policies want to know."""
         programs = [self.rows.members[run].program for run in runs]
         asking = max(programs, key=lambda program: len(program.scores))
+        if probe.comparison is None:
+            return asking.judge_scores(probe)
         return torch.vmap(asking.judge_scores, in_dims=(probe.for_each,))(probe)
 
     def _judge(
@@ -433,16 +435,18 @@ class StackedFleet:
                 losses.append(each.mean(dim=1, dtype=torch.float64))
                 measured.append(servers)
                 start = servers.stop
-        columns = (rows.join(rows.count, measured, each, fill) for each, fill in ((accuracies, 0), (losses, torch.nan)))
-        return *columns, metrics
+        accuracy = rows.join(rows.count, measured, accuracies, 0.0)
+        loss = rows.join(rows.count, measured, losses, torch.nan)
+        return accuracy, loss, metrics
 
     def consensus_distance(self, runs: Runs) -> Tensor:  # -> [runs of this fleet]
         """How far the models of each of these runs are from their mean; nan for the other runs."""
         rows = self.rows
         known = list(rows.neighbours(runs))
-        tables = [rows.shared[rows.first[alike.start] : rows.first[alike.stop]] for alike in known]
-        numbers = [alike.stop - alike.start for alike in known]
-        found = [consensus_distance(t.unflatten(0, (number, -1))) for t, number in zip(tables, numbers, strict=True)]
+        found = []
+        for alike in known:
+            models = rows.shared[rows.first[alike.start] : rows.first[alike.stop]]
+            found.append(consensus_distance(torch.unflatten(models, 0, (alike.stop - alike.start, -1))))
         return rows.join(len(rows.members), known, found, torch.nan)
 
     def _aggregator(self, run: int) -> Aggregator:

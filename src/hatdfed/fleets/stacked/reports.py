@@ -48,11 +48,11 @@ class PendingRound:
         """Wait for the round and tell what came of it."""
         tensors = (self.accuracy, self.training_loss, self.validation_loss, self.mass, self.consensus_distance)
         tables = (self.weights, self.present, self.setbacks)
-        accuracy, training_loss, validation_loss, mass, distance, weights, present, setbacks, *more = fetch(
+        accuracy, training_loss, validation_loss, mass, distance, weights, *more = fetch(
             *tensors, *tables, *self.scores.values()
         )
-        present, setbacks = present.astype(bool), setbacks.astype(bool)
-        scores = dict(zip(self.scores, more, strict=True))
+        present, setbacks = more[0].astype(bool), more[1].astype(bool)
+        scores = dict(zip(self.scores, more[2:], strict=True))
         reports = {}
         for run, plan in self.plans.items():
             servers, member = self.rows.of_run(run), self.rows.members[run]
