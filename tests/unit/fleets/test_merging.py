@@ -6,6 +6,7 @@ import torch
 
 from hatdfed.fleets.stacked.merging import StackedInbox, decide, sent_models
 from hatdfed.fleets.stacked.reports import fetch
+from hatdfed.fleets.stacked.rows import Execution, Rows
 from hatdfed.server.aggregation import BySamples, Importance, Inbox, Probe, Uniform, weighted
 from hatdfed.server.codecs import CODECS
 from hatdfed.server.codecs.base import payload_bits
@@ -72,3 +73,12 @@ def test_all_numbers_of_a_round_come_to_the_host_in_one_table():
     ]
     for found, tensor in zip(fetch(*tensors), tensors, strict=True):
         np.testing.assert_array_equal(found, tensor.double().numpy())
+
+
+@pytest.mark.parametrize(("runs", "is_range"), [([1], True), ([0, 1, 2], True), ([0, 2], False)])
+def test_runs_side_by_side_are_a_range_of_rows(runs, is_range):
+    rows = Rows.__new__(Rows)
+    rows.first, rows.how = [0, 3, 5, 9], Execution(torch.device("cpu"), rows_at_once=4)
+    place = rows.place_of(runs)
+    assert isinstance(place, slice) is is_range
+    assert np.arange(9)[place if is_range else place.numpy()].tolist() == rows.numbers_of(runs).tolist()
