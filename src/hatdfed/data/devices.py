@@ -136,7 +136,7 @@ class SimulatedDevices:
         samples = images[rng.permutation(len(images))[: self.settings.samples_per_round]]
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
         online &= is_present(self.seed, t, self.server, self.settings.churn)
-        return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(online.sum())
+        return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(np.count_nonzero(online))
 
     def _find_new(self, offered: Indices, held: Indices) -> Indices:
         """What of the samples on offer is not held yet: all of them where nothing is, as in the paper."""
