@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 Form = Literal["grouped", "unfolded", "each"]
 FORMS: tuple[Form, ...] = ("grouped", "unfolded", "each")
@@ -80,8 +81,8 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """As torch does it."""
         x, weight = ctx.saved_tensors
-        into_x = torch.nn.grad.conv2d_input(x.shape, weight, gradients[0], **ctx.geometry)
-        into_weight = torch.nn.grad.conv2d_weight(x, weight.shape, gradients[0], **ctx.geometry)
+        into_x = conv2d_input(x.shape, weight, gradients[0], **ctx.geometry)  # type: ignore[no-untyped-call]
+        into_weight = conv2d_weight(x, weight.shape, gradients[0], **ctx.geometry)  # type: ignore[no-untyped-call]
         return into_x, into_weight, None, None, None
 
     @staticmethod
@@ -98,10 +99,9 @@ class _Convolution(torch.autograd.Function):
         x_dim, weight_dim = in_dims[:2]
         geometry = _Geometry((weight.shape[-2], weight.shape[-1]), stride, padding)
         if weight_dim is None:  # frozen: the same kernels for all servers
-            assert x_dim is not None
-            x = x.movedim(x_dim, 0)
+            x = x.movedim(x_dim or 0, 0)
             convolved = F.conv2d(x.flatten(0, 1), weight, stride=stride, padding=padding)
-            return convolved.unflatten(0, x.shape[:2]), 0
+            return torch.unflatten(convolved, 0, x.shape[:2]), 0
         weight = weight.movedim(weight_dim, 0)
         x = x[None].expand(info.batch_size, *x.shape) if x_dim is None else x.movedim(x_dim, 0)
         return (_convolve_each if form == "each" else _convolve_unfolded)(geometry, x, weight), 0
@@ -115,7 +115,7 @@ def _convolve_each(geometry: _Geometry, x: Tensor, weight: Tensor) -> Tensor:
 def _convolve_unfolded(geometry: _Geometry, x: Tensor, weight: Tensor) -> Tensor:
     down, across = geometry.outputs(x.shape[-2], x.shape[-1])
     at_once = max(1, _PATCH_NUMBERS // max(1, x.shape[1] * down * across * weight[0, 0].numel()))
-    pairs = zip(x.split(at_once), weight.split(at_once), strict=True)
+    pairs = zip(torch.split(x, at_once), torch.split(weight, at_once), strict=True)
     parts = [_Unfolded.apply(geometry, *pair) for pair in pairs]  # type: ignore[no-untyped-call]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -57,7 +57,7 @@ class _CapturedCall:
     def __init__(self, compute: Computation, inputs: Sequence[Tensor], pool: object) -> None:
         self._inputs = [_empty_like(tensor) for tensor in inputs]
         self._fill(inputs)
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):

@@ -69,9 +69,14 @@ class LiftedModel(LoopedModel):
         self._lifted_evaluation_of_shared = torch.vmap(self._evaluate, in_dims=(0, None))
         if lifting.compiled:
             self._lifted_loss = torch.compile(self._lifted_loss)
-            self._lifted_evaluation = torch.compile(self._lifted_evaluation)
+            # Only validation has the same shapes in every round, and only there have all servers the same samples.
             self._lifted_evaluation_of_shared = torch.compile(self._lifted_evaluation_of_shared)
         self._graphs = CudaGraphs() if lifting.graphs and device.type == "cuda" else None
+
+    @property
+    def graph_failure(self) -> str | None:
+        """Why a step could not be made a CUDA graph, if that was tried."""
+        return None if self._graphs is None else self._graphs.failure
 
     def fit(
         self,
@@ -96,7 +101,7 @@ class LiftedModel(LoopedModel):
                     chosen = index[rows, :width]
                     batch = _Batch(pool.x[chosen], pool.y[chosen], counts[rows], offsets[rows], seeds[rows])
                     if self._graphs is not None and self._pads:
-                        losses += self._replay_gradients(models.params, batch, gradients)
+                        losses += self._replay_gradients(self._graphs, models.params, batch, gradients)
                     else:
                         losses[rows] += self._add_gradients(models.params, rows, batch, gradients)
                 steps.take(step, gradients, (counts > 0).float())
@@ -147,7 +152,9 @@ class LiftedModel(LoopedModel):
             return compute(params, x)[0]
         return self._graphs.call("evaluation", compute, (params, x))[0].clone()
 
-    def _replay_gradients(self, params: Tensor, batch: _Batch, gradients: dict[int, Tensor]) -> Tensor:
+    def _replay_gradients(
+        self, graphs: CudaGraphs, params: Tensor, batch: _Batch, gradients: dict[int, Tensor]
+    ) -> Tensor:
         """`_add_gradients` of all servers as a CUDA graph, where these shapes have come before."""
 
         def compute(params: Tensor, *batch: Tensor) -> list[Tensor]:
@@ -155,9 +162,8 @@ class LiftedModel(LoopedModel):
             losses = self._add_gradients(params, slice(None), _Batch(*batch), made)
             return [losses, params, *made.values()]
 
-        assert self._graphs is not None
         step = tuple(dropout.step for dropout in self._dropouts)
-        losses, after, *made = self._graphs.call(("gradients", step), compute, (params, *batch))
+        losses, after, *made = graphs.call(("gradients", step), compute, (params, *batch))
         if after is not params:
             params[:, self.learner.num_trainable :] = after[:, self.learner.num_trainable :]
         gradients.update(zip(gradients, made, strict=True))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hatdfed.fleets.stacked.lifted import LiftedModel
 from hatdfed.fleets.stacked.looped import LoopedModel, put_channels_last
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows
+from hatdfed.fleets.stacked.precision import torch_products
 from hatdfed.server.learner import Learner
 from hatdfed.server.optimisers import Sgd
 from hatdfed.server.work import Batch, WorkPlan
@@ -120,7 +121,8 @@ def _play(model: LoopedModel, pool: Batch) -> _Results:
     )
     plans = [_plan(size, len(few.x), seed) for seed, size in enumerate(_SIZES)]
     offsets = params.new_zeros(len(params), learner.task.kind.num_classes)
-    with warnings.catch_warnings(), torch.enable_grad():
+    # TF32 would turn many a ReLU to the other side.
+    with warnings.catch_warnings(), torch.enable_grad(), torch_products(exact=True):
         warnings.filterwarnings("error", message=_FALLBACK)
         model.fit(rows, samples, plans, np.ones(len(plans)), offsets)
         outputs = model.ready(params).logits(samples.x[None])  # on a CPU both times one by one
