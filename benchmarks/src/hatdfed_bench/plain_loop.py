@@ -1,7 +1,7 @@
 """The loop that one would write by hand: modules, `torch.optim.Adam`, averaged state dicts, one server after another.
 
 It is what a fleet's speed is held against, so it has what a careful author would give it: channels-last images and
-modules, ReLU in place, torch's fused optimiser, torch's own LSTM, evaluation in batches of 100 in inference mode with
+modules, ReLU in place, torch's fused optimiser, evaluation in batches of 100 in inference mode with
 batch norm fused into the convolutions by torch's own utility. Nothing in a round waits for a GPU before its end.
 """
 
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from hatdfed.core.links import Topology
-from hatdfed.server.networks.recurrent import Lstm
 from hatdfed.server.tasks import Classification, Task
 from hatdfed.server.work import Batch, PooledSource
 
@@ -89,19 +88,7 @@ class PlainLoop:
         return Batch(_channels_last(batch.x.to(self._device)), batch.y.to(self._device))
 
 
-class _TorchLstm(nn.LSTM):
-    """What cuDNN computes, as one layer of a sequence."""
-
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        outputs: Tensor = super().forward(x)[0]
-        return outputs
-
-
 def _placed(module: nn.Module, device: torch.device) -> nn.Module:
-    for parent in list(module.modules()):
-        for name, layer in parent.named_children():
-            if isinstance(layer, Lstm):
-                setattr(parent, name, _TorchLstm(layer.inputs.in_features, layer.units, batch_first=True))
     for layer in module.modules():
         if isinstance(layer, nn.ReLU):
             layer.inplace = True

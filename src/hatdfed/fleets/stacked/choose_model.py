@@ -11,6 +11,7 @@ from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.model import NotStackableError, StackedModel
 from hatdfed.fleets.stacked.trial import convolves, measure_memory, try_lifting
 from hatdfed.server.learner import Learner
+from hatdfed.server.networks.recurrent import Lstm
 from hatdfed.server.work import Batch
 
 # On a CPU lifting saves calls, not arithmetic: it pays where layers give out few numbers a sample. Convolutions of
@@ -53,6 +54,8 @@ def _find_obstacle(learner: Learner, numbers_per_tensor: float, device: torch.de
         return "privacy.clip needs the gradient of every sample"
     if device.type != "cpu":
         return None
+    if any(isinstance(layer, Lstm) for layer in learner.module.modules()):
+        return "on a CPU torch's own LSTM, which cannot be lifted, is faster"
     has_convolutions = convolves(learner.module)
     if numbers_per_tensor <= (_SMALL_CONVOLUTION if has_convolutions else _SMALL_TENSOR):
         return None
