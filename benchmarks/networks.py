@@ -101,10 +101,12 @@ def _print(row: dict[str, Any]) -> None:
     if "error" in row:
         print(f"{row['workload']:22} {row['fleet']:24} {row['error']}", flush=True)
         return
+    off = "" if row["deviation"] is None else f"off by {row['deviation']:.0e}"
     figures = (
-        f"{row['seconds_per_round']:8.4f} s  {row['speedup_over_loop']:6.2f} × loop  {row['peak_memory_mb']:9.0f} MB"
+        f"{row['seconds_per_round']:8.4f} s  {row['speedup_over_loop']:6.2f} × loop  {row['peak_memory_mb']:8.0f} MB"
     )
-    print(f"{row['workload']:22} {row['fleet']:24} {row['kernels'] or '':8} {figures}  {row['note'] or ''}", flush=True)
+    words = (row["workload"].ljust(22), row["fleet"].ljust(24), (row["kernels"] or "").ljust(7), figures, off)
+    print(*words, row["note"] or "", flush=True)
 
 
 def _describe(device: torch.device) -> dict[str, Any]:

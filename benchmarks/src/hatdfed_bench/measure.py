@@ -10,13 +10,15 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hatdfed.core.coordinator import Coordinator, CoordinatorState
 from hatdfed.core.fleet import FleetGroup
@@ -26,8 +28,10 @@ from hatdfed.fleets.stacked.lifted import LiftedModel, Lifting
 from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.memory import predicted_bytes
 from hatdfed.fleets.stacked.model import StackedModel
+from hatdfed.fleets.stacked.precision import torch_products
 from hatdfed.fleets.stacked.rows import Execution, RunServers
 from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
+from hatdfed.server.optimisers import Sgd
 from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
@@ -39,6 +43,7 @@ from hatdfed_bench.workload import Workload
 
 _WARM_UP_LOOP = 2  # rounds
 _WARM_UP_WAY = 4  # a CUDA graph is captured in the second round
+_COMPARED, _COMPARED_ROUNDS, _COMPARED_SAMPLES = 4, 2, 20  # servers, rounds and samples that `measure_deviation` takes
 TOPOLOGIES = 4  # that the loop takes turns with
 
 Turn = Callable[[], None]
@@ -62,6 +67,7 @@ class Result:
     predicted_memory_mb: float | None  # of a stacked fleet, before it is made; without what else the process holds
     kernels: str | None = None  # of a stacked fleet: how its servers are computed
     note: str | None = None  # what did not go as it was asked for
+    deviation: float | None = None  # of logits from those of a learner that plays one by one, see `measure_deviation`
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -79,6 +85,7 @@ class _Timing:
     kernels: str | None = None
     memory_mb: float = 0.0
     note: str | None = None
+    deviation: float | None = None
 
 
 def measure(
@@ -133,6 +140,7 @@ def _result(workload: Workload, servers: int, device: torch.device, timing: _Tim
         predicted_memory_mb=timing.predicted_mb,
         kernels=timing.kernels,
         note=timing.note,
+        deviation=timing.deviation,
     )
 
 
@@ -209,7 +217,37 @@ def _time_way(runs: _Runs, device: torch.device, loop: _Timing, turns: int, way:
         timing.seconds.append(timed(timing.turn, device))
     if isinstance(stack.rows.model, LiftedModel):
         timing.note = stack.rows.model.graph_failure
+    del stack
+    timing.turn = lambda: None  # nothing keeps the fleet
+    _forget(device)
+    if "compiled" not in way:  # other shapes would be compiled anew
+        timing.deviation = measure_deviation(runs, way)
     return timing
+
+
+def measure_deviation(runs: _Runs, way: str) -> float:
+    """Train some servers in this way and looped over, in float32, and compare what they answer.
+
+    The largest difference of logits, as a share of the largest logit. The optimiser is SGD: Adam would make steps of
+    rounding errors.
+    """
+    member = runs.members[0]
+    learner = copy(member.program.learner)
+    learner.optimiser = Sgd(learning_rate=0.01)
+    members = [member._replace(program=replace(member.program, learner=learner))]
+    expected, found = (_answers(_Runs(runs.coordinators, members, runs.how).fleet(each)) for each in ("looped", way))
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def _answers(fleet: StackedFleet) -> Tensor:  # -> [S, samples, …]
+    """Logits of some servers after a few rounds of training without exchange."""
+    rows, some = fleet.rows, slice(0, min(_COMPARED, fleet.rows.count))
+    sources = rows.members[0].sources[some]
+    with torch_products(exact=True):
+        for t in range(_COMPARED_ROUNDS):
+            plans = [source.plan(t) for source in sources]
+            rows.fit(some, plans, np.ones(len(plans)), rows.offsets({0: t})[some])
+        return rows.compute_outputs(some, rows.validation.samples(sources[0].validation).x[None, :_COMPARED_SAMPLES])
 
 
 def _without_traceback(error: Exception) -> Exception:

@@ -50,7 +50,7 @@ class Lstm(nn.Module):
         bias = bias + self._open_forget_gates(bias)
         # One block of memory, as cuDNN wants it.
         parts = [input_weights, recurrent_weights, bias, torch.zeros_like(bias)]
-        block = torch.cat([part.flatten() for part in parts]).split([part.numel() for part in parts])
+        block = torch.split(torch.cat([part.flatten() for part in parts]), [part.numel() for part in parts])
         weights = [flat.view_as(part) for flat, part in zip(block, parts, strict=True)]
         start = x.new_zeros(1, x.shape[0], self.units)  # a traced module takes any number of samples
         outputs, _, _ = torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, False, True)
