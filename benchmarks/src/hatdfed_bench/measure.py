@@ -42,7 +42,7 @@ from hatdfed_bench.plain_loop import PlainLoop
 from hatdfed_bench.workload import Workload
 
 _WARM_UP_LOOP = 2  # rounds
-_WARM_UP_WAY = 4  # a CUDA graph is captured in the second round
+_WARM_UP_WAY = {"cpu": 1, "cuda": 4}  # a CUDA graph is captured in the second round
 _COMPARED, _COMPARED_ROUNDS, _COMPARED_SAMPLES = 4, 2, 20  # servers, rounds and samples that `measure_deviation` takes
 TOPOLOGIES = 4  # that the loop takes turns with
 
@@ -208,7 +208,7 @@ def _time_way(runs: _Runs, device: torch.device, loop: _Timing, turns: int, way:
     stack = runs.fleet(way)
     predicted = predicted_bytes(stack.rows.members, stack.rows.how) / 1e6
     timing = _Timing(way, 1, _fleet_turn(runs.coordinators, stack), [], [], predicted, stack.rows.model.kernels)
-    for _ in range(_WARM_UP_WAY):
+    for _ in range(_WARM_UP_WAY[device.type]):
         timed(timing.turn, device)
     timing.memory_mb = peak_memory_mb(device)
     loop.seconds = []

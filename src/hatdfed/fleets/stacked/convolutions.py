@@ -101,10 +101,20 @@ class _Convolution(torch.autograd.Function):
         if weight_dim is None:  # frozen: the same kernels for all servers
             x = x.movedim(x_dim or 0, 0)
             convolved = F.conv2d(x.flatten(0, 1), weight, stride=stride, padding=padding)
-            return torch.unflatten(convolved, 0, x.shape[:2]), 0
+            return _in_usual_order(torch.unflatten(convolved, 0, x.shape[:2])), 0
         weight = weight.movedim(weight_dim, 0)
         x = x[None].expand(info.batch_size, *x.shape) if x_dim is None else x.movedim(x_dim, 0)
-        return (_convolve_each if form == "each" else _convolve_unfolded)(geometry, x, weight), 0
+        convolved = (_convolve_each if form == "each" else _convolve_unfolded)(geometry, x, weight)
+        return _in_usual_order(convolved), 0
+
+
+def _in_usual_order(images: Tensor) -> Tensor:
+    """With channels before places in memory: group norm under `torch.vmap` knows no other order.
+
+    Where a side is 1, several strides mean the same, and `contiguous` would leave the wrong ones.
+    """
+    usual = torch.empty(images.shape, device="meta").stride()
+    return images if images.stride() == usual else images.clone(memory_format=torch.contiguous_format)
 
 
 def _convolve_each(geometry: _Geometry, x: Tensor, weight: Tensor) -> Tensor:
@@ -129,8 +139,8 @@ class _Unfolded(torch.autograd.Function):
         ctx.geometry = geometry
         ctx.save_for_backward(x, weight)
         convolved = torch.bmm(_copy_patches(geometry, x), _as_matrix(weight).transpose(1, 2))
-        placed = convolved.view(*x.shape[:2], *geometry.outputs(x.shape[-2], x.shape[-1]), -1)
-        return placed.permute(0, 1, 4, 2, 3).contiguous()  # norms under `torch.vmap` know no other order
+        convolved = convolved.view(*x.shape[:2], *geometry.outputs(x.shape[-2], x.shape[-1]), -1)
+        return convolved.permute(0, 1, 4, 2, 3)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
