@@ -45,6 +45,7 @@ class BytesPerSample(NamedTuple):
     kept: int  # while it lies on the device
     training: int  # on its way forward and back
     judging: int  # in an evaluation
+    asked: int = 0  # on its way forward in an evaluation, of a module that is lifted
 
 
 class ReadyModels(Protocol):

@@ -20,6 +20,7 @@ from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
 from hatdfed.core.timing.deadline import Deadline
 from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
+from hatdfed.fleets.stacked.precision import torch_products
 from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
@@ -58,13 +59,9 @@ class Execution:
 
 @contextmanager
 def matrix_products(how: Execution) -> Iterator[None]:
-    """Torch's own products on a GPU in TF32, unless all must be exact."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if how.device.type == "cuda" and not how.exact else "highest")
-    try:
+    """Torch's own products and convolutions on a GPU in TF32, unless all must be exact."""
+    with torch_products(exact=how.exact or how.device.type != "cuda"):
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class Rows:
