@@ -3,8 +3,8 @@
 A. Dhasade et al. Energy-aware decentralized learning with intermittent model training. IPDPS workshops 2024, arXiv
 2407.01283. A cycle has Γ_train rounds of training, then Γ_sync rounds of synchronisation, the same for all servers. In
 its energy-constrained form, a server has energy for so many rounds of training: in each training round of the cycle it
-trains with the probability with which its budget lasts to the end of the run. The paper compares that with Greedy, which
-trains in every round until its budget is spent: `sync_rounds: 0` and `spread: false`.
+trains with the probability with which its budget lasts to the end of the run. The paper compares that with Greedy,
+which trains in every round until its budget is spent: `sync_rounds: 0` and `spread: false`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SkipTrain:
 
     train_rounds: int = 1  # Γ_train
     sync_rounds: int = 1  # Γ_sync
-    # Rounds of training that each server has energy for: one number, or several that servers get in turn; None: no limit.
+    # Rounds of training that each server has energy for: one number, or several that servers get in turn; None: no end.
     budget_rounds: int | tuple[int, ...] | None = None
     budget_joules: float | None = None  # the same in joules of training: a server of a dearer machine has fewer rounds
     spread: bool = True  # whether a budget lasts to the end of the run; otherwise it is spent as soon as possible

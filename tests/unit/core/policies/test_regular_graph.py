@@ -57,12 +57,12 @@ def test_a_finish_uses_no_link_outside_the_graph():
 
 @pytest.mark.parametrize(("n", "degree"), [(5, 3), (4, 4)])
 def test_degrees_that_no_graph_has_are_refused(n, degree):
-    with pytest.raises(ConfigError, match=f"policy.degree is {degree}, but no graph of {n} servers"):
+    with pytest.raises(ConfigError, match=rf"policy.degree is {degree}, but no graph of {n} servers"):
         links_of(RegularGraph(degree), n)
 
 
 def test_settings_below_their_limits_are_refused():
-    with pytest.raises(ConfigError, match="policy.degree is 0, but must be at least 1"):
+    with pytest.raises(ConfigError, match=r"policy.degree is 0, but must be at least 1"):
         RegularGraph(0)
-    with pytest.raises(ConfigError, match="policy.graph_seed is -1, but must be at least 0"):
+    with pytest.raises(ConfigError, match=r"policy.graph_seed is -1, but must be at least 0"):
         RegularGraph(2, graph_seed=-1)

@@ -112,7 +112,7 @@ def test_a_budget_below_0_is_refused(budget):
 
 
 def test_an_empty_list_of_budgets_is_refused():
-    with pytest.raises(ConfigError, match="training.budget_rounds is an empty list"):
+    with pytest.raises(ConfigError, match=r"training.budget_rounds is an empty list"):
         SkipTrain(budget_rounds=())
 
 
