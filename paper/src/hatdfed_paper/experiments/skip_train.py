@@ -2,7 +2,7 @@
 
 A. Dhasade et al. Energy-aware decentralized learning with intermittent model training. IPDPS workshops 2024, arXiv
 2407.01283: 256 servers with two shards of the labels each, LeNet with group norm, 20 steps of 32 images a round by SGD
-with rate 0.1, and four kinds of phones. In a part of the experiment a phone may spend a tenth of its battery on training.
+with rate 0.1, and four kinds of phones. In a part of it a phone may spend a tenth of its battery on training.
 Energies of a round and batteries are those of the authors' published trace. What is different here: 24 rounds in place
 of 1,000, with budgets in proportion, which only one of the graphs has; graphs, shards and initial models of our own
 drawing; the 32 images of a step come from 160 that a server draws for the round and goes through four times. The price
@@ -195,9 +195,9 @@ EXPERIMENT = Experiment(
         "seed by seed",
         null="the difference is 0 points or less",
         rule="shown if on all three graphs the 95 % interval lies above 0 and no seed has more watt-hours of training. "
-        f"{OURS_IN_BUDGET} against {SKIP_IN_BUDGET}, on one graph, is judged likewise, by itself. {D_PSGD} and {GREEDY} "
-        "are reported without a claim. Runs have a fortieth of the published rounds, so accuracies are not those of the "
-        "paper.",
+        f"{OURS_IN_BUDGET} against {SKIP_IN_BUDGET}, on one graph, is judged likewise, by itself. {D_PSGD} and "
+        f"{GREEDY} are reported without a claim. Runs have a fortieth of the published rounds, so accuracies are not "
+        "those of the paper.",
     ),
     known="none of these settings on any data but digits",
     tables=(Table("skip_train", graph_rows, graph_markdown),),
