@@ -130,6 +130,10 @@ _MEANS: dict[str, Settings] = {
     "cool 0.5": {"learner": {"cool_down": 0.5}},
     "links every round": {"schedule": {"every": 1}},
     "links every round, cool 0.5": {"schedule": {"every": 1}, "learner": {"cool_down": 0.5}},
+    "links every round, rate 0.002, cool 0.5": {
+        "schedule": {"every": 1},
+        "learner": {"learning_rate": 2e-3, "cool_down": 0.5},
+    },
     "2 links": {"policy": {"degree": 2}},
     "finish 4": {"schedule": {"finish_rounds": 4}},
     "common start": {"common_init": True},
