@@ -614,6 +614,103 @@ def wrong_prices_table() -> str:
     )
 
 
+def calibration_block(name: str = "calibration-h200.json") -> str:
+    """Calibrated joules against a GPU's counter; where they were not measured, the command that does it."""
+    if not (RESULTS / name).exists():
+        return f"Not measured yet. `python benchmarks/calibration.py --out benchmarks/results/{name}` does it on a GPU."
+    found = load(name)
+    parts = [_calibration_machine(found), _calibration_table(found), _calibration_verdict(found)]
+    if found["stacked"]:
+        what = "Whole rounds of a stacked fleet on the same GPU, and what their ledger charges for training"
+        parts += [f"{what} (which is not meant to be the same):", _stacked_table(found)]
+    return "\n\n".join(parts)
+
+
+def _calibration_machine(found: dict[str, Any]) -> str:
+    idle = found["cells"][0]["idle"]
+    free, held = idle["gross_joules"] / idle["seconds"], idle["watts_while_held"]
+    alone = " That nobody else used the GPU was not asked of NVML." if found["asked"]["alone"] else ""
+    return f"{found['machine']['name']}; idle {free:.0f} W, idle while a process holds it {held:.0f} W.{alone}"
+
+
+def _calibration_table(found: dict[str, Any]) -> str:
+    rows = []
+    for cell in found["cells"]:
+        windows = cell["held_out"]
+        trained = _trained(cell)
+        ratios = [each["charged_joules"] / each["reading"]["joules"] for each in windows]
+        gross, seconds = (sum(each["reading"][key] for each in windows) for key in ("gross_joules", "seconds"))
+        rows.append(
+            [
+                f"`{_network_of(cell)}`",
+                str(cell["batch"]),
+                f"{gross / seconds:.0f}",
+                f"{1e3 * _charged(windows) / trained:.3g}",
+                f"{1e3 * _measured(windows) / trained:.3g}",
+                f"{_charged(windows) / _measured(windows):.3f}",
+                f"{min(ratios):.3f} to {max(ratios):.3f}",
+            ]
+        )
+    headings = ("network", "batch", "watts", "calibrated, mJ", "measured, mJ", "ratio", "of single windows")
+    return table(headings, rows)
+
+
+def _calibration_verdict(found: dict[str, Any]) -> str:
+    """How far off the figures are, and those of another batch size's profile."""
+    cells = found["cells"]
+    ratios = [_charged(cell["held_out"]) / _measured(cell["held_out"]) for cell in cells]
+    within = sum(abs(ratio - 1) <= 0.1 for ratio in ratios)
+    wrong = [
+        _per_sample(profile) / (_measured(cell["held_out"]) / _trained(cell))
+        for cell in cells
+        for profile in cells
+        if profile["network"] == cell["network"] and profile["batch"] != cell["batch"]
+    ]
+    counted = "all" if within == len(cells) else f"{within} of"
+    return (
+        f"The ratio is {min(ratios):.3f} to {max(ratios):.3f}: within 10 % in {counted} {len(cells)} rows. With the "
+        f"profile of another batch size of the same network it would be {min(wrong):.2g} to {max(wrong):.2g}."
+    )
+
+
+def _stacked_table(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"`{_network_of(row)}`",
+            str(row["servers"]),
+            str(row["batch"]),
+            f"{_charged(row['windows']):,.0f}",
+            f"{_measured(row['windows']):,.0f}",
+            f"{_charged(row['windows']) / _measured(row['windows']):.2f}",
+        ]
+        for row in found["stacked"]
+    ]
+    return table(("network", "servers", "batch", "charged to all, J", "GPU of the simulation, J", "ratio"), rows)
+
+
+def _charged(windows: list[dict[str, Any]]) -> float:
+    return math.fsum(each["charged_joules"] for each in windows)
+
+
+def _measured(windows: list[dict[str, Any]]) -> float:
+    return math.fsum(each["reading"]["joules"] for each in windows)
+
+
+def _trained(cell: dict[str, Any]) -> int:
+    passes: int = cell["passes"]
+    return passes * sum(each["samples"] for each in cell["held_out"])
+
+
+def _per_sample(cell: dict[str, Any]) -> float:
+    joules: float = cell["profile"]["training_watts"] * cell["profile"]["sample_seconds"]
+    return joules
+
+
+def _network_of(row: dict[str, Any]) -> str:
+    """The paper's network is named with the images that it is for."""
+    return {"fashion-mnist": "paper-cnn", "cifar-10": "paper-cnn, CIFAR-10"}.get(row["network"], row["network"])
+
+
 def _interval(values: list[float]) -> str:
     found = paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
     return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"

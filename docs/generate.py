@@ -16,7 +16,7 @@ scale.md               what thousands of servers cost, from benchmarks/results
 theory.md              how often learned trust finds the groups of drawn verdicts, from the same
 ARCHITECTURE.md        how many files a round goes through, from the same
 faults.md              which faults were injected and what was observed, from docs/faults
-measuring.md           what deciding by wrong prices costs, from benchmarks/results
+measuring.md           calibrated joules against a GPU's counter, what deciding by wrong prices costs, from the same
 privacy.md             what private training costs, from the same
 training.md            what decisions about training and uploads save, from benchmarks/results
 parameters.md          what adapters save, from benchmarks/results
@@ -40,6 +40,7 @@ from bench_tables import (
     attacks_table,
     bad_network_line,
     batteries_table,
+    calibration_block,
     coordinator_table,
     edge_memory_table,
     effort_table,
@@ -260,7 +261,11 @@ def generated() -> dict[Path, str]:
             {f"effort-{name}": effort_table(f"effort-{name}.json") for name in ("digits", "fashion-mnist")},
             {},
         ),
-        ROOT / "docs/measuring.md": _filled(ROOT / "docs/measuring.md", {"wrong-prices": wrong_prices_table()}, {}),
+        ROOT / "docs/measuring.md": _filled(
+            ROOT / "docs/measuring.md",
+            {"wrong-prices": wrong_prices_table(), "calibration-h200": calibration_block()},
+            {},
+        ),
         ROOT / "docs/natural.md": _filled(ROOT / "docs/natural.md", natural, {}),
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),

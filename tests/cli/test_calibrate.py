@@ -12,7 +12,7 @@ from hatdfed.errors import ConfigError, EnergyMeterError
 from hatdfed.meters.base import Reading
 from hatdfed.meters.choose import Choice
 from hatdfed.meters.throughput import measure_throughput, serve_throughput
-from hatdfed.runs.calibration import measure_cost
+from hatdfed.runs.calibration import make_profile, measure_cost
 from hatdfed.setup.layers import read_profile
 
 QUICK = ["--network", "linear", "--dataset", "synthetic", "--seconds", "0.02", "--repeats", "2"]
@@ -91,6 +91,8 @@ def test_a_run_takes_the_profile_that_was_written(tmp_path, monkeypatch):
     ("arguments", "sentence"),
     [
         (["--out", "x.json", "--watts", "1"], "not a YAML file"),
+        (["--meter", "nvml,hwmon"], "nvml measures GPUs, but this work is done by the processor"),
+        (["--meter", "rapl", "--device", "cuda"], "rapl measures the processor, but this work is done by a GPU"),
         (["--meter", "rappel"], "Did you mean rapl?"),
         (["--peer", "nowhere", "--watts", "1"], "Write HOST:PORT"),
         (["--peer", "127.0.0.1:9", "--watts", "1"], "hatdfed calibrate --serve"),
@@ -131,3 +133,13 @@ def test_an_address_that_cannot_be_listened_on_is_refused():
         serve_throughput("203.0.113.1:7", lambda port: None)
     with pytest.raises(ConfigError, match="Write HOST:PORT"):
         serve_throughput("7070", lambda port: None)
+
+
+def test_a_profile_by_an_estimate_is_not_measured():
+    meter = SteadyMeter(10.0)
+    meter.source = "estimate"
+    cost = measure_cost(lambda: 4, meter, repeats=2, seconds=0.001)
+    profile = make_profile("box", "a network", cost, meter.stop(), watts=5.0)
+    assert profile.sample_seconds.how == "measured"
+    assert (profile.training_watts.value, profile.training_watts.how) == (5.0, "not stated")
+    assert profile.idle_watts.how == "not stated"

@@ -85,7 +85,7 @@ class Processes:
         """One after the other: torch has one random state a process, and first models are drawn from it."""
         for number in range(count):
             edge = self.start_edge(f"edge-{number}")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):  # a limit for edges that hang; machines are busy at times
                 while edge._handler is None:
                     await asyncio.sleep(0.02)
 

@@ -2,11 +2,13 @@
 
 import json
 from contextlib import closing
+from importlib.util import find_spec
 
 import pytest
 from tests.deploy.deployment import Deployment, settings
 
 import hatdfed.deploy.edge.setup as edge_setup
+from hatdfed.cli.edge import _read_metering
 from hatdfed.core.energy.energy_model import Cause, EnergyRow, Source
 from hatdfed.core.energy.measured import Metered, add_measured
 from hatdfed.deploy.coordinator.open_round import _read_metered
@@ -14,6 +16,7 @@ from hatdfed.deploy.edge.round_meter import RoundMeter
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import ConfigError, EnergyMeterError
 from hatdfed.meters.base import Reading
+from hatdfed.meters.choose import Metering, MeterOptions
 from hatdfed.report.document import make_document, render_html
 from hatdfed.runs.play import run
 from hatdfed.runs.records.folder import RunFolder
@@ -55,6 +58,23 @@ def read(folder):
     return json.loads((folder / "run" / "results.json").read_text()), ledger
 
 
+def show(folder):
+    """The report on the run, and its page on the dashboard where that is installed."""
+    pages = [render_html(make_document([folder / "run"], folder / "pictures"))]
+    if all(find_spec(package) for package in ("fastapi", "httpx2", "plotly")):
+        from fastapi.testclient import TestClient
+
+        from hatdfed.dashboard.app import make_app
+        from hatdfed.dashboard.catalogue import Catalogue
+        from hatdfed.dashboard.site import Site
+
+        site = Site(Catalogue(folder))
+        (card,) = site.catalogue.cards()
+        with TestClient(make_app(site), base_url="http://127.0.0.1") as client:
+            pages.append(client.get(f"/runs/{card.id}").text)
+    return pages
+
+
 @pytest.fixture
 def with_meter(monkeypatch):
     def use(meter):
@@ -93,6 +113,10 @@ def test_measured_energy_stands_beside_the_modelled_one_which_counts(play, tmp_p
     assert found["measured_joules"] == pytest.approx(6 * JOULES)
     assert found["ratio"] == pytest.approx(6 * JOULES / modelled)
     assert results["energy_by_cause_mj"]["training"] == pytest.approx(modelled / 1e6)
+    for shown in show(tmp_path):
+        assert "Energy, modelled" in shown
+        assert f"measured by rapl: 42 J, by the price list {modelled:.4g} J, a ratio of {found['ratio']:.3g}." in shown
+        assert "The modelled energy counts." in shown
 
 
 def test_measured_energy_counts_where_the_settings_say_so(play, tmp_path, with_meter):
@@ -109,6 +133,9 @@ def test_measured_energy_counts_where_the_settings_say_so(play, tmp_path, with_m
     assert results["energy_by_cause_mj"]["training"] == pytest.approx(6 * JOULES / 1e6)
     assert results["energy_by_cause_mj"]["exchange"] == pytest.approx(6 * JOULES / 1e6)
     assert results["caught"] == [], "no edge is taken for a liar"
+    for shown in show(tmp_path):
+        assert "Energy, training measured<" in shown
+        assert "The measured energy counts." in shown
 
 
 def test_what_could_not_be_measured_is_charged_as_modelled_and_said(play, tmp_path, with_meter):
@@ -120,6 +147,19 @@ def test_what_could_not_be_measured_is_charged_as_modelled_and_said(play, tmp_pa
     assert 0 < len(missing) < len(training)
     assert all(row["measured_joules"] is None for row in missing)
     assert any("Trainings that were not measured are charged as modelled" in note for note in results["notes"])
+    for shown in show(tmp_path):
+        assert "Energy, training measured where possible<" in shown
+
+
+def test_where_no_meter_could_be_read_nothing_is_called_measured(play, tmp_path, with_meter):
+    with_meter(FixedMeter(fails=1))
+    play(play_deployment(tmp_path, settings(rounds=2, energy={"source": "measured"})))
+    results, ledger = read(tmp_path)
+    assert {row["source"] for row in ledger} == {"modelled"}
+    assert results["measured_energy"] == {}
+    for shown in show(tmp_path):
+        assert "Energy, modelled<" in shown
+        assert "no meter was read: all of it is modelled." in shown
 
 
 def test_an_edge_that_cannot_measure_refuses_a_run_that_wants_it(monkeypatch):
@@ -128,6 +168,20 @@ def test_an_edge_that_cannot_measure_refuses_a_run_that_wants_it(monkeypatch):
     with pytest.raises(EnergyMeterError, match=r"No energy can be measured here\. rapl: There is none\."):
         edge_setup.find_meter(config, None)
     assert edge_setup.find_meter(settings(), None) is None
+
+
+def test_an_estimate_is_no_measurement_of_an_edge():
+    options = MeterOptions(watts_per_core=5.0)
+    with pytest.raises(ConfigError, match="cannot be measured by an estimate"):
+        edge_setup.find_meter(settings(), Metering(("estimate",), options, idle_seconds=0.01))
+    outcome = pb.Outcome(metered=[pb.Metered(cause="training", meter="estimate", joules=1.0, uncertainty=0.1)])
+    assert _read_metered(outcome) == {}, "whatever another program reports"
+
+
+def test_an_edge_does_not_look_for_the_joules_of_its_processor_in_a_gpu():
+    assert Metering().order == ("rapl", "hwmon")
+    with pytest.raises(ConfigError, match="nvml measures GPUs, but this work is done by the processor"):
+        _read_metering("nvml,rapl", "")
 
 
 def edge_setup_choice():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +37,9 @@ class Workload:
         """Next tokens of sequences, classes of everything else."""
         return TaskKind(NEXT_TOKEN if len(self.shape) == 1 else CLASSIFICATION, CLASSES)
 
-    def dataset(self) -> Dataset:
+    def dataset(self, seed: int = 0) -> Dataset:
         """Random samples; how long a round takes does not depend on what is in them."""
-        rng = stream(0, "bench", self.name)
+        rng = stream(seed, "bench", self.name)
 
         def examples(count: int) -> Examples:
             if len(self.shape) == 1:
@@ -58,8 +59,8 @@ class Workload:
         """One server's network."""
         return find_network(self.network)(self.shape, CLASSES)
 
-    def config(self, servers: int, *, rounds: int, seed: int = 0, method: str = "hat-dfed") -> Config:
-        """Settings of the run: every device online, 1.2 links a server."""
+    def config(self, servers: int, *, rounds: int, seed: int = 0, method: str = "hat-dfed", **settings: Any) -> Config:
+        """Settings of the run: every device online, 1.2 links a server; `settings` replace others."""
         return resolve(
             {
                 "method": method,
@@ -75,6 +76,7 @@ class Workload:
                 "validation_images": self.validation,
                 "images_per_server": IMAGES_PER_SERVER,
                 "network": self.network,
+                **settings,
             }
         )
 

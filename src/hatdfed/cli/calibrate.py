@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,25 +14,26 @@ from hatdfed.cli.console import err, interruptible, note, out, require_torch
 from hatdfed.cli.options import DataDir, Json
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, EnergyMeterError
-from hatdfed.meters.base import SOURCES, Meter, Reading
-from hatdfed.meters.choose import DEFAULT_ORDER, MeterOptions, choose_meter, measure_idle
+from hatdfed.meters.base import SOURCES, Meter
+from hatdfed.meters.choose import MeterOptions, choose_meter, find_order, measure_idle, refuse_other_device
 from hatdfed.meters.throughput import measure_throughput, serve_throughput, split_address
 from hatdfed.runs.records.checkpoint import write_atomically
-from hatdfed.runs.records.folder import environment, named_path
+from hatdfed.runs.records.folder import named_path
 from hatdfed.setup.layers import resolve
-from hatdfed.setup.machine_profiles import Figure, MachineProfile
+from hatdfed.setup.machine_profiles import MachineProfile
 
 if TYPE_CHECKING:
     from hatdfed.runs.calibration import Calibration, Cost
 
 _KINDS = {"training": "sample and pass", "probe": "model", "merge": "received model"}
-_ASSUMED = "Not measured: the default of `hatdfed calibrate`."
-_RATE, _LATENCY = 100.0, 0.005
-_ORDER = ",".join(DEFAULT_ORDER)
 
 Sources = Annotated[
-    str,
-    typer.Option("--meter", help=f"Meters to try in this order, separated by commas: {', '.join(SOURCES)}."),
+    str | None,
+    typer.Option(
+        "--meter",
+        help=f"Meters to try in this order, separated by commas: {', '.join(SOURCES)}. By default rapl,hwmon, with "
+        "--device cuda nvml,hwmon.",
+    ),
 ]
 Watts = Annotated[
     float | None,
@@ -54,7 +54,7 @@ def calibrate_command(
     repeats: Annotated[int, typer.Option("--repeats", min=2, help="Windows that are measured.")] = 5,
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Length of a window.")] = 5.0,
     idle_seconds: Annotated[float, typer.Option("--idle-seconds", min=0.01, help="Time to measure idle power.")] = 10.0,
-    meters: Sources = _ORDER,
+    meters: Sources = None,
     external: Annotated[
         str, typer.Option("--external", help="External meter: a command or an http address that gives watts.")
     ] = "",
@@ -83,8 +83,8 @@ def calibrate_command(
     config = resolve({key: value for key, value in layer.items() if value is not None})
     if peer is not None:
         split_address(peer)  # before the work, not after it
-    meter = _find_meter(meters, external, watts)
-    from hatdfed.runs.calibration import calibrate
+    meter = _find_meter(meters, external, watts, device)
+    from hatdfed.runs.calibration import calibrate, make_profile
 
     data = load_dataset(config.dataset, data_dir=data_dir, options=config.dataset_options)
     with interruptible("Nothing was written."), err.status("Measuring …") as status:
@@ -92,12 +92,12 @@ def calibrate_command(
         if meter is not None:
             status.update(f"Measuring the idle machine for {idle_seconds:g} s …")
             idle = measure_idle(meter, idle_seconds)
-            meter = meter.with_idle(idle.gross_joules / idle.seconds)
+            meter = meter.with_idle(idle.gross_watts)
         status.update("Measuring training, evaluation and merging …")
         found = calibrate(config, data, meter, idle, repeats=repeats, seconds=seconds, device=device)
         rate = None if peer is None else measure_throughput(peer)
     about = f"{config.network} on {config.dataset}, batches of {config.batch_size}, {device}"
-    profile = _make_profile(name, about, found, watts, idle_watts, rate)
+    profile = make_profile(name, about, found.training, found.idle, watts=watts, idle_watts=idle_watts, rate=rate)
     write_atomically(path, yaml.safe_dump(_describe(profile), sort_keys=False, allow_unicode=True).encode())
     if as_json:
         typer.echo(json.dumps({"profile": _describe(profile), "readings": _list_readings(found), "file": str(path)}))
@@ -111,8 +111,10 @@ def _serve(address: str) -> None:
         serve_throughput(address, lambda port: note(f"Takes in data on port {port}. Stop with Ctrl-C."))
 
 
-def _find_meter(order: str, external: str, watts: float | None) -> Meter | None:
-    names = tuple(name.strip() for name in order.split(",") if name.strip())
+def _find_meter(order: str | None, external: str, watts: float | None, device: str) -> Meter | None:
+    named = find_order(device) if order is None else order.split(",")
+    names = tuple(name.strip() for name in named if name.strip())
+    refuse_other_device(names, device)
     choice = choose_meter(names, MeterOptions(external=external))
     for source, reason in choice.refused.items():
         note(f"{source}: {reason}")
@@ -122,36 +124,6 @@ def _find_meter(order: str, external: str, watts: float | None) -> Meter | None:
             "with --meter external --external COMMAND."
         )
     return choice.meter if watts is None else None
-
-
-def _make_profile(
-    name: str, about: str, found: Calibration, watts: float | None, idle_watts: float | None, rate: float | None
-) -> MachineProfile:
-    here = environment()
-    seconds, joules = found.training.seconds.mean, found.training.joules
-    source = f"hatdfed calibrate, {time.strftime('%Y-%m-%d')}, {about}"
-    if joules is None or found.idle is None:
-        training = Figure(value=watts or 0.0, how="not stated", source="Named by the user.")
-        idle = Figure(value=idle_watts or watts or 0.0, how="not stated", source="Named by the user.")
-    else:
-        meter = f"{source}; {found.idle.source} ({', '.join(found.idle.domains)}), less idle power"
-        training = Figure(value=max(joules.mean / seconds, 1e-9), how="measured", source=meter)
-        idle = Figure(value=max(_find_idle(found.idle), 1e-9), how="measured", source=f"{source}; {found.idle.source}")
-    uplink = Figure(value=_RATE, source=_ASSUMED) if rate is None else Figure(value=rate, how="measured", source=source)
-    return MachineProfile(
-        name=name,
-        machine=f"{here['processor']}, {here['cores']} cores",
-        idle_watts=idle,
-        training_watts=training,
-        sample_seconds=Figure(value=seconds, how="measured", source=source),
-        upload_mbit_per_second=Figure(value=_RATE, source=_ASSUMED),
-        uplink_mbit_per_second=uplink,
-        latency_seconds=Figure(value=_LATENCY, source=_ASSUMED),
-    )
-
-
-def _find_idle(idle: Reading) -> float:
-    return idle.gross_joules / idle.seconds
 
 
 def _describe(profile: MachineProfile) -> dict[str, Any]:
@@ -175,7 +147,7 @@ def _make_table(found: Calibration, about: str) -> Table:
             f"{kind}, a {unit}", _format(cost.seconds), "not measured" if cost.joules is None else _format(cost.joules)
         )
     if found.idle is not None:
-        table.add_row("idle", "", f"{_find_idle(found.idle):.3g} W by {found.idle.source}")
+        table.add_row("idle", "", f"{found.idle.gross_watts:.3g} W by {found.idle.source}")
     return table
 
 

@@ -28,7 +28,7 @@ from hatdfed.cli.identity import edge_join, renew_command, require_deploy, split
 from hatdfed.cli.options import DataDir
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.meters.base import ESTIMATE, EXTERNAL, SOURCES
-from hatdfed.meters.choose import Metering, MeterOptions
+from hatdfed.meters.choose import Metering, MeterOptions, refuse_other_device
 from hatdfed.runs.garbage import collect_often
 from hatdfed.runs.malloc import return_freed_memory
 from hatdfed.runs.onednn import keep_few_kernels
@@ -90,7 +90,7 @@ def edge_command(
         str | None,
         typer.Option(
             "--meter",
-            help="Measure energy by the first that works of these, such as rapl,nvml,hwmon.",
+            help="Measure energy by the first that works of these, such as rapl,hwmon.",
         ),
     ] = None,
     external: Annotated[
@@ -159,6 +159,7 @@ def _read_metering(order: str | None, external: str) -> Metering | None:
         require_one_of("--meter", name, SOURCES)
     if ESTIMATE in names:
         raise ConfigError("--meter names estimate, but an estimate is no measurement. Leave it out.")
+    refuse_other_device(names, "cpu")
     return Metering(names, MeterOptions(external=external))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from hatdfed.dashboard.comparison import MAX_COMPARED, make_front_title, select_
 from hatdfed.dashboard.run_views import list_metrics
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
+from hatdfed.runs.measured_energy import name_energy
 from hatdfed.runs.records.cleaning import flat_settings, number, texts
 from hatdfed.runs.records.small_files import read_document, read_settings
 from hatdfed.runs.round_row import columns_in
@@ -64,9 +66,12 @@ def page_routes(site: Site) -> APIRouter:
         content["energy_source"] = "modelled"
         try:
             results = read_document(folder, "results.json")
+            measured = results.get("measured_energy")
             content = {
                 "settings": (settings := flat_settings(read_settings(folder))),
-                "energy_source": dict(settings).get("energy.source", "modelled"),
+                "energy_source": name_energy(
+                    dict(settings).get("energy.source", "modelled"), measured if isinstance(measured, Mapping) else None
+                ),
                 "environment": flat_settings(read_document(folder, "environment.json")),
                 "results": {name: number(value) for name, value in results.items()},
                 "notes": texts(results.get("notes"), 500),

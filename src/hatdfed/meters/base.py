@@ -35,6 +35,11 @@ class Reading(NamedTuple):
     share: float = 1.0  # of the rest that counts as this process's
 
     @property
+    def gross_watts(self) -> float:
+        """Mean power, before anything was subtracted."""
+        return self.gross_joules / self.seconds
+
+    @property
     def is_measured(self) -> bool:
         """Whether a sensor was read."""
         return self.source != ESTIMATE

@@ -15,6 +15,8 @@ from hatdfed.meters.nvml import open_nvml
 from hatdfed.meters.rapl import open_rapl
 
 DEFAULT_ORDER = (NVML, RAPL, HWMON)  # an estimate is used only by whoever names it
+PROCESSOR_ORDER = (RAPL, HWMON)  # for work on the processor
+GPU_ORDER = (NVML, HWMON)  # for work on a GPU
 
 Opener = Callable[[], Meter]
 
@@ -33,7 +35,7 @@ class MeterOptions(NamedTuple):
 class Metering(NamedTuple):
     """How energy is measured during a run."""
 
-    order: tuple[str, ...] = DEFAULT_ORDER
+    order: tuple[str, ...] = PROCESSOR_ORDER  # edges train on it
     options: MeterOptions = MeterOptions()
     idle_seconds: float = 10.0  # before the first round, to know what the idle machine takes
 
@@ -71,6 +73,19 @@ def choose_meter(
         except EnergyMeterError as error:
             refused[source] = str(error)
     return Choice(None, refused)
+
+
+def find_order(device: str) -> tuple[str, ...]:
+    """The meters to try for work on `device`, cpu or cuda."""
+    return PROCESSOR_ORDER if device == "cpu" else GPU_ORDER
+
+
+def refuse_other_device(order: Sequence[str], device: str) -> None:
+    """Refuse a meter that does not see the work: it would give next to no joules for it."""
+    if device == "cpu" and NVML in order:
+        raise ConfigError("The meter nvml measures GPUs, but this work is done by the processor. Leave nvml out.")
+    if device != "cpu" and RAPL in order:
+        raise ConfigError("The meter rapl measures the processor, but this work is done by a GPU. Leave rapl out.")
 
 
 def require_meter(choice: Choice) -> Meter:

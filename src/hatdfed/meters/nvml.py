@@ -61,13 +61,13 @@ class NvmlMeter:
             if others:
                 raise EnergyMeterError(
                     f"GPU {gpu} is shared with process {others[0]}, and its counter does not say who spent what. "
-                    "Measure on a card of your own."
+                    "Measure on a card of your own, and in a container with the host's process numbers (--pid=host)."
                 )
 
 
 def open_nvml(gpus: Sequence[int] | None = None, nvml: ModuleType | Any = None) -> NvmlMeter:
     """Find the GPUs that this process may use, or those that are asked for, and read each counter once."""
-    nvml = nvml or _import_nvml()
+    nvml = nvml or import_nvml()
     try:
         nvml.nvmlInit()
         count = int(nvml.nvmlDeviceGetCount())
@@ -84,7 +84,8 @@ def open_nvml(gpus: Sequence[int] | None = None, nvml: ModuleType | Any = None) 
     return NvmlMeter(nvml, chosen)
 
 
-def _import_nvml() -> Any:
+def import_nvml() -> Any:
+    """NVIDIA's library, if its package is installed."""
     try:
         return import_module("pynvml")
     except ImportError:

@@ -28,6 +28,7 @@ from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, read_last_validation, run_data
 from hatdfed.report.run_figures import accuracy_figure, draw_run_figures
 from hatdfed.report.style import FigureStyle, StyledFigure, save_figures, style_methods
+from hatdfed.runs.measured_energy import name_energy
 from hatdfed.runs.records.cleaning import flat_settings, number, text, texts
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.search import run_folders
@@ -322,7 +323,10 @@ def _make_numbers(summary: Mapping[str, Any]) -> list[ReportNumber]:
         "personal_accuracy": ("Accuracy on own labels", ""),
     }
     found = [ReportNumber(name, number(summary.get(key)), percent, short) for key, (name, short) in accuracies.items()]
-    source = text(summary.get("energy_source") or "modelled", 20)
+    measured = summary.get("measured_energy")
+    source = name_energy(
+        text(summary.get("energy_source") or "modelled", 20), measured if isinstance(measured, Mapping) else None
+    )
     total = _convert_to_joules(summary.get("total_energy_mj"))
     found.append(ReportNumber(f"Energy, {source}", total, joules, _BRIEF[4]))
     for cause, name in JOULES.items():

@@ -17,13 +17,17 @@ from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import EnergyMeterError
 from hatdfed.meters.base import Meter, Reading, metered
+from hatdfed.runs.records.folder import environment
 from hatdfed.runs.statistics import PairedDifference, paired_difference
 from hatdfed.server.program import EdgeProgram
 from hatdfed.server.work import Batch
 from hatdfed.setup.build.program import make_program
 from hatdfed.setup.config import Config
+from hatdfed.setup.machine_profiles import Figure, MachineProfile
 
 Work = Callable[[], int]  # does some work and returns how many units that was
+_ASSUMED = "Not measured: the default of `hatdfed calibrate`."
+_RATE, _LATENCY = 100.0, 0.005  # Mbit/s and seconds
 _RECEIVED = 2  # models in the merge that is measured, besides the own one
 
 
@@ -95,19 +99,52 @@ def calibrate(
     device: str = "cpu",
 ) -> Calibration:
     """Measure training, evaluation and merging with the network and the batches of `config`."""
-    program = make_program(config, dataset)
-    works = _Works(config, dataset, program, device)
+    works = Works(config, dataset, make_program(config, dataset), device)
     training, probe, merge = (
         measure_cost(work, meter, repeats=repeats, seconds=seconds) for work in (works.train, works.probe, works.merge)
     )
     return Calibration(training, probe, merge, idle)
 
 
-class _Works:
+def make_profile(
+    name: str,
+    about: str,
+    training: Cost,
+    idle: Reading | None,
+    *,
+    watts: float | None = None,
+    idle_watts: float | None = None,
+    rate: float | None = None,
+) -> MachineProfile:
+    """The profile of this machine; `watts` and `idle_watts` are what the user says where nothing was measured."""
+    here = environment()
+    seconds, joules = training.seconds.mean, training.joules
+    source = f"hatdfed calibrate, {time.strftime('%Y-%m-%d')}, {about}"
+    if joules is None or idle is None or not idle.is_measured:
+        while_training = Figure(value=watts or 0.0, how="not stated", source="Named by the user.")
+        while_idle = Figure(value=idle_watts or watts or 0.0, how="not stated", source="Named by the user.")
+    else:
+        meter = f"{source}; {idle.source} ({', '.join(idle.domains)}), less idle power"
+        while_training = Figure(value=max(joules.mean / seconds, 1e-9), how="measured", source=meter)
+        while_idle = Figure(value=max(idle.gross_watts, 1e-9), how="measured", source=f"{source}; {idle.source}")
+    uplink = Figure(value=_RATE, source=_ASSUMED) if rate is None else Figure(value=rate, how="measured", source=source)
+    return MachineProfile(
+        name=name,
+        machine=f"{here['processor']}, {here['cores']} cores",
+        idle_watts=while_idle,
+        training_watts=while_training,
+        sample_seconds=Figure(value=seconds, how="measured", source=source),
+        upload_mbit_per_second=Figure(value=_RATE, source=_ASSUMED),
+        uplink_mbit_per_second=uplink,
+        latency_seconds=Figure(value=_LATENCY, source=_ASSUMED),
+    )
+
+
+class Works:
     """The three kinds of work, with a model that goes on learning."""
 
     def __init__(self, config: Config, dataset: Dataset, program: EdgeProgram, device: str) -> None:
-        self._program, self._device = program, device
+        self._learner, self._device = program.learner.on_device(torch.device(device)), device
         self._batches = _go_round(_make_batches(dataset, config.batch_size, device))
         self._probe = make_tensors(dataset.validation.take(slice(0, config.probe_size)), dataset.format).x.to(device)
         server = program.start(0)
@@ -120,15 +157,13 @@ class _Works:
     def train(self) -> int:
         """One step; the unit is a sample and pass."""
         batch = next(self._batches)
-        self._params, self._optimiser = self._program.learner.fit(
-            self._params, self._optimiser, [batch], seed=0, spend=True
-        )
+        self._params, self._optimiser = self._learner.fit(self._params, self._optimiser, [batch], seed=0, spend=True)
         self._finish()
         return len(batch.x)
 
     def probe(self) -> int:
         """Evaluate one model on the probe."""
-        self._program.learner.logits(self._params, self._probe)
+        self._learner.logits(self._params, self._probe)
         self._finish()
         return 1
 

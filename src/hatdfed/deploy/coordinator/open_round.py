@@ -36,7 +36,7 @@ from hatdfed.deploy.coordinator.conduct import Refusals, RoundEvidence
 from hatdfed.deploy.coordinator.membership import EdgeMember, Membership, Route, describe_neighbour
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import WireError
-from hatdfed.meters.base import SOURCES
+from hatdfed.meters.base import ESTIMATE, SOURCES
 
 BAD_REPORT = "bad-report"
 BAD_FINAL = "bad-final"
@@ -302,6 +302,7 @@ def _read_metered(outcome: pb.Outcome) -> dict[Cause, Metered]:
         and 0 <= each.joules <= MOST_JOULES
         and 0 <= each.uncertainty <= MOST_JOULES
         and each.meter in SOURCES
+        and each.meter != ESTIMATE
     }
 
 

@@ -23,7 +23,7 @@ from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.store import EdgeStore, SavedState, set_aside_other_runs
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import ConfigError, IdentityError, WireError
-from hatdfed.meters.base import Meter
+from hatdfed.meters.base import ESTIMATE, Meter
 from hatdfed.meters.choose import Metering, choose_meter, measure_idle, require_meter
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.exchange import Limits, MessageContext, check_norm, pack_offer_parts
@@ -95,11 +95,12 @@ def find_meter(config: Config, metering: Metering | None) -> Meter | None:
     if metering is None and config.energy.source != "measured":
         return None
     wanted = metering or Metering()
+    if ESTIMATE in wanted.order:
+        raise ConfigError("An edge's energy cannot be measured by an estimate. Name another meter.")
     meter = require_meter(choose_meter(wanted.order, wanted.options))
     idle = measure_idle(meter, wanted.idle_seconds)
-    watts = idle.gross_joules / idle.seconds
-    _log.info("energy is measured by %s (%s); idle %.3g W", meter.source, ", ".join(meter.domains), watts)
-    return meter.with_idle(watts)
+    _log.info("energy is measured by %s (%s); idle %.3g W", meter.source, ", ".join(meter.domains), idle.gross_watts)
+    return meter.with_idle(idle.gross_watts)
 
 
 def _make_setup(

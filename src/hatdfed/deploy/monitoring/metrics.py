@@ -71,7 +71,7 @@ COORDINATOR_METRICS = _table(
     _counter("hatdfed_links", "Links that were drawn."),
     _counter("hatdfed_links_undelivered", "Of these, links whose model was not delivered."),
     _gauge("hatdfed_unreachable_pairs", "Pairs of active servers that cannot have a link; at most 100 are counted."),
-    _counter("hatdfed_joules", "Energy by cause, computed from the energy prices, not measured.", "cause"),
+    _counter("hatdfed_joules", "Energy by cause: by the energy prices, training as energy.source says.", "cause"),
     _counter(
         "hatdfed_refused",
         "Refused messages by reason, those that edges report included; reasons of the join server begin with `desk-`.",
