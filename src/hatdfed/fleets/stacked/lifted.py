@@ -19,7 +19,6 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hatdfed.fleets.kernels.round_steps import RoundSteps
-from hatdfed.fleets.stacked.convolution import use_products
 from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, ReadyModels, Samples
 from hatdfed.server.dropout import find_dropouts
@@ -45,9 +44,6 @@ class LiftedModel(LoopedModel):
         self._train_module = self.learner.copy_module(self.learner.train_module)
         self._eval_module = self.learner.copy_module(self.learner.module)
         self._dropouts = find_dropouts(self._train_module)
-        if device.type == "cuda":
-            for module in (self._train_module, self._eval_module):
-                use_products(module)
 
     def fit(
         self,
