@@ -34,18 +34,18 @@ def fleets_table(*names: str) -> str:
 
 def networks_table(name: str) -> str:
     """The rows of `benchmarks/networks.py`: one line for each network."""
-    by_network: dict[str, list[dict[str, Any]]] = {}
+    by_network: dict[str, dict[str, dict[str, Any]]] = {}
     for row in load(name)["networks"]:
-        by_network.setdefault(row["workload"], []).append(row)
+        if "error" not in row:
+            by_network.setdefault(row["workload"], {})[row["fleet"]] = row
+    forced = dict.fromkeys(way for ways in by_network.values() for way in ways if way not in ("loop", "stacked"))
     rows = []
-    for network, measured in by_network.items():
-        fleets = {row["fleet"]: row for row in measured}
-        speeds = [f"{fleets[fleet]['speedup_over_loop']:.2f}" for fleet in ("lifted", "looped", "stacked")]
-        seconds = f"{fleets['loop']['seconds_per_round']:.2f}"
-        rows.append(
-            [f"`{network}`", str(measured[0]["servers"]), seconds, *speeds, f"`{fleets['stacked']['kernels']}`"]
-        )
-    headings = ("network", "servers", "loop, s per round", "lifted", "looped", "as chosen", "chosen")
+    for network, ways in by_network.items():
+        speeds = [f"{ways[way]['speedup_over_loop']:.2f}" if way in ways else "–" for way in (*forced, "stacked")]
+        loop, chosen = ways["loop"], f"`{ways['stacked']['kernels']}`" if "stacked" in ways else "–"
+        seconds = f"{loop['seconds_per_round']:.2f}"
+        rows.append([f"`{network}`", str(loop["servers"]), seconds, *speeds, chosen])
+    headings = ("network", "servers", "loop, s per round", *forced, "as chosen", "chosen")
     return f"{load(name)['machine']['name']}\n\n{table(headings, rows)}"
 
 

@@ -14,15 +14,16 @@ import numpy as np
 
 def stream(seed: int, *key: str | int) -> np.random.Generator:
     """The generator for the purpose and time that `key` names, in the world `seed`."""
-    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(_entropy(seed, key))))
+    words = np.frombuffer(_digest(seed, key), dtype="<u4")  # of the same number, without arithmetic on a large integer
+    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(words)))
 
 
 def torch_seed(seed: int, *key: str | int) -> int:
     """A 63-bit seed for a torch generator, by the same rule as `stream`."""
-    return _entropy(seed, key) >> 65
+    return int.from_bytes(_digest(seed, key), "little") >> 65
 
 
-def _entropy(seed: int, key: tuple[str | int, ...]) -> int:
+def _digest(seed: int, key: tuple[str | int, ...]) -> bytes:
     """128 bits that depend on every part of the key, its type and its place."""
-    text = "\x1f".join([str(int(seed)), *(f"{type(part).__name__}:{part}" for part in key)])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+    text = "\x1f".join([str(int(seed)), *[f"{type(part).__name__}:{part}" for part in key]])
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

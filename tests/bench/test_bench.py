@@ -125,6 +125,26 @@ def test_a_benchmark_of_networks_goes_on_behind_the_last_one(tmp_path, monkeypat
 
 
 @pytest.mark.usefixtures("short_yardstick")
+def test_a_way_that_fails_is_recorded_and_tried_again(tmp_path, monkeypatch, capsys):
+    tiny = Workload("lenet-group-norm", (1, 8, 8), "lenet-group-norm", validation=20)
+    monkeypatch.setattr(networks, "FIELD", (tiny,))
+    arguments = ["networks.py", "--device", "cpu", "--servers", "2", "--turns", "1", "--out", str(tmp_path / "n.json")]
+    monkeypatch.setattr("sys.argv", [*arguments, "--ways", "lifted+nonsense,lifted+each+graphs"])
+    networks.main()
+    rows = {row["fleet"]: row for row in json.loads((tmp_path / "n.json").read_text())["networks"]}
+    assert "there is no way" in rows["lifted+nonsense"]["error"]
+    assert rows["lifted+each+graphs"]["deviation"] < 1e-5
+    assert rows["loop"]["speedup_over_loop"] == 1
+    monkeypatch.setattr("sys.argv", [*arguments, "--ways", "lifted+nonsense,looped", "--limit-seconds", "0"])
+    capsys.readouterr()
+    networks.main()
+    assert "no time left" in capsys.readouterr().out
+    again = {row["fleet"]: row for row in json.loads((tmp_path / "n.json").read_text())["networks"]}
+    assert again["lifted+each+graphs"] == rows["lifted+each+graphs"]
+    assert again["looped"]["error"] == again["lifted+nonsense"]["error"] == "TimeoutError: there was no time left"
+
+
+@pytest.mark.usefixtures("short_yardstick")
 def test_the_yardsticks():
     assert gemm_gflops(CPU) > 0.1
     forget_peak_memory(CPU)

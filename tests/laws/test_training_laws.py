@@ -22,5 +22,10 @@ class TestSkipTrainWithABudget(TrainingPolicyLaws):
         return SkipTrain(train_rounds=2, sync_rounds=1, budget_rounds=10)
 
 
+class TestGreedyTraining(TrainingPolicyLaws):
+    def policy(self):
+        return SkipTrain(sync_rounds=0, budget_rounds=(3, 10), spread=False)
+
+
 def test_the_training_policies_of_the_package_are_found_by_their_names():
     assert set(TRAINING.built_in) >= {"always", "by-price", "every", "marginal-gain", "skip-train"}

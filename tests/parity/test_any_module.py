@@ -16,7 +16,7 @@ from hatdfed.data.datasets.base import Examples, make_dataset
 from hatdfed.fleets.mailbox import MailboxFleet
 from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.fleet import StackedFleet
-from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.lifted import LiftedModel, Lifting
 from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.rows import Execution, RunServers
 from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
@@ -108,10 +108,11 @@ def settings(network, method="hat-dfed", **more):
     return resolve({"method": method, **fixed, **world, **sizes, **more})
 
 
-def lifted(learner, pool):
+def lifted(learner, pool, lifting=Lifting()):  # noqa: B008 (a frozen value)
     trial = try_lifting(learner, pool, CPU)
     assert trial.lifts, trial.reason
-    return LiftedModel(learner, CPU, measure_memory(learner, pool, CPU).sample, "", pads=trial.pads)
+    sample = measure_memory(learner, pool, CPU).sample
+    return LiftedModel(learner, CPU, sample, "", pads=trial.pads, lifting=lifting)
 
 
 def looped(learner, pool):
@@ -155,6 +156,17 @@ def test_lifted_and_looped_play_the_rounds_of_mailboxes(network):
         coordinator, fleet = simulation(config, make_model)
         assert_same_rounds(played(coordinator, fleet, config.rounds), expected)
         torch.testing.assert_close(answers(config, fleet.models), reference, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["unfolded", "each"])
+@pytest.mark.parametrize("network", ["lenet-group-norm", "batch-norm-residual"])
+def test_lifted_convolutions_of_any_form_play_the_rounds_of_mailboxes(network, form):
+    config = settings(network, learner={"optimiser": "sgd"})  # these forms add in another order, see LARGE
+    coordinator, boxes = simulation(config)
+    expected = played(coordinator, boxes, config.rounds)
+    coordinator, fleet = simulation(config, partial(lifted, lifting=Lifting(convolutions=form)))
+    assert_same_rounds(played(coordinator, fleet, config.rounds), expected)
+    torch.testing.assert_close(answers(config, fleet.models), answers(config, boxes.models), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["sgp", "dac", "hat-dfed-plus", "morph"])

@@ -44,9 +44,9 @@ def in_shards(config):
 
 
 @pytest.mark.usefixtures("_uneven")
-@pytest.mark.parametrize("method", ["hat-dfed", "d-psgd"])
-def test_all_fleets_hold_and_send_the_same(method):
-    config = keeping(method)
+@pytest.mark.parametrize(("method", "more"), [("hat-dfed", {}), ("d-psgd", {}), ("d-psgd", {"train_samples": 30})])
+def test_all_fleets_hold_and_send_the_same(method, more):
+    config = keeping(method, uploads={**KEPT["uploads"], **more})
     coordinator, reference = by_mailboxes(config)
     expected, _ = played(coordinator, reference, ROUNDS)
     for error, (other, fleet) in ((0.0, whole(config)), (DISTANCE_ERROR, in_shards(config))):

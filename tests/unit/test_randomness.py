@@ -1,3 +1,4 @@
+import hashlib
 import subprocess
 import sys
 
@@ -24,3 +25,10 @@ def test_another_process_draws_the_same_numbers():
     code = "from hatdfed.randomness import stream; print(stream(5, 'x', 7).integers(10**9))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(other.stdout) == stream(5, "x", 7).integers(10**9)
+
+
+def test_a_stream_is_numpys_generator_of_the_128_bit_hash_of_its_key():
+    for t in range(20):
+        hashed = hashlib.blake2b(f"3\x1fstr:devices\x1fint:{t}".encode(), digest_size=16).digest()
+        expected = np.random.Generator(np.random.PCG64DXSM(int.from_bytes(hashed, "little")))
+        np.testing.assert_array_equal(stream(3, "devices", t).random(4), expected.random(4))

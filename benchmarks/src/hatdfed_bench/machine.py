@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -62,3 +63,21 @@ def peak_memory_mb(device: torch.device) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
     return float("nan")
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in what takes longer; a call into a library is not interrupted before it returns."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError("there was no time left")
+
+    if seconds <= 0:
+        stop()
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -6,31 +6,44 @@ fleet computes as it would in a run; `lifted` and `looped` are the same fleet, m
 
 from __future__ import annotations
 
+import gc
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from hatdfed.core.coordinator import CoordinatorState
+from hatdfed.core.coordinator import Coordinator, CoordinatorState
+from hatdfed.core.fleet import FleetGroup
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.fleets.stacked.fleet import StackedFleet
-from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.lifted import LiftedModel, Lifting
 from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.memory import predicted_bytes
+from hatdfed.fleets.stacked.model import StackedModel
+from hatdfed.fleets.stacked.precision import torch_products
+from hatdfed.fleets.stacked.rows import Execution, RunServers
 from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
+from hatdfed.server.optimisers import Sgd
 from hatdfed.server.tasks import make_task
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.simulation import SimulatedRuns, make_batch
 from hatdfed.setup.build.world import make_world
-from hatdfed_bench.machine import forget_peak_memory, gemm_gflops, peak_memory_mb, timed
+from hatdfed_bench.machine import at_most, forget_peak_memory, gemm_gflops, peak_memory_mb, timed
 from hatdfed_bench.plain_loop import PlainLoop
 from hatdfed_bench.workload import Workload
 
+_WARM_UP_LOOP = 2  # rounds
+_WARM_UP_WAY = {"cpu": 1, "cuda": 4}  # a CUDA graph is captured in the second round
+_COMPARED, _COMPARED_ROUNDS, _COMPARED_SAMPLES = 4, 2, 20  # servers, rounds and samples that `measure_deviation` takes
 TOPOLOGIES = 4  # that the loop takes turns with
 
 Turn = Callable[[], None]
@@ -43,7 +56,7 @@ class Result:
     workload: str
     servers: int
     runs: int
-    fleet: str  # loop, mailbox, stacked, lifted or looped
+    fleet: str  # loop, mailbox, stacked, looped or a way to lift, such as lifted+each+graphs
     device: str
     seconds_per_round: float
     server_rounds_per_second: float
@@ -53,6 +66,8 @@ class Result:
     peak_memory_mb: float
     predicted_memory_mb: float | None  # of a stacked fleet, before it is made; without what else the process holds
     kernels: str | None = None  # of a stacked fleet: how its servers are computed
+    note: str | None = None  # what did not go as it was asked for
+    deviation: float | None = None  # of logits from those of a learner that plays one by one, see `measure_deviation`
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -69,6 +84,8 @@ class _Timing:
     predicted_mb: float | None
     kernels: str | None = None
     memory_mb: float = 0.0
+    note: str | None = None
+    deviation: float | None = None
 
 
 def measure(
@@ -80,7 +97,11 @@ def measure(
     for fleet in fleets:
         count = 1 if fleet in ("loop", "mailbox") else runs
         batch = None if fleet == "loop" else _batch(fleet, workload, servers, dataset, device, count)
-        turn = _loop_turn(workload, servers, dataset, device) if batch is None else _fleet_turn(batch)
+        turn = (
+            _loop_turn(workload, servers, dataset, device)
+            if batch is None
+            else _fleet_turn(batch.coordinators, batch.fleets)
+        )
         predicted, kernels = None, None
         if batch is not None and isinstance(batch.fleets, StackedFleet):
             predicted = predicted_bytes(batch.fleets.rows.members, batch.fleets.rows.how) / 1e6
@@ -118,12 +139,132 @@ def _result(workload: Workload, servers: int, device: torch.device, timing: _Tim
         peak_memory_mb=timing.memory_mb,
         predicted_memory_mb=timing.predicted_mb,
         kernels=timing.kernels,
+        note=timing.note,
+        deviation=timing.deviation,
     )
+
+
+def measure_ways(
+    workload: Workload, servers: int, device: torch.device, ways: Sequence[str], *, turns: int, seconds: float
+) -> Iterator[Result | Exception]:
+    """The loop, and each of these ways against it, one after another: a GPU cannot hold all of them at once.
+
+    The loop plays a round next to each round of a way. A way that fails yields its error; what is left after `seconds`
+    yields `TimeoutError`.
+    """
+    end = time.monotonic() + seconds
+    dataset = workload.dataset()
+    loop = _Timing("loop", 1, _loop_turn(workload, servers, dataset, device), [], [], None)
+    yardstick = gemm_gflops(device)
+    for _ in range(_WARM_UP_LOOP):
+        timed(loop.turn, device)
+    forget_peak_memory(device)
+    loop.seconds = [timed(loop.turn, device)]
+    loop.memory_mb = peak_memory_mb(device)
+    every = list(loop.seconds)
+    runs = _prepare_runs(workload, servers, dataset, device)
+    for way in ways:
+        try:
+            with at_most(end - time.monotonic()):
+                timing = _time_way(runs, device, loop, turns, way)
+        except Exception as error:  # noqa: BLE001 (the other ways are measured all the same)
+            yield _without_traceback(error)
+        else:
+            timing.shares = [workload.round_flops(servers) / each / 1e9 / yardstick for each in timing.seconds]
+            every += loop.seconds
+            yield _result(workload, servers, device, timing, loop)
+        _forget(device)
+    loop.seconds = every
+    loop.shares = [workload.round_flops(servers) / each / 1e9 / yardstick for each in every]
+    yield _result(workload, servers, device, loop, loop)
+
+
+class _Runs(NamedTuple):
+    """What every way of computing them has in common."""
+
+    coordinators: list[Coordinator]
+    members: Sequence[RunServers]
+    how: Execution
+
+    def fleet(self, way: str) -> StackedFleet:
+        """Make a fleet that computes in this way."""
+        model = None if way == "stacked" else _make_model(self.members, way, self.how.device)
+        return StackedFleet(self.members, self.how, model)
+
+
+def _prepare_runs(workload: Workload, servers: int, dataset: Dataset, device: torch.device) -> _Runs:
+    """The runs without a fleet; models are drawn once for all ways."""
+    batch = _batch("stacked", workload, servers, dataset, device, 1)
+    assert isinstance(batch.fleets, StackedFleet)
+    runs = _Runs(batch.coordinators, batch.fleets.rows.members, batch.fleets.rows.how)
+    learner = runs.members[0].program.learner
+    learner.init = cache(learner.init)  # type: ignore[method-assign]
+    return runs
+
+
+def _time_way(runs: _Runs, device: torch.device, loop: _Timing, turns: int, way: str) -> _Timing:
+    """Rounds of one way and of the loop, in turn; the first rounds of the way are not counted."""
+    forget_peak_memory(device)
+    stack = runs.fleet(way)
+    predicted = predicted_bytes(stack.rows.members, stack.rows.how) / 1e6
+    timing = _Timing(way, 1, _fleet_turn(runs.coordinators, stack), [], [], predicted, stack.rows.model.kernels)
+    for _ in range(_WARM_UP_WAY[device.type]):
+        timed(timing.turn, device)
+    timing.memory_mb = peak_memory_mb(device)
+    loop.seconds = []
+    for _ in range(turns):
+        loop.seconds.append(timed(loop.turn, device))
+        timing.seconds.append(timed(timing.turn, device))
+    if isinstance(stack.rows.model, LiftedModel):
+        timing.note = stack.rows.model.graph_failure
+    del stack
+    timing.turn = lambda: None  # nothing keeps the fleet
+    _forget(device)
+    if "compiled" not in way:  # other shapes would be compiled anew
+        timing.deviation = measure_deviation(runs, way)
+    return timing
+
+
+def measure_deviation(runs: _Runs, way: str) -> float:
+    """Train some servers in this way and looped over, in float32, and compare what they answer.
+
+    The largest difference of logits, as a share of the largest logit. The optimiser is SGD: Adam would make steps of
+    rounding errors.
+    """
+    member = runs.members[0]
+    learner = copy(member.program.learner)
+    learner.optimiser = Sgd(learning_rate=0.01)
+    members = [member._replace(program=replace(member.program, learner=learner))]
+    expected, found = (_answers(_Runs(runs.coordinators, members, runs.how).fleet(each)) for each in ("looped", way))
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def _answers(fleet: StackedFleet) -> Tensor:  # -> [S, samples, …]
+    """Logits of some servers after a few rounds of training without exchange."""
+    rows, some = fleet.rows, slice(0, min(_COMPARED, fleet.rows.count))
+    sources = rows.members[0].sources[some]
+    with torch_products(exact=True):
+        for t in range(_COMPARED_ROUNDS):
+            plans = [source.plan(t) for source in sources]
+            rows.fit(some, plans, np.ones(len(plans)), rows.offsets({0: t})[some])
+        return rows.compute_outputs(some, rows.validation.samples(sources[0].validation).x[None, :_COMPARED_SAMPLES])
+
+
+def _without_traceback(error: Exception) -> Exception:
+    """The error alone: its traceback would keep the tensors of what failed."""
+    return error.with_traceback(None)
+
+
+def _forget(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def one_turn(workload: Workload, servers: int, device: torch.device, runs: int) -> Turn:
     """What plays one more round of the stacked fleet each time it is called."""
-    return _fleet_turn(_batch("stacked", workload, servers, workload.dataset(), device, runs))
+    batch = _batch("stacked", workload, servers, workload.dataset(), device, runs)
+    return _fleet_turn(batch.coordinators, batch.fleets)
 
 
 def _batch(
@@ -132,34 +273,58 @@ def _batch(
     configs = [workload.config(servers, rounds=10_000, seed=seed) for seed in range(runs)]
     placement = Placement("mailbox", "cpu") if fleet == "mailbox" else Placement("stacked", device.type)
     batch = make_batch(configs, dataset, placement, names=[str(config.seed) for config in configs])
-    return batch if fleet in ("mailbox", "stacked") else _forced(batch, fleet, device)
+    if fleet in ("mailbox", "stacked"):
+        return batch
+    assert isinstance(batch.fleets, StackedFleet)
+    members, how = batch.fleets.rows.members, batch.fleets.rows.how
+    return batch._replace(fleets=StackedFleet(members, how, _make_model(members, fleet, device)))
 
 
-def _forced(batch: SimulatedRuns, form: str, device: torch.device) -> SimulatedRuns:
-    """The same runs, lifted or looped over, whichever would have been chosen."""
-    stack = batch.fleets
-    assert isinstance(stack, StackedFleet)
-    members, how = stack.rows.members, stack.rows.how
+def _make_model(members: Sequence[RunServers], way: str, device: torch.device) -> StackedModel:
+    """Looped over or lifted in some way, whichever would have been chosen."""
     learner, pool = members[0].program.learner, members[0].sources[0].pool
     memory = measure_memory(learner, pool, device)
-    model = LoopedModel(learner, device, memory.sample, "it was asked for", channels_last=memory.channels_last)
-    if form == "lifted":
-        trial = try_lifting(learner, pool, device)
-        model = LiftedModel(learner, device, memory.sample, trial.reason, pads=trial.pads)
-    return batch._replace(fleets=StackedFleet(members, how, model))
+    if way == "looped":
+        return LoopedModel(learner, device, memory.sample, "it was asked for", channels_last=memory.channels_last)
+    lifting = read_lifting(way)
+    trial = try_lifting(learner, pool, device)
+    if not trial.lifts:
+        raise RuntimeError(trial.reason)
+    return LiftedModel(learner, device, memory.sample, trial.reason, pads=trial.pads, lifting=lifting)
 
 
-def _fleet_turn(batch: SimulatedRuns) -> Turn:
+def read_lifting(way: str) -> Lifting:
+    """What a way to lift means: `lifted`, and after it any of the words below, all with a plus sign between them."""
+    lifting = Lifting()
+    name, *words = way.split("+")
+    for word in words:
+        if name != "lifted" or word not in _LIFTINGS:
+            raise ValueError(
+                f"there is no way {way!r}; known are loop, stacked, looped, lifted and +{', +'.join(_LIFTINGS)}"
+            )
+        lifting = lifting._replace(**_LIFTINGS[word])
+    return lifting
+
+
+_LIFTINGS: dict[str, dict[str, Any]] = {
+    "unfolded": {"convolutions": "unfolded"},
+    "each": {"convolutions": "each"},
+    "graphs": {"graphs": True},
+    "compiled": {"compiled": True},
+    "plain": {"plain_attention": True},
+}
+
+
+def _fleet_turn(coordinators: Sequence[Coordinator], fleets: FleetGroup) -> Turn:
     """A whole round: plan, fleet, learn."""
-    coordinators = batch.coordinators
     states: list[CoordinatorState] = [
         coordinator.start(np.zeros(fleet.num_servers))
-        for coordinator, fleet in zip(coordinators, batch.fleets.fleets, strict=True)
+        for coordinator, fleet in zip(coordinators, fleets.fleets, strict=True)
     ]
 
     def turn() -> None:
         plans = {run: coordinator.plan(states[run]) for run, coordinator in enumerate(coordinators)}
-        for run, report in batch.fleets.run_rounds(plans).items():
+        for run, report in fleets.run_rounds(plans).items():
             states[run], _ = coordinators[run].learn(states[run], plans[run], report)
 
     return turn

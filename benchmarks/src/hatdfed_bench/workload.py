@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN, TaskKind
 from hatdfed.data.datasets.base import Dataset, Examples
 from hatdfed.randomness import stream
+from hatdfed.server.flops import count_forward_flops
 from hatdfed.server.networks import Shape, find_network, paper_cnn
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve
@@ -113,9 +113,7 @@ WORKLOADS = {workload.name: workload for workload in (W, W_CIFAR, *FIELD)}
 def count_flops(module: nn.Module, shape: Shape) -> float:
     """Multiplications and additions of matrix products, convolutions and attention for one sample."""
     sample = torch.zeros(1, *shape, dtype=torch.long if len(shape) == 1 else torch.float32)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module.eval()(sample)
-    return float(counter.get_total_flops())
+    return count_forward_flops(module.eval(), sample).operations
 
 
 def forward_flops(module: nn.Module, image: Shape) -> float:

@@ -6,7 +6,7 @@ It sees scalars only, needs numpy only, and does no I/O. Hyper-parameters are fr
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.cross_check import find_contradictions
 from hatdfed.core.effort import Effort, ServerEffort, full_effort
-from hatdfed.core.energy.energy_model import Cause, EnergyPrices, total_joules
+from hatdfed.core.energy.energy_model import Cause, EnergyPrices, EnergyRow, total_joules
 from hatdfed.core.energy.supply import Supply
 from hatdfed.core.links import FloatColumn, Indices, LinkTable
 from hatdfed.core.policies.base import AnyPolicy, Feedback, PolicyContext, find_beliefs, silence, with_candidates
@@ -119,9 +119,10 @@ class Coordinator:
 
     def plan(self, state: CoordinatorState, presence: Presence | None = None) -> RoundPlan:
         """Phase I: draw the links of round `state.t` and say who trains; `presence` is what real machines show."""
-        if presence is None and not (simulated := self._simulate_presence(state)).active.all():
-            presence = simulated
-        context = self.context(state, presence)
+        expected = self._simulate_presence(state) if presence is None else presence
+        if not expected.active.all():
+            presence = expected
+        context = self.context(state, expected)
         draw = self._draw(state, context)
         effort = self._plan_effort(state, context, draw, presence)
         return RoundPlan(state.t, draw, presence, effort, state.busy, state.elapsed)
@@ -282,16 +283,14 @@ class Coordinator:
     ) -> RoundFacts:
         """What the utility of the round's links is computed from; `busy` is who trains on after the round."""
         considered = self._considered(state.candidates)
-        spent = {cause: np.zeros(self.prices.num_servers) for cause in Cause}
-        for row in report.energy:
-            spent[row.cause][row.receiver] += row.joules
+        rows, size = report.energy, self.prices.num_servers
         took_part = report.reported & self._find_exchanging(plan.t, plan.busy)
         if busy is not None:
             took_part &= busy <= 0
         return RoundFacts(
             gain=fill_with_mean(report.accuracy - state.accuracy, took_part),
-            upload_joules=fill_with_mean(spent[Cause.UPLOAD], took_part),
-            compute_joules=fill_with_mean(spent[Cause.TRAINING], took_part),
+            upload_joules=fill_with_mean(_sum_joules(rows, Cause.UPLOAD, size), took_part),
+            compute_joules=fill_with_mean(_sum_joules(rows, Cause.TRAINING, size), took_part),
             prices=self.prices,
             links=considered.links,
             link_joules=self.prices.drifted(considered.message_joules, considered.links, plan.t),
@@ -457,6 +456,14 @@ def _without_unfinished(report: RoundReport, busy: Vector | None, accuracy: Vect
         for i, told in enumerate(report.servers)
     )
     return replace(report, servers=servers)
+
+
+def _sum_joules(rows: Sequence[EnergyRow], cause: Cause, num_servers: int) -> Vector:  # -> [N]
+    """What the ledger says that each server has spent on one thing."""
+    spent = [row for row in rows if row.cause is cause]
+    server = np.array([row.receiver for row in spent], dtype=np.int64)
+    joules = np.bincount(server, weights=[row.joules for row in spent], minlength=num_servers)
+    return joules.astype(np.float64)
 
 
 def fill_with_mean(values: Vector, known: NDArray[np.bool_]) -> Vector:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ from numpy.typing import NDArray
 from hatdfed.core.energy.energy_model import Cause, EnergyPrices, EnergyRow, Source
 from hatdfed.core.links import Indices
 from hatdfed.core.round import RoundPlan, ServerReport, Values
+
+Numbers = TypeVar("Numbers", float, Values)
 
 MOST_HARM = 10.0  # of a model, in either direction (`hatdfed.server.harm`)
 _ROUNDING = 1e-3  # of scores and weights, which are computed in float32
@@ -50,13 +54,41 @@ class ReportLimits(NamedTuple):
         return self._replace(samples_of=tuple(samples))
 
 
-class _Claims(NamedTuple):
+@dataclass(frozen=True)
+class _Claims:
     """What is checked, and against what."""
 
     reports: Mapping[int, ServerReport]  # by server
     plan: RoundPlan
     prices: EnergyPrices
     limits: ReportLimits
+
+    @cached_property
+    def rows(self) -> _Rows:
+        """All rows of the reports' ledgers."""
+        servers = [server for server, report in self.reports.items() for _ in report.energy]
+        return _Rows.of(servers, list(chain.from_iterable(report.energy for report in self.reports.values())))
+
+    @cached_property
+    def judged(self) -> tuple[Indices, Indices]:
+        """[H] who reports, and on whose model, of all that the reports are about."""
+        senders = [report.senders for report in self.reports.values()]
+        receiver = np.repeat(np.array(list(self.reports), dtype=np.int64), [len(each) for each in senders])
+        return receiver, np.concatenate([np.zeros(0, dtype=np.int64), *senders])
+
+
+class _Rows(NamedTuple):
+    """Rows of ledgers, and columns of them."""
+
+    server: Sequence[int]  # [R] whose ledger it is
+    row: Sequence[EnergyRow]  # [R]
+    cause: NDArray[np.object_]  # [R]
+    bits: Values  # [R]
+
+    @classmethod
+    def of(cls, servers: Sequence[int], rows: Sequence[EnergyRow]) -> _Rows:
+        causes = np.array([row.cause for row in rows], dtype=object)
+        return cls(servers, rows, causes, np.array([row.bits for row in rows], dtype=np.float64))
 
 
 def find_breaches(
@@ -81,7 +113,7 @@ def recompute_energy(
     if not 0 <= report.num_samples <= _most_samples(claims, server):
         wanted.pop((Cause.TRAINING, server, server), None)
     rows = [row for row in wanted.values() if _describe_bits(claims, server, row) is None]
-    joules = _price_rows(claims, [server] * len(rows), rows)
+    joules = _price_rows(claims, _Rows.of([server] * len(rows), rows))
     return tuple(
         row if row.source is Source.MEASURED else row._replace(joules=float(each))
         for row, each in zip(rows, joules, strict=True)
@@ -105,14 +137,16 @@ def _most_samples(claims: _Claims, server: int) -> int:
 
 def _check_models(claims: _Claims) -> Iterator[tuple[int, str]]:
     """Only models that were to be sent to the server, each once, with weights between 0 and 1."""
-    receiver, sender = _whose(claims)
+    receiver, sender = claims.judged
     size, pairs = claims.plan.draw.topology.num_servers, claims.plan.draw.topology.pairs
     keys = receiver * size + sender
-    is_known = (receiver == sender) | (np.isin(keys, pairs @ np.array([size, 1])) & (sender >= 0) & (sender < size))
+    links = np.append(pairs @ np.array([size, 1]), -1)  # ascending, and one that nothing equals
+    is_link = links[np.searchsorted(links[:-1], keys)] == keys
+    is_known = (receiver == sender) | (is_link & (sender >= 0) & (sender < size))
     for server, other in zip(receiver[~is_known].tolist(), sender[~is_known].tolist(), strict=True):
         yield server, f"It reported on the model of server {other}, which was not to send it one in this round."
-    models, counts = np.unique(keys[is_known], return_counts=True)
-    for server in (models[counts > 1] // size).tolist():
+    models = np.sort(keys[is_known])
+    for server in dict.fromkeys((models[1:][models[1:] == models[:-1]] // size).tolist()):
         yield server, "It reported on one model twice."
     weight = np.concatenate([_NOTHING, *(report.importance for report in claims.reports.values())])
     for place in np.flatnonzero((weight < -_ROUNDING) | (weight > 1 + _ROUNDING)).tolist():
@@ -128,7 +162,7 @@ def _check_scores(claims: _Claims) -> Iterator[tuple[int, str]]:
         "knowledge": (-math.inf, 1.0),
         "similarity": (-1.0, 1.0),
     }
-    receiver, _ = _whose(claims)
+    receiver, _ = claims.judged
     named = {name for report in claims.reports.values() for name in report.scores}
     for name, (least, most) in ranges.items():
         if name not in named:
@@ -140,13 +174,6 @@ def _check_scores(claims: _Claims) -> Iterator[tuple[int, str]]:
             yield int(receiver[place]), f"It reported a score {name} of {values[place]:g}; it can be {bound}."
 
 
-def _whose(claims: _Claims) -> tuple[Indices, Indices]:
-    """[H] who reports, and on whose model, of all that the reports are about."""
-    reports = claims.reports.values()
-    receiver = np.repeat(np.array(list(claims.reports), dtype=np.int64), [len(report.senders) for report in reports])
-    return receiver, np.concatenate([np.zeros(0, dtype=np.int64), *(report.senders for report in reports)])
-
-
 def _scores(report: ServerReport, name: str) -> Values:
     found = report.scores.get(name)
     return np.full(len(report.senders), np.nan) if found is None else found
@@ -154,14 +181,16 @@ def _scores(report: ServerReport, name: str) -> Values:
 
 def _check_rows(claims: _Claims) -> Iterator[tuple[int, str]]:
     """The ledger has one row for the uploads, one for the training, and one for each receiver of the plan."""
+    upload, training, link, exchange = Cause.UPLOAD, Cause.TRAINING, Cause.LINK, Cause.EXCHANGE
+    t, topology = claims.plan.t, claims.plan.draw.topology
     for server, report in claims.reports.items():
-        receivers = claims.plan.draw.topology.receivers(server)
-        links = [(Cause.LINK, server, i) for i in receivers]
-        expected = [(Cause.UPLOAD, None, server), (Cause.TRAINING, server, server), *links]
-        told = [_place(row) for row in report.energy if row.cause is not Cause.EXCHANGE]
+        receivers = topology.receivers(server)
+        links = [(link, server, i) for i in receivers]
+        expected = [(upload, None, server), (training, server, server), *links]
+        told = [row[1:4] for row in report.energy if row.cause is not exchange]  # cause, sender and receiver
         if told != expected and Counter(told) != Counter(expected):  # mostly in this order, which is quick to see
             yield server, f"Its energy is not that of one upload, one training and {len(receivers)} links."
-        elif any(row.t != claims.plan.t for row in report.energy):
+        elif any(row.t != t for row in report.energy):
             yield server, "It reported energy of another round."
 
 
@@ -178,18 +207,44 @@ def _is_expected(row: EnergyRow, server: int, t: int, receivers: set[int]) -> bo
 
 
 def _check_bits(claims: _Claims) -> Iterator[tuple[int, str]]:
-    for server, report in claims.reports.items():
-        for row in report.energy:
-            if (reason := _describe_bits(claims, server, row)) is not None:
-                yield server, reason
+    servers, rows, cause, bits = claims.rows
+    is_plain = (cause == Cause.TRAINING) & (bits == 0)
+    places = np.flatnonzero(cause == Cause.LINK)
+    links = [rows[place] for place in places.tolist()]
+    again, hops = np.array([row.bits_again for row in links]), np.array([row.hops for row in links])
+    is_plain[places] = _are_link_bits_possible(claims, bits[places], again, hops)
+    if claims.plan.effort is None and claims.prices.sample_upload_bits is None:
+        uploads = cause == Cause.UPLOAD
+        is_plain[uploads] = _are_devices_possible(claims, _count_devices(claims, bits[uploads]))
+    for place in np.flatnonzero(~is_plain).tolist():
+        if (reason := _describe_bits(claims, servers[place], rows[place])) is not None:
+            yield servers[place], reason
+
+
+def _are_link_bits_possible(claims: _Claims, bits: Numbers, again: Numbers, hops: Any) -> Any:
+    """Whether a model can take so many bits, `again` of which were sent before; of one link, or of each of many."""
+    most = (claims.prices.model_bits * claims.limits.sent_share + claims.prices.overhead_bits) * hops
+    return ((hops == 1) | (hops == 2)) & (again >= 0) & (again <= bits) & (bits <= most)
+
+
+def _count_devices(claims: _Claims, bits: Numbers) -> Numbers:
+    """How many devices send so many bits, of one server, or of each of many."""
+    per_device = claims.prices.device_upload_bits
+    return bits / per_device if per_device else bits * 0.0
+
+
+def _are_devices_possible(claims: _Claims, devices: Numbers) -> Any:
+    """Whether so many can have been online: a whole number of them; of one server, or of each of many."""
+    whole = np.rint(np.clip(devices, 0, claims.limits.devices))
+    is_whole = np.abs(devices - whole) <= _PRICE_ROUNDING * np.maximum(1.0, np.abs(devices))
+    return is_whole & (devices >= 0) & (devices <= claims.limits.devices * (1 + _PRICE_ROUNDING))
 
 
 def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
     """Why these bits cannot be, in a sentence; None if they can."""
     prices, limits = claims.prices, claims.limits
     if row.cause is Cause.LINK:
-        most = (prices.model_bits * limits.sent_share + prices.overhead_bits) * row.hops
-        is_possible = row.hops in (1, 2) and 0 <= row.bits_again <= row.bits <= most
+        is_possible = _are_link_bits_possible(claims, row.bits, row.bits_again, row.hops)
         return None if is_possible else f"It reported {row.bits:g} bits sent to server {row.receiver}."
     if row.cause in (Cause.TRAINING, Cause.EXCHANGE):
         return None if row.bits == 0 else f"It reported bits for its {row.cause}."
@@ -199,9 +254,8 @@ def _describe_bits(claims: _Claims, server: int, row: EnergyRow) -> str | None:
     if (per_sample := prices.sample_upload_bits) is not None:
         is_possible = _are_samples_possible(claims, server, row.bits / per_sample)
         return None if is_possible else f"It reported {row.bits:g} bits of uploads, which do not fit its samples."
-    devices = row.bits / prices.device_upload_bits if prices.device_upload_bits else 0.0
-    is_possible = math.isfinite(devices) and 0 <= devices <= limits.devices * (1 + _PRICE_ROUNDING)
-    if is_possible and _is_near(devices, round(devices)):
+    devices = _count_devices(claims, row.bits)
+    if _are_devices_possible(claims, devices):
         return None
     return f"It reported {row.bits:g} bits of uploads, those of {devices:g} devices; it has {limits.devices:,}."
 
@@ -217,9 +271,8 @@ def _are_samples_possible(claims: _Claims, server: int, sent: float) -> bool:
 
 def _check_joules(claims: _Claims) -> Iterator[tuple[int, str]]:
     """Modelled joules are what the price list says of the claimed samples and bits; measured ones are not checked."""
-    servers = [server for server, report in claims.reports.items() for _ in report.energy]
-    rows = list(chain.from_iterable(report.energy for report in claims.reports.values()))
-    told, priced = np.array([row.joules for row in rows]), _price_rows(claims, servers, rows)
+    servers, rows = claims.rows.server, claims.rows.row
+    told, priced = np.array([row.joules for row in rows]), _price_rows(claims, claims.rows)
     is_false = ~(np.abs(told - priced) <= _PRICE_ROUNDING * np.abs(priced))
     for place in np.flatnonzero(is_false).tolist():
         row = rows[place]
@@ -228,22 +281,20 @@ def _check_joules(claims: _Claims) -> Iterator[tuple[int, str]]:
             yield servers[place], f"It reported {joules}."
 
 
-def _price_rows(claims: _Claims, servers: list[int], rows: list[EnergyRow]) -> Values:  # -> [R]
+def _price_rows(claims: _Claims, rows: _Rows) -> Values:  # -> [R]
     """What the rows of these servers cost by the price list; nan for links of a server that does not exist."""
-    prices, samples = claims.prices, {server: report.num_samples for server, report in claims.reports.items()}
-    joules = np.array([row.bits * prices.device_joules_per_bit for row in rows])
-    trains, links = (
-        np.array([row.cause is cause for row in rows], dtype=bool) for cause in (Cause.TRAINING, Cause.LINK)
-    )
-    joules[[row.cause is Cause.EXCHANGE for row in rows]] = 0.0  # which the price list does not know
-    joules[trains] = [
-        prices.count_charged(samples[servers[n]], claims.plan.effort_of(servers[n])) * prices.compute_joules[servers[n]]
-        for n in np.flatnonzero(trains)
-    ]
-    sent = [rows[n] for n in np.flatnonzero(links)]
+    prices = claims.prices
+    joules = rows.bits * prices.device_joules_per_bit
+    joules[rows.cause == Cause.EXCHANGE] = 0.0  # which the price list does not know
+    trains = np.flatnonzero(rows.cause == Cause.TRAINING)
+    trained = [rows.server[place] for place in trains.tolist()]
+    charged = [prices.count_charged(claims.reports[i].num_samples, claims.plan.effort_of(i)) for i in trained]
+    joules[trains] = np.array(charged) * prices.compute_joules[trained]
+    links = np.flatnonzero(rows.cause == Cause.LINK)
+    sent = [rows.row[place] for place in links.tolist()]
     receiver = np.array([row.receiver for row in sent], dtype=np.int64)
     sender = np.array([-1 if row.sender is None else row.sender for row in sent], dtype=np.int64)
-    joules[links] = _price_links(claims, receiver, sender, np.array([row.bits for row in sent]))
+    joules[links] = _price_links(claims, receiver, sender, rows.bits[links])
     return joules
 
 

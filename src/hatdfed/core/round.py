@@ -232,17 +232,16 @@ def _energy_spent(
     prices: EnergyPrices, plan: RoundPlan, work: Worked, server: int, compression: float | Mapping[int, LinkUse]
 ) -> tuple[EnergyRow, ...]:
     """Uploads to the server, its training, and every model it sent, whether or not it was accepted."""
-    draw, receivers = plan.draw, plan.draw.topology.receivers(server)
-    use = compression
-    if not isinstance(use, Mapping):
-        use = {i: LinkUse(use if draw.carries_message(i, server) else 0.0) for i in receivers}
+    draw, t = plan.draw, plan.t
+    if isinstance(compression, float | int):
+        whole, nothing = LinkUse(compression), LinkUse(0.0)
+        use = [(i, whole if draw.carries_message(i, server) else nothing) for i in draw.topology.receivers(server)]
+    else:
+        use = [(i, compression[i]) for i in draw.topology.receivers(server)]
     return (
-        prices.upload(plan.t, server, work.devices_online, work.num_sent),
-        prices.training(plan.t, server, work.num_samples, plan.effort_of(server)),
-        *(
-            prices.link(plan.t, i, server, compression=use[i].share, again=use[i].again, hops=use[i].hops)
-            for i in receivers
-        ),
+        prices.upload(t, server, work.devices_online, work.num_sent),
+        prices.training(t, server, work.num_samples, plan.effort_of(server)),
+        *[prices.link(t, i, server, compression=share, again=again, hops=hops) for i, (share, again, hops) in use],
     )
 
 

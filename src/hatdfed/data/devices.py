@@ -34,6 +34,7 @@ class LocalWork:
     churn: float = 0.0  # probability that the server is absent; then no device can connect to it
     keeps_uploads: bool = False  # keep what devices sent, so that it need not be sent again
     memory_samples: int | None = None  # that are kept at most; None: all
+    train_samples: int | None = None  # that are trained on, some of them from what is held; None: those of the round
 
 
 class DataChange(NamedTuple):
@@ -115,7 +116,8 @@ class SimulatedDevices:
         """Choose the round's images, as indices into the pool; a function of (seed, server, t) and the arguments."""
         passes, asks = effort or ServerEffort(self.settings.local_passes, asks=True)
         offered, devices_online = self._collect(t)
-        at_hand = offered if asks else self._draw_held(t, held, len(offered))
+        usual = self._find_usual_samples(t, len(offered))
+        at_hand = self._choose_samples(t, offered if asks else NOTHING, held, usual)
         trained = at_hand if passes else NOTHING
         new = self._find_new(offered, held) if asks else NOTHING
         return WorkPlan(
@@ -124,7 +126,7 @@ class SimulatedDevices:
             devices_online=devices_online if asks else 0,
             probe=self._choose_held_out(t) if self.settings.holds_out_probe else self._probe(t, at_hand),
             seed=torch_seed(self.seed, "dropout", t, self.server),
-            spared=len(offered) - len(trained),
+            spared=usual - len(trained),
             sent=len(new) if self.settings.keeps_uploads or not passes else None,
             held=self._keep(held, new),
         )
@@ -136,15 +138,28 @@ class SimulatedDevices:
         samples = images[rng.permutation(len(images))[: self.settings.samples_per_round]]
         online = rng.random(self.settings.num_devices) < self.settings.online_probability
         online &= is_present(self.seed, t, self.server, self.settings.churn)
-        return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(online.sum())
+        return samples[online[_assign_devices(len(samples), self.settings.num_devices)]], int(np.count_nonzero(online))
 
     def _find_new(self, offered: Indices, held: Indices) -> Indices:
         """What of the samples on offer is not held yet: all of them where nothing is, as in the paper."""
         return offered[~np.isin(offered, held)] if len(held) else offered
 
-    def _draw_held(self, t: int, held: Indices, count: int) -> Indices:
-        """Choose as many of the samples held as devices would have brought, if there are so many."""
-        return stream(self.seed, "held", t, self.server).permutation(held)[:count]
+    def _find_usual_samples(self, t: int, num_offered: int) -> int:
+        """How many samples are trained on in round t if the server trains and holds enough."""
+        wanted, most = self.settings.train_samples, self.settings.samples_per_round
+        if wanted is None or not is_present(self.seed, t, self.server, self.settings.churn):
+            return num_offered
+        return min(wanted, most, len(self._training_images[self._find_phase(t)]))
+
+    def _choose_samples(self, t: int, sent: Indices, held: Indices, count: int) -> Indices:
+        """Choose so many samples, if there are: those that devices send in this round, then others that are held."""
+        if len(sent) == count:
+            return sent
+        rng = stream(self.seed, "held", t, self.server)
+        if len(sent) > count:
+            return rng.permutation(sent)[:count]
+        others = held[~np.isin(held, sent)] if len(sent) else held
+        return np.concatenate([sent, rng.permutation(others)[: count - len(sent)]])
 
     def _keep(self, held: Indices, new: Indices) -> Indices:
         """What is held after new samples came; the oldest are dropped first."""

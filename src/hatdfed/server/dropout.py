@@ -21,9 +21,8 @@ def make_keep_mask(
     seeds: Tensor, *, step: int, layer: int, batch: int, units: int, probability: float
 ) -> Tensor:  # [S] -> [S, batch, units] bool
     """Compute which units are kept; each is dropped with `probability`, independently of the others."""
-    salt = (step * _LAYERS + layer + 1) * 0x9E3779B1 & _MASK
+    salt, limit = make_salt(step, layer), make_threshold(probability)
     low, high = (seeds & _MASK), (seeds >> 32) & _MASK
-    limit = int(probability * (_MASK + 1))
     if seeds.device.type == "cpu":  # numpy has unsigned 32-bit integers, whose arithmetic wraps around
         own, other = (part.numpy().astype(np.uint32)[:, None] for part in (low, high))
         place = np.arange(batch * units, dtype=np.uint32)
@@ -32,6 +31,16 @@ def make_keep_mask(
     places = torch.arange(batch * units, device=seeds.device)
     hashed = _hash_int64((places + _hash_int64((low + salt) & _MASK)[:, None]) & _MASK)
     return (_hash_int64(hashed ^ high[:, None]) >= limit).view(len(seeds), batch, units)
+
+
+def make_salt(step: int, layer: int) -> int:
+    """32 bits that tell the layers of a network and the steps of a round apart."""
+    return (step * _LAYERS + layer + 1) * 0x9E3779B1 & _MASK
+
+
+def make_threshold(probability: float) -> int:
+    """The 32-bit hash from which on a unit is kept."""
+    return int(probability * (_MASK + 1))
 
 
 class _KeepMask(torch.autograd.Function):

@@ -48,18 +48,21 @@ def fallback_weights(present: Tensor, own_is_usable: Tensor) -> Tensor:  # [...,
 
     Slot 0 is its own model. If that is not usable and nothing was received, it is kept all the same.
     """
-    own = torch.zeros_like(present)
-    own[..., 0] = True
-    received = present & ~own
-    count = received.sum(dim=-1, keepdim=True)
-    return torch.where(own_is_usable[..., None] | (count == 0), own.double(), received / count.clamp(min=1))
+    weights = present.double()
+    weights[..., 0] = 0.0
+    count = weights.sum(dim=-1, keepdim=True)
+    keeps_own = own_is_usable[..., None] | (count == 0)
+    weights = torch.where(keeps_own, 0.0, weights / count.clamp(min=1))
+    weights[..., :1] = keeps_own
+    return weights
 
 
 def has_failed(weights: Tensor, own_is_usable: Tensor) -> Tensor:  # [..., D], [...] -> [...]
     """Whether the average with these weights is not usable; received models always are."""
-    return ~torch.isfinite(weights).all(dim=-1) | (~own_is_usable & (weights[..., 0] != 0))
+    is_infinite = (weights - weights).any(dim=-1)  # nan where a weight is not finite, and 0 elsewhere
+    return is_infinite | (torch.where(own_is_usable, 0.0, weights[..., 0]) != 0)
 
 
 def has_nothing(present: Tensor, own_is_usable: Tensor) -> Tensor:  # [..., D], [...] -> [...]
     """Whether a server has no usable model at all."""
-    return ~own_is_usable & ~present[..., 1:].any(dim=-1)
+    return ~(own_is_usable | present[..., 1:].any(dim=-1))

@@ -39,7 +39,7 @@ class Probe(NamedTuple):
     valid: Tensor  # [Q] False: padding
     comparison: Comparison | None = None  # None: nobody asked
 
-    def rows(self, servers: Tensor | int) -> Probe:
+    def rows(self, servers: Tensor | slice | int) -> Probe:
         """Those of some servers, of a probe that holds the losses of many."""
         both = self.comparison
         comparison = None if both is None else Comparison(*(table[servers] for table in both))
@@ -52,21 +52,21 @@ class Probe(NamedTuple):
 
     @property
     def size(self) -> Tensor:
-        """B, the number of samples."""
-        return self.valid.sum()
+        """B, the number of samples; [n] of the probes of n servers."""
+        return self.valid.sum(dim=-1)
 
     @property
     def root_mean_square(self) -> Tensor:
         """[D] √(mean of squared losses)."""
-        return (self._masked(self.losses.square()) / self.size).sqrt()
+        return (self._masked(self.losses.square()) / self.size[..., None]).sqrt()
 
     @property
     def mean(self) -> Tensor:
         """[D] mean loss."""
-        return self._masked(self.losses) / self.size
+        return self._masked(self.losses) / self.size[..., None]
 
     def _masked(self, values: Tensor) -> Tensor:
-        return torch.where(self.valid, values, 0.0).sum(dim=-1)
+        return torch.where(self.valid[..., None, :], values, 0.0).sum(dim=-1)
 
 
 class Merged(NamedTuple):
@@ -98,6 +98,7 @@ class Rule:
     needs_plan: ClassVar[bool] = False
     splits_mass: ClassVar[bool] = False
     averages: ClassVar[bool] = False
+    takes_many: ClassVar[bool] = False  # whether it can be called once for n servers; each class says so for itself
 
 
 class AveragingRule(Rule):
@@ -107,12 +108,12 @@ class AveragingRule(Rule):
 
 
 def weighted(weights: Tensor, inbox: Inbox) -> Merged:
-    """Merge with these weights: Σ q·m over the models present, Eq. (21)."""
+    """Merge with these weights: Σ q·m over the models present, Eq. (21); of one server, or of each of many."""
     weights = torch.where(inbox.present, weights, 0.0).to(inbox.models.dtype)
-    counts, models = (weights != 0)[:, None], inbox.models
-    merged = torch.empty_like(models[0])
+    counts, models = (weights != 0)[..., None], inbox.models
+    merged = torch.empty_like(models[..., 0, :])
     for start in range(0, models.shape[-1], CHUNK):
         piece = slice(start, start + CHUNK)
         # A model of weight 0 may hold NaN or infinity, and 0 times that is NaN.
-        merged[piece] = weights @ torch.where(counts, models[:, piece], 0.0)
-    return Merged(merged, weights, torch.ones((), dtype=torch.float64, device=models.device))
+        merged[..., piece] = (weights[..., None, :] @ torch.where(counts, models[..., piece], 0.0))[..., 0, :]
+    return Merged(merged, weights, torch.ones(weights.shape[:-1], dtype=torch.float64, device=models.device))

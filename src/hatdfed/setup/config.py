@@ -161,6 +161,9 @@ class UploadsConfig(Section):
     it does not hold."""
     memory_samples: Count | None = None
     """Number of samples that a server keeps at most, the oldest dropped first; null: all."""
+    train_samples: Count | None = None
+    """Number of samples that a server trains on in a round: those of the round, then others that it holds, at random;
+    null: those of the round, however many devices connected. At most `samples_per_round`."""
 
 
 class MachinesConfig(Section):

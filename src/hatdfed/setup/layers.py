@@ -255,6 +255,7 @@ def validate(settings: Layer) -> Config:
         raise ConfigError(f"energy.link_kbit_per_joule is [{low}, {high}], but the first must not exceed the second.")
     _check_world(config)
     _check_supply(config)
+    _check_uploads(config)
     _check_profiles(config)
     check_own_prices(config)
     _check_calibrated(config)
@@ -358,10 +359,25 @@ def _check_supply(config: Config) -> None:
         unused += ["first_charge"] * (supply.first_charge != SupplyConfig().first_charge)
         if unused:
             raise ConfigError(f"supply.{unused[0]} is set, but servers have no battery. Set supply.battery_joules.")
-    if config.uploads.memory_samples is not None and config.uploads.keep == "none":
-        raise ConfigError("uploads.memory_samples is set, but servers keep nothing. Set uploads.keep to samples.")
     if supply.harvest_trace is not None and supply.harvest_watts:
         raise ConfigError("supply.harvest_watts and supply.harvest_trace are both set. Keep one of them.")
+
+
+def _check_uploads(config: Config) -> None:
+    uploads = config.uploads
+    for key in ("memory_samples", "train_samples"):
+        if getattr(uploads, key) is not None and uploads.keep == "none":
+            raise ConfigError(f"uploads.{key} is set, but servers keep nothing. Set uploads.keep to samples.")
+    if uploads.train_samples is not None and uploads.train_samples > config.samples_per_round:
+        raise ConfigError(
+            f"uploads.train_samples is {uploads.train_samples}, but samples_per_round is {config.samples_per_round}, "
+            "the most that a server trains on in a round."
+        )
+    if uploads.train_samples is not None and config.privacy.clip is not None:
+        raise ConfigError(
+            "privacy.clip is set, but ε is not computed for uploads.train_samples, by which an image is trained on in "
+            "rounds in which its device does not connect. Leave one of them out."
+        )
 
 
 def read_config(path: Path) -> Config:

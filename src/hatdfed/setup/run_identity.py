@@ -104,6 +104,7 @@ SETTINGS: dict[str, Setting] = {
     "probe_release": Setting(_WORK, 1.0, Since.V0_2, only_with="probe_from"),
     "uploads.keep": Setting(_WORK, "none", Since.V0_2),
     "uploads.memory_samples": Setting(_WORK, None, Since.V0_2, only_with="uploads.keep"),
+    "uploads.train_samples": Setting(_WORK, None, Since.V0_2, only_with="uploads.keep"),
     "feedback": Setting(_WORK),  # says which images a server is measured on
     # What is recorded is part of what a run brings, and the same in all of its rounds.
     "metrics": Setting(_PLAIN, [], Since.V0_2),

@@ -19,8 +19,8 @@ QUIET = ServerEffort(2, asks=False)
 ROUNDS = 12
 
 
-def devices(keeps=True, memory=None, owned=100, **more):
-    settings = LocalWork(keeps_uploads=keeps, memory_samples=memory)
+def devices(keeps=True, memory=None, owned=100, work=None, **more):
+    settings = LocalWork(keeps_uploads=keeps, memory_samples=memory, **(work or {}))
     return SimulatedDevices(POOL, np.arange(owned), VALIDATION, 200, settings, 0, 0, **more)
 
 
@@ -75,6 +75,30 @@ def test_a_server_that_rests_may_collect_data_for_later():
     assert not resting.batches
     assert resting.num_sent == len(resting.held) == resting.volume > 0
     assert trained(later) <= set(resting.held.tolist())
+
+
+@pytest.mark.parametrize("wanted", [10, 45])
+def test_as_many_samples_as_wanted_are_trained_on_once_so_many_are_held(wanted):
+    kept, usual = played(devices(work={"train_samples": wanted})), played(devices())
+    for before, plan, other in zip([None, *kept], kept, usual, strict=False):
+        known = set() if before is None else set(before.held.tolist())
+        offered = trained(other)
+        assert plan.num_sent == other.num_sent, "devices send as before"
+        assert plan.num_samples == min(wanted, len(known | offered))
+        assert trained(plan) <= known | offered
+        assert trained(plan) <= offered or offered <= trained(plan), "those of the round come first"
+        assert plan.volume == wanted
+
+
+def test_no_server_trains_on_more_than_a_rounds_samples_or_than_it_owns():
+    assert max(plan.num_samples for plan in played(devices(work={"train_samples": 50, "samples_per_round": 20}))) == 20
+    assert played(devices(owned=30, work={"train_samples": 50}))[-1].num_samples == 30
+
+
+def test_an_absent_server_trains_on_nothing_that_it_holds():
+    plans = played(devices(work={"train_samples": 40, "churn": 1.0}))
+    assert not any(plan.batches for plan in plans)
+    assert not any(plan.volume for plan in plans)
 
 
 def test_samples_of_other_data_are_sent_when_the_data_change():

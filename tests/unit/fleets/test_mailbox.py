@@ -176,7 +176,9 @@ def test_push_sum_never_loses_mass_even_when_messages_are_refused():
 
 
 def test_an_aggregator_that_needs_a_plan_is_refused_without_one():
-    with pytest.raises(ConfigError, match="Use one of base-2-graph, epidemic-oracle, pairwise-averaging, ring"):
+    with pytest.raises(
+        ConfigError, match="Use one of base-2-graph, epidemic-oracle, pairwise-averaging, regular-graph, ring"
+    ):
         simulation("rnd", aggregator={"name": "by-plan"})
 
 

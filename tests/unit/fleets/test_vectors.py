@@ -16,8 +16,8 @@ from hatdfed.server import guard
 from hatdfed.server.consensus import consensus_distance
 from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
-SERVERS, STARTS, SHAPES = 4, (0, 30, 20_030), ((5, 6), (20_000,), (7,))
-SIZE = 20_037
+SERVERS, STARTS, SHAPES = 4, (0, 30, 40_030), ((5, 6), (40_000,), (7,))
+SIZE = 40_037
 
 
 def forms():
@@ -131,13 +131,13 @@ RESTORING = [restore_rows, *([triton_vectors.restore_rows] if len(forms()) > 2 e
 
 
 @pytest.mark.parametrize("restore", RESTORING)
-@pytest.mark.parametrize("is_kept", [[True] * 4, [True, False, True, False], [False] * 4])
-def test_rows_that_are_not_kept_are_those_from_before(restore, is_kept):
+@pytest.mark.parametrize("is_lost", [[False] * 4, [False, True, False, True], [True] * 4])
+def test_rows_that_are_lost_are_those_from_before(restore, is_lost):
     generator = torch.Generator().manual_seed(8)
-    now, earlier, kept = rows(generator), rows(generator), torch.tensor(is_kept)
-    now[~kept] = torch.nan
-    expected = torch.where(kept[:, None], now, earlier)
-    restore(now, earlier, kept)
+    now, earlier, lost = rows(generator), rows(generator), torch.tensor(is_lost)
+    now[lost] = torch.nan
+    expected = torch.where(lost[:, None], earlier, now)
+    restore(now, earlier, lost)
     assert torch.equal(now, expected)
 
 

@@ -53,7 +53,7 @@ OTHER_VALUES = {
     "world.amount_ratio": 2.0, "world.price_drift": 2.0, "probe_from": "held-out",
     "parameters.shared": ("0.*",), "parameters.personal": ("0.*",), "parameters.frozen": ("0.*",),
     "task": "regression", "training": {"name": "every"}, "budget_joules": 3.0,
-    "metrics": ("macro_f1",), "uploads.keep": "samples", "uploads.memory_samples": 7,
+    "metrics": ("macro_f1",), "uploads.keep": "samples", "uploads.memory_samples": 7, "uploads.train_samples": 7,
     "supply.battery_joules": 9.0, "supply.harvest_trace": "a.csv", "supply.availability_trace": "a.csv",
     "time.upload_trace": "a.csv", "time.uplink_trace": "a.csv",
     "supply.carbon_trace": "a.csv", "supply.tariff_trace": "a.csv",

@@ -68,3 +68,23 @@ def test_training_in_turn_and_kept_uploads_save_what_they_say():
 def test_training_by_battery_needs_one():
     with pytest.raises(ConfigError, match="by-battery, but servers have no battery"):
         coordinator(training={"name": "by-battery"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"uploads": {"train_samples": 20}}, r"uploads\.train_samples is set, but servers keep nothing"),
+        ({"uploads": {"memory_samples": 20}}, r"uploads\.memory_samples is set, but servers keep nothing"),
+        (
+            {"uploads": {"keep": "samples", "train_samples": 61}, "samples_per_round": 60},
+            r"uploads\.train_samples is 61, but samples_per_round is 60",
+        ),
+        (
+            {"uploads": {"keep": "samples", "train_samples": 20}, "privacy": {"clip": 1.0}},
+            r"privacy\.clip is set, but ε is not computed for uploads\.train_samples",
+        ),
+    ],
+)
+def test_settings_of_uploads_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(settings)

@@ -22,6 +22,7 @@ from hatdfed_paper.experiments import (
     released,
     scalability,
     sensitivity,
+    skip_train,
     sparsity,
     table1,
     training_effort,
@@ -48,6 +49,7 @@ _ALL = (
     *tuned_rivals.EXPERIMENTS,
     attribution.EXPERIMENT,
     training_effort.EXPERIMENT,
+    skip_train.EXPERIMENT,
     trust.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

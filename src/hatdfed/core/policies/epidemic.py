@@ -67,7 +67,7 @@ class EpidemicOracle(Stateless):
 
         Weights of edges left out go back to the two servers themselves, so the mean stays where it is.
         """
-        self._refuse_impossible(len(context.active))
+        refuse_impossible_degree(self.degree, len(context.active))
         members = np.flatnonzero(context.active)
         degree = _feasible_degree(len(members), self.degree)
         possible = context.links.to_dense(context.possible)
@@ -79,12 +79,14 @@ class EpidemicOracle(Stateless):
         drawn = context.links.from_dense(links)
         return make_draw(context.links, drawn, context.links.from_dense(propensity), drawn / (degree + 1))
 
-    def _refuse_impossible(self, num_servers: int) -> None:
-        if self.degree >= num_servers or self.degree * num_servers % 2:
-            raise ConfigError(
-                f"policy.degree is {self.degree}, but no graph of {num_servers} servers gives each of them that many "
-                f"neighbours: it must be less than {num_servers}, and one of the two numbers must be even."
-            )
+
+def refuse_impossible_degree(degree: int, num_servers: int) -> None:
+    """Refuse a number of neighbours that no graph of so many servers has."""
+    if degree >= num_servers or degree * num_servers % 2:
+        raise ConfigError(
+            f"policy.degree is {degree}, but no graph of {num_servers} servers gives each of them that many "
+            f"neighbours: it must be less than {num_servers}, and one of the two numbers must be even."
+        )
 
 
 def _feasible_degree(num_servers: int, degree: int) -> int:

@@ -103,12 +103,11 @@ class RoundClock(NamedTuple):
 
 def read_sent(rows: Iterable[EnergyRow], num_servers: int) -> Sent:
     """What the rows of a round's ledger say about data on the network."""
-    upload = np.zeros(num_servers)
-    links = []
-    for row in rows:
-        if row.cause is Cause.UPLOAD:
-            upload[row.receiver] += row.bits
-        elif row.cause is Cause.LINK and row.sender is not None:
-            links.append((row.receiver, row.sender, row.bits))
-    receiver, sender, bits = np.array(links).reshape(-1, 3).T
-    return Sent(upload, receiver.astype(np.int64), sender.astype(np.int64), bits)
+    rows = list(rows)
+    uploads = [row for row in rows if row.cause is Cause.UPLOAD]
+    links = [row for row in rows if row.cause is Cause.LINK and row.sender is not None]
+    server = np.array([row.receiver for row in uploads], dtype=np.int64)
+    upload = np.bincount(server, weights=[row.bits for row in uploads], minlength=num_servers)
+    receiver = np.array([row.receiver for row in links], dtype=np.int64)
+    sender = np.array([row.sender for row in links], dtype=np.int64)
+    return Sent(upload.astype(np.float64), receiver, sender, np.array([row.bits for row in links], dtype=np.float64))

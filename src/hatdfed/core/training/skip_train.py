@@ -3,7 +3,8 @@
 A. Dhasade et al. Energy-aware decentralized learning with intermittent model training. IPDPS workshops 2024, arXiv
 2407.01283. A cycle has Γ_train rounds of training, then Γ_sync rounds of synchronisation, the same for all servers. In
 its energy-constrained form, a server has energy for so many rounds of training: in each training round of the cycle it
-trains with the probability with which its budget lasts to the end of the run.
+trains with the probability with which its budget lasts to the end of the run. The paper compares that with Greedy,
+which trains in every round until its budget is spent: `sync_rounds: 0` and `spread: false`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ class SkipTrain:
 
     train_rounds: int = 1  # Γ_train
     sync_rounds: int = 1  # Γ_sync
-    budget_rounds: int | None = None  # of training that each server has energy for; None: no limit
+    # Rounds of training that each server has energy for: one number, or several that servers get in turn; None: no end.
+    budget_rounds: int | tuple[int, ...] | None = None
     budget_joules: float | None = None  # the same in joules of training: a server of a dearer machine has fewer rounds
+    spread: bool = True  # whether a budget lasts to the end of the run; otherwise it is spent as soon as possible
 
     def __post_init__(self) -> None:
         if self.train_rounds < 1 or self.sync_rounds < 0:
@@ -44,8 +47,17 @@ class SkipTrain:
             )
         if self.budget_rounds is not None and self.budget_joules is not None:
             raise ConfigError("training.budget_rounds and training.budget_joules are both set. Set one of them.")
-        if min(self.budget_rounds or 0, self.budget_joules or 0) < 0:
+        if self.budget_rounds == ():
+            raise ConfigError("training.budget_rounds is an empty list. Name at least one number of rounds.")
+        if min(*self._budget_rounds, self.budget_joules or 0.0) < 0:
             raise ConfigError("A budget for training must be at least 0.")
+
+    @property
+    def _budget_rounds(self) -> tuple[float, ...]:
+        """Those that servers get in turn."""
+        if self.budget_rounds is None:
+            return (np.inf,)
+        return self.budget_rounds if isinstance(self.budget_rounds, tuple) else (self.budget_rounds,)
 
     def init(self, num_servers: int) -> RoundsTrained:
         """Nobody has trained."""
@@ -72,8 +84,13 @@ class SkipTrain:
         return RoundsTrained(state.rounds + trained)
 
     def find_probability(self, state: RoundsTrained, context: TrainingContext) -> Vector:
-        """With which each server trains in a training round: budgeted rounds left over training rounds left."""
+        """With which each server trains in a training round: budgeted rounds left over training rounds left.
+
+        It is 1 as long as there are any, where a budget is not to be spread.
+        """
         budget = self._find_budget(context)
+        if not self.spread:
+            return np.where(state.rounds < budget, 1.0, 0.0)
         left = sum(self._is_training(t) for t in range(context.t, context.horizon))
         return np.clip((budget - state.rounds) / max(1, left), 0.0, 1.0)
 
@@ -84,4 +101,4 @@ class SkipTrain:
         """Rounds of training that each server has energy for."""
         if self.budget_joules is not None:
             return np.floor(self.budget_joules / np.maximum(context.training_joules, 1e-12))
-        return np.full(context.num_servers, np.inf if self.budget_rounds is None else float(self.budget_rounds))
+        return np.resize(np.asarray(self._budget_rounds, dtype=np.float64), context.num_servers)

@@ -321,7 +321,7 @@ class OwnData:
 
     def _choose(self, t: int) -> list[OwnSample]:
         """Choose unused images, newest first; then, unless `fresh_only`, used ones at random."""
-        most = self._settings.samples_per_round
+        most = self._settings.train_samples or self._settings.samples_per_round
         fresh, used = self._store.fresh[:most], self._store.used
         if self._fresh_only:
             return fresh

@@ -24,6 +24,8 @@ from hatdfed.fleets.kernels.blueprint import Blueprint, DropoutLayer, LinearLaye
 from hatdfed.fleets.kernels.round_steps import RoundSteps
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
+from hatdfed.fleets.kernels.triton import dropout as triton_dropout
+from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Samples
 from hatdfed.server.dropout import make_keep_mask
 from hatdfed.server.learner import Learner
@@ -72,8 +74,9 @@ class KernelModel:
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
         steps = RoundSteps(self._optimiser, models, todo.sizes, scale)
         losses = models.params.new_zeros(len(plans))  # [S] summed over steps
+        active, divisors = (todo.counts > 0).float(), todo.counts.clamp(min=1)  # [steps, S] each
         for step, index in enumerate(todo.indices):
-            counts = todo.counts[step]
+            counts = _Counts(todo.counts[step], divisors[step], active[step])
             batch = _Batch(pool.x[index], pool.y[index], counts, offsets)
             losses += self._step(models, batch, seeds, step, steps)
         np.add(models.steps, todo.num_steps, out=models.steps)
@@ -94,17 +97,16 @@ class KernelModel:
         tensors = self._views(models.params)
         leaves = {name: tensors[name].detach().requires_grad_() for name in self._moved}
         x, y, counts, offsets = batch
-        logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts, seeds, step)
+        logits, outputs = self.network.train_logits({**tensors, **leaves}, x, counts.real, seeds, step)
         logits = logits + offsets[:, None]
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-        real = torch.arange(y.shape[1], device=y.device) < counts[:, None]
-        by_server = torch.where(real, losses, 0.0).sum(dim=1) / counts.clamp(min=1)
+        is_real = torch.arange(y.shape[1], device=y.device) < counts.real[:, None]
+        by_server = torch.where(is_real, losses, 0.0).sum(dim=1) / counts.divisor
         gradients = torch.autograd.grad(by_server.sum(), list(leaves.values()))
-        active = (counts > 0).float()
         with torch.no_grad():
-            self.network.update_statistics(tensors, outputs, counts, active)
+            self.network.update_statistics(tensors, outputs, counts.real, counts.active)
             by_place = {self._layout[name][0]: part for name, part in zip(leaves, gradients, strict=True)}
-            steps.take(step, by_place, active)
+            steps.take(step, by_place, counts.active)
         return by_server.detach()
 
     def _views(self, flat: Tensor) -> Mapping[str, Tensor]:  # [S, M] -> [S, *shape] each
@@ -115,12 +117,20 @@ class KernelModel:
         }
 
 
+class _Counts(NamedTuple):
+    """How many samples S servers have in one step."""
+
+    real: Tensor  # [S] others are padding
+    divisor: Tensor  # [S] the same, but at least 1
+    active: Tensor  # [S] 1, or 0 for a server without samples
+
+
 class _Batch(NamedTuple):
     """What S servers train on in one step."""
 
     x: Tensor  # [S, B, H, W, C]
     y: Tensor  # [S, B]
-    counts: Tensor  # [S] how many of the B are there
+    counts: _Counts
     offsets: Tensor  # [S, classes]
 
 
@@ -269,9 +279,10 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
 
 
 def _dropped(x: Tensor, layer: DropoutLayer, seeds: Tensor, step: int) -> Tensor:
-    kept = make_keep_mask(
-        seeds, step=step, layer=layer.layer, batch=x.shape[1], units=x.shape[2], probability=layer.probability
-    )
+    place = {"step": step, "layer": layer.layer, "batch": x.shape[1], "units": x.shape[2]}
+    if x.is_cuda and triton_vectors.supports(x):
+        return x * triton_dropout.make_factors(seeds, **place, probability=layer.probability)
+    kept = make_keep_mask(seeds, **place, probability=layer.probability)
     return x * (kept.to(x.dtype) / (1 - layer.probability))
 
 

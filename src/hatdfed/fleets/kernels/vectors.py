@@ -77,12 +77,12 @@ def vectors_for(tensor: Tensor) -> Vectors:
     return TorchVectors()
 
 
-def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:  # [S, P], [S, P], [S]
-    """Put back the earlier rows where they are not kept; on a GPU without waiting for it."""
+def restore_rows(rows: Tensor, earlier: Tensor, is_lost: Tensor) -> None:  # [S, P], [S, P], [S]
+    """Put back the earlier rows where they are lost; on a GPU without waiting for it."""
     if rows.is_cuda and triton_vectors.supports(rows):
-        triton_vectors.restore_rows(rows, earlier, is_kept)
-    elif not bool(is_kept.all()):
-        rows[~is_kept] = earlier[~is_kept]
+        triton_vectors.restore_rows(rows, earlier, is_lost)
+    elif bool(is_lost.any()):
+        rows[is_lost] = earlier[is_lost]
 
 
 def copy_rows(rows: Tensor, out: Tensor) -> None:  # [S, P], [S, P]

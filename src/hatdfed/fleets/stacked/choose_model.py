@@ -6,16 +6,18 @@ import torch
 
 from hatdfed.fleets.kernels.blueprint import read_blueprint
 from hatdfed.fleets.kernels.model import KernelModel
-from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.lifted import LiftedModel, Lifting
 from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.model import NotStackableError, StackedModel
 from hatdfed.fleets.stacked.trial import convolves, measure_memory, try_lifting
 from hatdfed.server.learner import Learner
+from hatdfed.server.networks.recurrent import Lstm
 from hatdfed.server.work import Batch
 
 # On a CPU lifting saves calls, not arithmetic: it pays where layers give out few numbers a sample. Convolutions of
 # several servers are one convolution in groups, which torch computes slowly. Tried out on one CPU; no limit is sharp.
 _SMALL_TENSOR, _SMALL_CONVOLUTION = 2000, 500
+_ON_GPU = Lifting()  # benchmarks/networks.py measures the other ways
 
 
 def choose_model(learner: Learner, pool: Batch, device: torch.device) -> StackedModel:
@@ -29,7 +31,8 @@ def choose_model(learner: Learner, pool: Batch, device: torch.device) -> Stacked
     trial = try_lifting(learner, pool, device)
     if not trial.lifts:
         return LoopedModel(learner, device, memory.sample, trial.reason, channels_last=memory.channels_last)
-    return LiftedModel(learner, device, memory.sample, trial.reason, pads=trial.pads)
+    lifting = _ON_GPU if device.type == "cuda" else Lifting()
+    return LiftedModel(learner, device, memory.sample, trial.reason, pads=trial.pads, lifting=lifting)
 
 
 def _has_kernels(learner: Learner, pool: Batch) -> bool:
@@ -53,6 +56,8 @@ def _find_obstacle(learner: Learner, numbers_per_tensor: float, device: torch.de
         return "privacy.clip needs the gradient of every sample"
     if device.type != "cpu":
         return None
+    if any(isinstance(layer, Lstm) for layer in learner.module.modules()):
+        return "on a CPU torch's own LSTM, which cannot be lifted, is faster"
     has_convolutions = convolves(learner.module)
     if numbers_per_tensor <= (_SMALL_CONVOLUTION if has_convolutions else _SMALL_TENSOR):
         return None

@@ -176,7 +176,7 @@ class StackedFleet:
             trained &= rows.are_personal_parts_usable()
         rows.diverged, rows.norms = ~trained, torch.where(trained, norms, rows.norms)
         for part in rows.parts(runs, rows.count):
-            restore_rows(rows.params[part], rows.merged[part], trained[part])
+            restore_rows(rows.params[part], rows.merged[part], rows.diverged[part])
 
     def _send(self, plans: Plans, slots: InboxTable, own: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
         """What receivers see of the models `own` [S, P], and how much of a float32 model that takes on the wire."""
@@ -270,6 +270,8 @@ class StackedFleet:
         """Losses and whatever else the runs' policies want to know."""
         programs = [self.rows.members[run].program for run in runs]
         asking = max(programs, key=lambda program: len(program.scores))
+        if probe.comparison is None:
+            return asking.judge_scores(probe)
         return torch.vmap(asking.judge_scores, in_dims=(probe.for_each,))(probe)
 
     def _judge(
@@ -369,22 +371,22 @@ class StackedFleet:
         present = held.present[: rows.count]
         safe = fallback_weights(present, usable).to(weights.dtype)
         for aggregator, alike in self._by_aggregator(runs):
-            servers = rows.tensor(np.concatenate([np.arange(rows.count)[rows.of_run(run)] for run in alike]))
-            judged = probe.rows(servers) if probe and aggregator.needs_probe else None
-            inboxes = held.rows(servers)
+            servers, here = rows.numbers_of(alike), rows.place_of(alike)
+            judged = probe.rows(here) if probe and aggregator.needs_probe else None
+            inboxes = held.rows(here)
             decision = decide(aggregator, judged, inboxes, rows.shared, sent, servers)
-            alone = (safe[servers], inboxes, usable[servers], rows.largest_norm[servers])
-            decision, failed[servers] = keep_usable(decision, *alone, rows.shared, sent, servers)
-            weights[servers], mass[servers] = decision.weights, decision.mass
+            alone = (safe[here], inboxes, usable[here], rows.largest_norm[here])
+            decision, failed[here] = keep_usable(decision, *alone, rows.shared, sent, servers)
+            weights[here], mass[here] = decision.weights, decision.mass
             if decision.models is not None:
-                rows.merged_shared[servers] = decision.models
-                norms[servers] = compute_norms(decision.models).double()
+                rows.merged_shared[here] = decision.models
+                norms[here] = compute_norms(decision.models).double()
                 continue
             for part in rows.parts(alike, rows.count):
                 mine = (weights[part], rows.shared[part], sent, held.sender[part])
-                norms[part] = vectors_for(sent).weighted_rows(*mine, out=rows.merged_shared[part]).double()
+                norms[part] = vectors_for(sent).weighted_rows(*mine, out=rows.merged_shared[part])
         nothing = failed & has_nothing(present, usable)
-        overflowed = ~is_usable(norms, rows.largest_norm) & ~nothing
+        overflowed = ~(is_usable(norms, rows.largest_norm) | nothing)
         self._undo_overflow(runs, weights, safe, overflowed)
         rows.norms = torch.where(overflowed, rows.norms, norms)
         return weights, mass, torch.stack([rows.diverged, recovered, failed | overflowed, nothing])
@@ -392,9 +394,9 @@ class StackedFleet:
     def _undo_overflow(self, runs: Runs, weights: Tensor, safe: Tensor, overflowed: Tensor) -> None:
         """Where a merge is not usable, though models and weights are, the server keeps its own model."""
         rows, own = self.rows, slice(0, self.rows.count)
-        weights[own] = torch.where(overflowed[:, None], safe, weights[own])
+        torch.where(overflowed[:, None], safe, weights[own], out=weights[own])
         for part in rows.parts(runs, rows.count):
-            restore_rows(rows.merged[part], rows.params[part], ~overflowed[part])
+            restore_rows(rows.merged[part], rows.params[part], overflowed[part])
 
     def _similarity(self, runs: Runs, slots: InboxTable, sent: Tensor) -> Tensor:  # -> [S, D]
         """Of each model in an inbox to the server's own, for the runs that want to know."""
@@ -419,8 +421,8 @@ class StackedFleet:
         """
         rows = self.rows
         exact = rows.how.exact if exact is None else exact
-        accuracy = torch.zeros(rows.count, dtype=torch.float64, device=rows.how.device)
-        loss = torch.full_like(accuracy, torch.nan)
+        measured: list[slice] = []
+        accuracies, losses = list[Tensor](), list[Tensor]()
         metrics: list[Figures] = [{}] * rows.count
         for part in rows.parts(times):
             batches = rows.validation_at(times, part)
@@ -428,21 +430,24 @@ class StackedFleet:
             for count, alike in groupby(batches, lambda batch: len(batch.y)):
                 those = list(alike)
                 servers = slice(start, start + len(those))
-                scores, losses, figures = rows.evaluate(servers, *rows.validation.stacked(those), exact=exact)
-                accuracy[servers] = scores.sum(dim=1, dtype=torch.float64) / count
-                loss[servers] = losses.mean(dim=1, dtype=torch.float64)
-                metrics[servers] = figures
+                scores, each, metrics[servers] = rows.evaluate(servers, *rows.validation.stacked(those), exact=exact)
+                accuracies.append(scores.sum(dim=1, dtype=torch.float64) / count)
+                losses.append(each.mean(dim=1, dtype=torch.float64))
+                measured.append(servers)
                 start = servers.stop
+        accuracy = rows.join(rows.count, measured, accuracies, 0.0)
+        loss = rows.join(rows.count, measured, losses, torch.nan)
         return accuracy, loss, metrics
 
     def consensus_distance(self, runs: Runs) -> Tensor:  # -> [runs of this fleet]
         """How far the models of each of these runs are from their mean; nan for the other runs."""
         rows = self.rows
-        distance = torch.full((len(rows.members),), torch.nan, dtype=torch.float64, device=rows.how.device)
-        for alike in rows.neighbours(runs):
+        known = list(rows.neighbours(runs))
+        found = []
+        for alike in known:
             models = rows.shared[rows.first[alike.start] : rows.first[alike.stop]]
-            distance[alike] = consensus_distance(torch.unflatten(models, 0, (alike.stop - alike.start, -1)))
-        return distance
+            found.append(consensus_distance(torch.unflatten(models, 0, (alike.stop - alike.start, -1))))
+        return rows.join(len(rows.members), known, found, torch.nan)
 
     def _aggregator(self, run: int) -> Aggregator:
         return self.rows.members[run].program.aggregator
@@ -450,7 +455,7 @@ class StackedFleet:
     def _by_aggregator(self, runs: Runs) -> list[tuple[Aggregator, list[int]]]:
         """Runs that merge by the same rule."""
         groups: list[tuple[Aggregator, list[int]]] = []
-        for run in runs:
+        for run in sorted(runs):
             for aggregator, alike in groups:
                 if aggregator == self._aggregator(run):
                     alike.append(run)

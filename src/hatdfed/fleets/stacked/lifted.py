@@ -19,6 +19,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hatdfed.fleets.kernels.round_steps import RoundSteps
+from hatdfed.fleets.stacked.convolutions import Form, choose_form
+from hatdfed.fleets.stacked.cuda_graphs import CudaGraphs
 from hatdfed.fleets.stacked.looped import LoopedModel
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, ReadyModels, Samples
 from hatdfed.server.dropout import find_dropouts
@@ -29,21 +31,52 @@ _JUDGED_SHARE = 32  # of the memory of a GPU, for what one evaluation keeps
 _JUDGED_BYTES = 1 << 26  # elsewhere
 
 
+class Lifting(NamedTuple):
+    """How a lifted module is computed; the results differ by rounding errors only."""
+
+    convolutions: Form = "grouped"
+    graphs: bool = False  # steps of the same shape as one CUDA graph
+    compiled: bool = False  # by `torch.compile`
+    plain_attention: bool = False  # products and softmax, on a GPU as well
+
+
 class LiftedModel(LoopedModel):
     """Trains and evaluates S models of a module that `torch.vmap` can lift (`StackedModel`)."""
 
     kernels = "lifted"
 
     def __init__(
-        self, learner: Learner, device: torch.device, sample: BytesPerSample, reason: str, *, pads: bool
+        self,
+        learner: Learner,
+        device: torch.device,
+        sample: BytesPerSample,
+        reason: str,
+        *,
+        pads: bool,
+        lifting: Lifting = Lifting(),  # noqa: B008 (a frozen value)
     ) -> None:
         """`pads` says that the module treats every sample by itself, so that batches may be padded."""
         super().__init__(learner, device, sample, reason)
-        self._pads = pads
+        self._pads, self._lifting = pads, lifting
         # Copies, which may remember what they like of a lifted call; nothing of it reaches the learner.
         self._train_module = self.learner.copy_module(self.learner.train_module)
         self._eval_module = self.learner.copy_module(self.learner.module)
         self._dropouts = find_dropouts(self._train_module)
+        for module in (self._train_module, self._eval_module):
+            choose_form(module, lifting.convolutions)
+        self._lifted_loss = torch.vmap(self._loss)
+        self._lifted_evaluation = torch.vmap(self._evaluate)
+        self._lifted_evaluation_of_shared = torch.vmap(self._evaluate, in_dims=(0, None))
+        if lifting.compiled:
+            self._lifted_loss = torch.compile(self._lifted_loss)
+            # Only validation has the same shapes in every round, and only there have all servers the same samples.
+            self._lifted_evaluation_of_shared = torch.compile(self._lifted_evaluation_of_shared)
+        self._graphs = CudaGraphs() if lifting.graphs and device.type == "cuda" else None
+
+    @property
+    def graph_failure(self) -> str | None:
+        """Why a step could not be made a CUDA graph, if that was tried."""
+        return None if self._graphs is None else self._graphs.failure
 
     def fit(
         self,
@@ -58,7 +91,7 @@ class LiftedModel(LoopedModel):
         seeds = torch.tensor([plan.seed for plan in plans], dtype=torch.int64).to(self._device, non_blocking=True)
         steps = RoundSteps(self.learner.optimiser, models, todo.sizes, scale)
         losses = models.params.new_zeros(len(plans))  # [S] summed over steps
-        with liftable_operations(self._device):
+        with self._operations():
             for step, index in enumerate(todo.indices):
                 counts = todo.counts[step]
                 for dropout in self._dropouts:
@@ -67,7 +100,10 @@ class LiftedModel(LoopedModel):
                 for rows, width in self._groups(todo.sizes[step], index.shape[1]):
                     chosen = index[rows, :width]
                     batch = _Batch(pool.x[chosen], pool.y[chosen], counts[rows], offsets[rows], seeds[rows])
-                    losses[rows] += self._add_gradients(models.params, rows, batch, gradients)
+                    if self._graphs is not None and self._pads:
+                        losses += self._replay_gradients(self._graphs, models.params, batch, gradients)
+                    else:
+                        losses[rows] += self._add_gradients(models.params, rows, batch, gradients)
                 steps.take(step, gradients, (counts > 0).float())
         np.add(models.steps, todo.num_steps, out=models.steps)
         return todo.average(losses)
@@ -79,13 +115,9 @@ class LiftedModel(LoopedModel):
     @torch.no_grad()
     def logits(self, params: Tensor, x: Tensor) -> Tensor:  # [S, M], [S or 1, B, …] -> [S, B, …]
         """What the models answer, as many samples at once as memory is for."""
-        tensors = self.views(params)
-        shared = len(x) == 1 and len(params) > 1
-        lifted = torch.vmap(self._evaluate, in_dims=(0, None if shared else 0))
-        at_once = max(1, self._judged_bytes() // max(1, self.bytes_per_sample.training * len(params)))
-        with liftable_operations(self._device):
-            parts = [lifted(tensors, part[0] if shared else part) for part in torch.split(x, at_once, dim=1)]
-        return torch.cat(parts, dim=1)
+        at_once = max(1, self._judged_bytes() // max(1, self.bytes_per_sample.asked * len(params)))
+        with self._operations():
+            return torch.cat([self._answer(params, part) for part in torch.split(x, at_once, dim=1)], dim=1)
 
     def views(self, params: Tensor) -> dict[str, Tensor]:  # [S, M] -> [S, *shape] each
         """The tensors of the models by name, in the places where they lie."""
@@ -108,6 +140,35 @@ class LiftedModel(LoopedModel):
         places = [self.learner.layout[name] for name in self.learner.moved]
         return {start: params.new_zeros(len(params), *shape) for start, shape in places}
 
+    def _answer(self, params: Tensor, x: Tensor) -> Tensor:  # [S, M], [S or 1, B, …] -> [S, B, …]
+        """Outputs for samples that are asked at once."""
+
+        def compute(params: Tensor, x: Tensor) -> list[Tensor]:
+            if len(x) == 1 and len(params) > 1:
+                return [self._lifted_evaluation_of_shared(self.views(params), x[0])]
+            return [self._lifted_evaluation(self.views(params), x)]
+
+        if self._graphs is None:
+            return compute(params, x)[0]
+        return self._graphs.call("evaluation", compute, (params, x))[0].clone()
+
+    def _replay_gradients(
+        self, graphs: CudaGraphs, params: Tensor, batch: _Batch, gradients: dict[int, Tensor]
+    ) -> Tensor:
+        """`_add_gradients` of all servers as a CUDA graph, where these shapes have come before."""
+
+        def compute(params: Tensor, *batch: Tensor) -> list[Tensor]:
+            made = self._empty_gradients(params)
+            losses = self._add_gradients(params, slice(None), _Batch(*batch), made)
+            return [losses, params, *made.values()]
+
+        step = tuple(dropout.step for dropout in self._dropouts)
+        losses, after, *made = graphs.call(("gradients", step), compute, (params, *batch))
+        if after is not params:
+            params[:, self.learner.num_trainable :] = after[:, self.learner.num_trainable :]
+        gradients.update(zip(gradients, made, strict=True))
+        return losses
+
     def _add_gradients(
         self, params: Tensor, rows: slice | Tensor, batch: _Batch, gradients: Mapping[int, Tensor]
     ) -> Tensor:
@@ -121,7 +182,7 @@ class LiftedModel(LoopedModel):
             for name, (start, _) in layout.items()
             if start >= self.learner.num_trainable
         }
-        losses = torch.vmap(self._loss)({**tensors, **buffers, **leaves}, *batch)
+        losses = self._lifted_loss({**tensors, **buffers, **leaves}, *batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         for name, gradient in zip(leaves, found, strict=True):
             gradients[layout[name][0]][rows] = gradient
@@ -147,6 +208,11 @@ class LiftedModel(LoopedModel):
     def _evaluate(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         outputs: Tensor = functional_call(self._eval_module, self.learner.complete(tensors), (x,), tie_weights=False)
         return outputs
+
+    @contextmanager
+    def _operations(self) -> Iterator[None]:
+        with liftable_operations(self._device, plain_attention=self._lifting.plain_attention):
+            yield
 
     def _judged_bytes(self) -> int:
         if self._device.type != "cuda":
@@ -180,11 +246,11 @@ class _Batch(NamedTuple):
 
 
 @contextmanager
-def liftable_operations(device: torch.device) -> Iterator[None]:
+def liftable_operations(device: torch.device, *, plain_attention: bool = False) -> Iterator[None]:
     """Attention in the forms that vmap has rules for: torch's fused one for CPUs, and that of encoders, have none."""
     before = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        if device.type == "cpu":
+        if device.type == "cpu" or plain_attention:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, before)

@@ -165,7 +165,7 @@ class StackedInbox(NamedTuple):
     mass: Tensor  # [n, D] float64
     present: Tensor  # [n, D]
 
-    def rows(self, servers: Tensor) -> StackedInbox:
+    def rows(self, servers: Tensor | slice) -> StackedInbox:
         """Those of some servers."""
         return StackedInbox(*(table[servers] for table in self))
 
@@ -186,7 +186,8 @@ def holdings(
     """The inboxes; a model that is not usable is refused, and push-sum mass that nobody took stays at home."""
     sender, share = on_device(slots.sender), on_device(shares)
     mass = share[sender]
-    mass[:, 0] = share + share * torch.where(usable, on_device(slots.num_lost), on_device(receivers))
+    lost = 0 if slots.lost is None else on_device(slots.num_lost)
+    mass[:, 0] = share + share * torch.where(usable, lost, on_device(receivers))
     present = on_device(slots.drawn) & usable[sender]
     present[:, 0] = True
     return StackedInbox(sender, on_device(samples)[sender], on_device(mixing), mass, present)
@@ -222,7 +223,7 @@ class Decision(NamedTuple):
 
 
 def decide(
-    aggregator: Aggregator, probe: Probe | None, held: StackedInbox, own: Tensor, sent: Tensor, servers: Tensor
+    aggregator: Aggregator, probe: Probe | None, held: StackedInbox, own: Tensor, sent: Tensor, servers: Indices
 ) -> Decision:  # inboxes [n, D] of `servers` [n], models [S, P]
     """Weights of every model in every inbox; an averaging rule need not see the models for that."""
     if aggregator.averages:
@@ -233,7 +234,7 @@ def decide(
     for row in range(len(held.sender)):
         alone = None if probe is None else probe.rows(row)
         here = StackedInbox(*(table[row] for table in held))
-        models = torch.cat([own[servers[row]][None], sent[here.sender[1:]]])
+        models = torch.cat([own[int(servers[row])][None], sent[here.sender[1:]]])
         results.append(aggregator(alone, here.inbox(models)))
     weights, masses = (torch.stack([getattr(r, name) for r in results]) for name in ("importance", "mass"))
     return Decision(weights, masses, torch.stack([result.model for result in results]))
@@ -247,7 +248,7 @@ def keep_usable(
     largest_norm: Tensor,  # [n]
     own: Tensor,  # [S, P]
     sent: Tensor,  # [S, P]
-    servers: Tensor,  # [n]
+    servers: Indices,  # [n]
 ) -> tuple[Decision, Tensor]:
     """The decision, with the guard's weights where its model would not be usable; also tells where that was so, [n]."""
     if decision.models is None:
@@ -258,13 +259,15 @@ def keep_usable(
     if decision.models is not None:
         for row in np.flatnonzero(failed.cpu().numpy()):
             here = StackedInbox(*(table[row] for table in held))
-            models = torch.cat([own[servers[row]][None], sent[here.sender[1:]]])
+            models = torch.cat([own[int(servers[row])][None], sent[here.sender[1:]]])
             decision.models[row] = weighted(weights[row], here.inbox(models)).model
     return decision._replace(weights=weights), failed
 
 
 def _for_each_server(aggregator: Aggregator, probe: Probe | None, inbox: Inbox) -> Merged:
     """The rule for one server, lifted to all of them."""
+    if vars(type(aggregator)).get("takes_many", False):  # a subclass may have another rule
+        return aggregator(probe, inbox)
     try:
         if probe is None:
             lifted: Merged = torch.vmap(lambda one: aggregator(None, one))(inbox)

@@ -45,6 +45,7 @@ class BytesPerSample(NamedTuple):
     kept: int  # while it lies on the device
     training: int  # on its way forward and back
     judging: int  # in an evaluation
+    asked: int = 0  # on its way forward in an evaluation, of a module that is lifted
 
 
 class ReadyModels(Protocol):
@@ -113,7 +114,7 @@ class PaddedBatches(NamedTuple):
     """The batches of S servers, step by step, padded to the largest and a little more."""
 
     indices: list[Tensor]  # [S, B] into the pool, one for each step
-    counts: list[Tensor]  # [S] how many of the B are there
+    counts: Tensor  # [steps, S] how many of the B are there
     sizes: NDArray[np.int64]  # [steps, S] the same on the host
 
     @classmethod
@@ -131,7 +132,7 @@ class PaddedBatches(NamedTuple):
                 padded[step, server, : len(batch)] = batch
         on_device = torch.from_numpy(padded).to(device, non_blocking=True)
         counts = torch.from_numpy(sizes).to(device, non_blocking=True)
-        return cls([index[:, :width] for index, width in zip(on_device, widths, strict=True)], list(counts), sizes)
+        return cls([index[:, :width] for index, width in zip(on_device, widths, strict=True)], counts, sizes)
 
     @property
     def num_steps(self) -> NDArray[np.int64]:

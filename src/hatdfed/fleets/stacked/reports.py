@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -44,11 +46,13 @@ class PendingRound:
 
     def reports(self) -> dict[int, RoundReport]:
         """Wait for the round and tell what came of it."""
-        accuracy, weights, present = (t.cpu().numpy() for t in (self.accuracy, self.weights, self.present))
-        training_loss, validation_loss = (t.double().cpu().numpy() for t in (self.training_loss, self.validation_loss))
-        setbacks = self.setbacks.cpu().numpy()
-        scores = {name: table.double().cpu().numpy() for name, table in self.scores.items()}
-        mass, distance = self.mass.cpu().numpy(), self.consensus_distance.cpu().numpy()
+        tensors = (self.accuracy, self.training_loss, self.validation_loss, self.mass, self.consensus_distance)
+        tables = (self.weights, self.present, self.setbacks)
+        accuracy, training_loss, validation_loss, mass, distance, weights, *more = fetch(
+            *tensors, *tables, *self.scores.values()
+        )
+        present, setbacks = more[0].astype(bool), more[1].astype(bool)
+        scores = dict(zip(self.scores, more[2:], strict=True))
         reports = {}
         for run, plan in self.plans.items():
             servers, member = self.rows.of_run(run), self.rows.members[run]
@@ -60,7 +64,7 @@ class PendingRound:
                 training_loss=training_loss[servers],
                 validation_loss=validation_loss[servers],
                 metrics=self.metrics[servers],
-                weights=weights[servers].astype(np.float64),
+                weights=weights[servers],
                 present=present[servers],
                 scores={name: scores[name][servers] for name in reported_scores(member.program)},
                 compression=self.compression[servers],
@@ -75,6 +79,13 @@ class PendingRound:
             self.rows.refused[run] += count_refused(self.slots, servers, present, self.sent_norms)
             self.rows.settle(run, setbacks[:, servers])
         return reports
+
+
+def fetch(*tensors: Tensor) -> list[NDArray[np.float64]]:
+    """Numbers on the host in float64, which holds them all; one transfer, because a GPU is waited for in each."""
+    together = torch.cat([tensor.double().flatten() for tensor in tensors]).cpu().numpy()
+    parts = np.split(together, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def reported_scores(program: EdgeProgram) -> list[str]:
@@ -104,6 +115,13 @@ def round_report(
     plan: RoundPlan, works: Sequence[Worked], prices: EnergyPrices, senders: NDArray[np.int64], measured: Measured
 ) -> RoundReport:
     """The reports of one run; `senders` [N, D] are numbered from 0 in this run."""
+    present = measured.present
+    last = np.cumsum(present.sum(axis=1)).tolist()  # of each server's models among all that were merged
+    merged = [slice(*both) for both in pairwise([0, *last])]
+    senders, weights = senders[present], measured.weights[present]
+    scores = {name: table[present] for name, table in measured.scores.items()}
+    columns = (measured.accuracy, measured.compression, measured.training_loss, measured.validation_loss)
+    figures = zip(*(column.tolist() for column in columns), strict=True)
     return RoundReport(
         tuple(
             make_server_report(
@@ -111,15 +129,17 @@ def round_report(
                 prices,
                 i,
                 work,
-                accuracy=float(measured.accuracy[i]),
-                senders=senders[i, merged],
-                importance=measured.weights[i, merged],
-                scores={name: table[i, merged] for name, table in measured.scores.items()},
-                compression=float(measured.compression[i]),
-                training_loss=float(measured.training_loss[i]),
-                validation_loss=float(measured.validation_loss[i]),
-                metrics=measured.metrics[i],
+                accuracy=accuracy,
+                senders=senders[here],
+                importance=weights[here],
+                scores={name: column[here] for name, column in scores.items()},
+                compression=compression,
+                training_loss=training_loss,
+                validation_loss=validation_loss,
+                metrics=metrics,
             )
-            for i, (work, merged) in enumerate(zip(works, measured.present, strict=True))
+            for i, (work, here, metrics, (accuracy, compression, training_loss, validation_loss)) in enumerate(
+                zip(works, merged, measured.metrics, figures, strict=True)
+            )
         )
     )

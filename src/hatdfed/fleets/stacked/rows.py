@@ -20,6 +20,7 @@ from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
 from hatdfed.core.timing.deadline import Deadline
 from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
+from hatdfed.fleets.stacked.precision import torch_products
 from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
@@ -58,13 +59,9 @@ class Execution:
 
 @contextmanager
 def matrix_products(how: Execution) -> Iterator[None]:
-    """Torch's own products on a GPU in TF32, unless all must be exact."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if how.device.type == "cuda" and not how.exact else "highest")
-    try:
+    """Torch's own products and convolutions on a GPU in TF32, unless all must be exact."""
+    with torch_products(exact=how.exact or how.device.type != "cuda"):
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class Rows:
@@ -169,6 +166,16 @@ class Rows:
         """The rows of one run."""
         return slice(self.first[run], self.first[run + 1])
 
+    def numbers_of(self, runs: Sequence[int]) -> NDArray[np.int64]:
+        """The rows of several runs."""
+        return np.concatenate([np.arange(self.first[run], self.first[run + 1]) for run in runs])
+
+    def place_of(self, runs: Sequence[int]) -> slice | Tensor:
+        """The rows of several runs, ascending, as an index: a range where no others lie between them."""
+        if runs[-1] - runs[0] == len(runs) - 1:
+            return slice(self.first[runs[0]], self.first[runs[-1] + 1])
+        return self.tensor(self.numbers_of(runs))
+
     def runs_of(self, servers: slice) -> list[int]:
         """Which run each of these rows belongs to."""
         places = np.arange(servers.start, servers.stop)
@@ -182,13 +189,13 @@ class Rows:
     def fit(self, servers: slice, plans: Sequence[WorkPlan], scale: NDArray[np.float64], offsets: Tensor) -> None:
         """Train these servers; where many of them rest, the others are trained in a table of their own."""
         models = self.models(servers)
-        self.training_loss[servers] = torch.nan
         busy = np.flatnonzero([len(plan.batches) > 0 for plan in plans])
-        if not len(busy):
-            return
         if len(busy) > _FULL_ENOUGH * len(plans):
             with torch.enable_grad():
                 self.training_loss[servers] = self.model.fit(models, self.pool, plans, scale, offsets)
+            return
+        self.training_loss[servers] = torch.nan
+        if not len(busy):
             return
         chosen = self.tensor(busy)
         params, first, second = (tensor[chosen] for tensor in models[:3])
@@ -249,6 +256,15 @@ class Rows:
         for start in range(self.count, count, self.how.judged_at_once):
             yield slice(start, min(start + self.how.judged_at_once, count))
 
+    def join(self, size: int, places: Sequence[slice], parts: Sequence[Tensor], fill: float) -> Tensor:  # -> [size]
+        """A column in float64 from what is known of some places; `fill` elsewhere."""
+        if list(places) == [slice(0, size)]:
+            return parts[0].double()
+        column = torch.full((size,), fill, dtype=torch.float64, device=self.how.device)
+        for place, part in zip(places, parts, strict=True):
+            column[place] = part
+        return column
+
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """On the device, without waiting for it."""
         return torch.from_numpy(array).to(self.how.device, non_blocking=True)
@@ -263,8 +279,9 @@ class Rows:
         [n or 1, samples, …], [n or 1, samples, …] -> [n, samples], [n, samples], [n]
         """
         logits = self.model.ready(self.params[servers]).logits(x, exact=exact)
-        scores, losses = self._score(self.task.scores, logits, y), self._score(self.task.losses, logits.float(), y)
-        return scores, losses, self.measure_metrics(servers, logits, y)
+        targets = _targets_of(logits, y)
+        scores = _score(self.task.scores, logits, targets)
+        return scores, _score(self.task.losses, logits.float(), targets), self.measure_metrics(servers, logits, y)
 
     def measure_metrics(self, servers: slice, outputs: Tensor, y: Tensor) -> list[Figures]:  # -> [n]
         """Those that the settings of each server's run ask for; every server has its own samples, or all the same."""
@@ -282,16 +299,10 @@ class Rows:
     @torch.no_grad()
     def measure(self, logits: Tensor, y: Tensor) -> Measured:
         """Scores with the task's measures, [n, samples, measures], and confusions of all these servers together."""
-        targets = y.expand(*logits.shape[:2], *y.shape[2:]).flatten(0, 1)
+        targets = _targets_of(logits, y)
         confusion = count_confusion(self.task.kind, logits.flatten(0, 1), targets)
-        return Measured(self._score(self.task.scores, logits, y), self._score(self.task.measure, logits, y), confusion)
-
-    def _score(self, function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, y: Tensor) -> Tensor:
-        """Apply a function of samples to [n, samples, …]."""
-        shape = logits.shape[:2]
-        targets = y.expand(*shape, *y.shape[2:]).flatten(0, 1)
-        found = function(logits.flatten(0, 1), targets)
-        return found.view(*shape, *found.shape[1:])
+        scores, measures = (_score(each, logits, targets) for each in (self.task.scores, self.task.measure))
+        return Measured(scores, measures, confusion)
 
     def _initial_models(self) -> Tensor:
         """Each drawn once, however many runs start from it."""
@@ -308,6 +319,17 @@ class Rows:
         width = math.prod(shape)
         aligned = -(-width // ROW_ALIGNMENT) * ROW_ALIGNMENT
         return torch.unflatten(torch.zeros(self.count, aligned, device=self.how.device)[:, :width], 1, shape)
+
+
+def _targets_of(logits: Tensor, y: Tensor) -> Tensor:  # [n, samples, …], [n or 1, samples, …] -> [n · samples, …]
+    """The targets of all servers, one server after another."""
+    return y.expand(*logits.shape[:2], *y.shape[2:]).flatten(0, 1)
+
+
+def _score(function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor) -> Tensor:
+    """Apply a function of samples to [n, samples, …]."""
+    found = function(logits.flatten(0, 1), targets)
+    return found.view(*logits.shape[:2], *found.shape[1:])
 
 
 class ValidationSets:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hatdfed.fleets.stacked.lifted import LiftedModel
 from hatdfed.fleets.stacked.looped import LoopedModel, put_channels_last
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows
+from hatdfed.fleets.stacked.precision import torch_products
 from hatdfed.server.learner import Learner
 from hatdfed.server.optimisers import Sgd
 from hatdfed.server.work import Batch, WorkPlan
@@ -31,6 +32,7 @@ _OUTPUT_ERROR = 1e-3
 _FALLBACK = "There is a performance drop"  # how torch begins to say that an operation is looped over inside
 _FLOAT = 4  # bytes
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_ASKED = (16, 48)  # samples of evaluations whose memory is measured
 _SAVED_TWICE = 2  # what is kept on the way forward, and gradients of it on the way back
 
 
@@ -119,7 +121,8 @@ def _play(model: LoopedModel, pool: Batch) -> _Results:
     )
     plans = [_plan(size, len(few.x), seed) for seed, size in enumerate(_SIZES)]
     offsets = params.new_zeros(len(params), learner.task.kind.num_classes)
-    with warnings.catch_warnings(), torch.enable_grad():
+    # TF32 would turn many a ReLU to the other side.
+    with warnings.catch_warnings(), torch.enable_grad(), torch_products(exact=True):
         warnings.filterwarnings("error", message=_FALLBACK)
         model.fit(rows, samples, plans, np.ones(len(plans)), offsets)
         outputs = model.ready(params).logits(samples.x[None])  # on a CPU both times one by one
@@ -163,8 +166,22 @@ def _measure_memory(learner: Learner, pool: Batch, device: torch.device) -> Memo
     one = pool.x[:1].to(device)
     outputs = learner.logits(learner.init(_SEED).to(device), one)
     kept = one.nbytes + pool.y[:1].nbytes
-    sample = BytesPerSample(kept, max(training, 2 * kept), one.nbytes + outputs.nbytes)
+    asked = _measure_asked(learner, pool, device) if device.type == "cuda" else training
+    sample = BytesPerSample(kept, max(training, 2 * kept), one.nbytes + outputs.nbytes, max(asked, 2 * kept))
     return Memory(sample, (many.bytes - few.bytes) / 2 / _FLOAT / max(1, many.tensors), channels_last)
+
+
+def _measure_asked(learner: Learner, pool: Batch, device: torch.device) -> int:
+    """Bytes that a sample takes at the peak of a forward pass on a GPU; nothing is kept for the way back."""
+    params = learner.init(_SEED).to(device)
+    peaks = []
+    for size in _ASKED:
+        x = pool.x[torch.arange(size) % len(pool.x)].to(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        learner.logits(params, x)
+        peaks.append(torch.cuda.max_memory_allocated(device) - before)
+    return (peaks[1] - peaks[0]) // (_ASKED[1] - _ASKED[0])
 
 
 def convolves(module: nn.Module) -> bool:

@@ -1,9 +1,10 @@
-"""Recurrent networks, written step by step: torch's own LSTM cannot be lifted over servers."""
+"""Recurrent networks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from hatdfed.errors import ConfigError
 from hatdfed.server.networks.shapes import Shape, TokenEmbedding
@@ -28,7 +29,10 @@ def lstm(shape: Shape, num_outputs: int) -> nn.Module:
 
 
 class Lstm(nn.Module):
-    """Long short-term memory with forget gates that begin open."""
+    """Long short-term memory with forget gates that begin open.
+
+    It is computed by torch's own LSTM, or step by step where it is lifted by `torch.vmap`, which cannot lift torch's.
+    """
 
     def __init__(self, features: int, units: int) -> None:
         super().__init__()
@@ -38,7 +42,26 @@ class Lstm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, T, features] -> [n, T, units]: what the cells put out at every step."""
-        hidden = cell = x.new_zeros(x.shape[0], self.units)  # a traced module takes any number of samples
+        if any(map(is_functorch_wrapped_tensor, (x, self.inputs.weight))):
+            return self._by_step(x)
+        input_weights, recurrent_weights, bias = map(
+            _in_order_of_torch, (self.inputs.weight, self.recurrent.weight, self.inputs.bias)
+        )
+        bias = bias + self._open_forget_gates(bias)
+        # One block of memory, as cuDNN wants it.
+        parts = [input_weights, recurrent_weights, bias, torch.zeros_like(bias)]
+        block = torch.split(torch.cat([part.flatten() for part in parts]), [part.numel() for part in parts])
+        weights = [flat.view_as(part) for flat, part in zip(block, parts, strict=True)]
+        start = x.new_zeros(1, x.shape[0], self.units)  # a traced module takes any number of samples
+        outputs, _, _ = torch.lstm(x, (start, start), weights, True, 1, 0.0, self.training, False, True)
+        return outputs
+
+    def _open_forget_gates(self, bias: Tensor) -> Tensor:
+        """1 for each forget gate, in torch's order."""
+        return torch.cat([torch.full_like(part, float(gate == 1)) for gate, part in enumerate(bias.chunk(4))])
+
+    def _by_step(self, x: Tensor) -> Tensor:
+        hidden = cell = x.new_zeros(x.shape[0], self.units)
         outputs = []
         for driven in self.inputs(x).unbind(dim=1):
             enter, forget, leave, candidate = (driven + self.recurrent(hidden)).chunk(4, dim=1)
@@ -46,6 +69,12 @@ class Lstm(nn.Module):
             hidden = torch.sigmoid(leave) * torch.tanh(cell)
             outputs.append(hidden)
         return torch.stack(outputs, dim=1)
+
+
+def _in_order_of_torch(gates: Tensor) -> Tensor:
+    """Rows of enter, forget, leave and candidate as enter, forget, candidate and leave."""
+    enter, forget, leave, candidate = gates.chunk(4)
+    return torch.cat([enter, forget, candidate, leave])
 
 
 class _Last(nn.Module):

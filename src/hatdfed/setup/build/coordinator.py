@@ -97,8 +97,9 @@ def _make_training(config: Config) -> AnyTraining | None:
 
 def _find_usual_work(config: Config) -> WorkDone:
     """What a server does in a round on average."""
-    samples = round(config.device_online_probability * min(config.samples_per_round, config.images_per_server))
-    return WorkDone(samples, round(config.device_online_probability * config.devices), samples)
+    sent = round(config.device_online_probability * min(config.samples_per_round, config.images_per_server))
+    trained = sent if config.uploads.train_samples is None else config.uploads.train_samples
+    return WorkDone(trained, round(config.device_online_probability * config.devices), sent)
 
 
 def _make_run_budget(config: Config, message_share: float, attempts: int) -> RunBudget | None:

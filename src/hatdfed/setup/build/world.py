@@ -266,6 +266,7 @@ def local_work(config: Config) -> LocalWork:
         churn=config.churn,
         keeps_uploads=config.uploads.keep != "none",
         memory_samples=config.uploads.memory_samples,
+        train_samples=config.uploads.train_samples,
     )
 
 

@@ -92,6 +92,30 @@ def test_a_budget_of_rounds_is_never_exceeded_and_lasts_to_the_end(budget):
         assert (passes[30:] > 0).any()
 
 
+def test_servers_get_budgets_of_a_list_in_turn():
+    passes, _ = played(SkipTrain(sync_rounds=0, budget_rounds=(5, 20)), rounds=60)
+    assert (passes > 0).sum(axis=0).tolist() == [5, 20, 5, 20, 5, 20]
+
+
+def test_a_budget_that_is_not_spread_is_spent_first():
+    greedy, _ = played(SkipTrain(sync_rounds=0, budget_rounds=(5, 20, 100), spread=False), rounds=60)
+    assert ((greedy > 0).argmin(axis=0) == [5, 20, 0] * 2).all()
+    assert (greedy > 0).sum(axis=0).tolist() == [5, 20, 60] * 2
+    in_cycles, _ = played(SkipTrain(train_rounds=2, sync_rounds=1, budget_rounds=3, spread=False), rounds=9)
+    assert (in_cycles[:, 0] > 0).tolist() == [True, True, False, True] + [False] * 5
+
+
+@pytest.mark.parametrize("budget", [-1, (3, -1)])
+def test_a_budget_below_0_is_refused(budget):
+    with pytest.raises(ConfigError, match="A budget for training must be at least 0"):
+        SkipTrain(budget_rounds=budget)
+
+
+def test_an_empty_list_of_budgets_is_refused():
+    with pytest.raises(ConfigError, match=r"training.budget_rounds is an empty list"):
+        SkipTrain(budget_rounds=())
+
+
 def test_a_budget_of_joules_gives_dear_machines_fewer_rounds():
     policy = SkipTrain(sync_rounds=0, budget_joules=300.0)
     passes, _ = played(policy, rounds=60)

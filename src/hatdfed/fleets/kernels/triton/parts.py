@@ -20,7 +20,7 @@ try:
     import triton.language as tl
 
     # Without this, batches of 1, of multiples of 16 and of other sizes would each be compiled.
-    jit = triton.jit(do_not_specialize=["batch", "servers"])
+    jit = triton.jit(do_not_specialize=["batch", "servers", "salt", "threshold"])
 except ImportError:  # no GPU build of torch: the module can be imported, the kernels not called
     from types import SimpleNamespace
 

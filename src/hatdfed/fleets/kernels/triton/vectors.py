@@ -14,22 +14,33 @@ from hatdfed.server.guard import compute_norms
 from hatdfed.server.optimisers import Adam
 
 BLOCK = 1024
+MOST_SMALL = 1 << 15  # numbers of a tensor whose step takes less time on the GPU than its launch on the host
 
 
 class TritonVectors:
     """See `vectors.Vectors`."""
 
     def adam_in_place(self, adam: Adam, step: Step) -> None:
-        """One launch for each parameter tensor."""
+        """One launch for each large parameter tensor, and one for all small ones."""
+        shares = (1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon)
+        servers = (step.rates.step, step.rates.second, step.active)
+        small = {}
         for start, gradient in step.gradients.items():
             g = gradient.flatten(1)
-            servers, size = g.shape
+            size = g.shape[1]
+            if size < MOST_SMALL:
+                small[start] = g
+                continue
             m, v, p = (rows[:, start : start + size] for rows in (step.first, step.second, step.params))
-            _adam[(-(-size // BLOCK), servers)](
-                p, g, m, v, step.rates.step, step.rates.second, step.active, size,
-                p.stride(0), g.stride(0), m.stride(0), v.stride(0),
-                1 - adam.beta_1, 1 - adam.beta_2, adam.epsilon, BLOCK=BLOCK,
-            )  # fmt: skip
+            apart = (p.stride(0), g.stride(0), m.stride(0), v.stride(0))
+            _adam[(-(-size // BLOCK), len(g))](p, g, m, v, *servers, size, *apart, *shares, BLOCK=BLOCK)
+        if small:
+            table = [[g.data_ptr(), g.stride(0), start, g.shape[1]] for start, g in small.items()]
+            places = torch.tensor(table).to(step.params.device, non_blocking=True)
+            blocks = -(-max(size for *_, size in table) // BLOCK)
+            p, m, v = step.params, step.first, step.second
+            apart = (p.stride(0), m.stride(0), v.stride(0))
+            _adam_small[(blocks, len(p), len(small))](p, places, m, v, *servers, *apart, *shares, BLOCK=BLOCK)
 
     def weighted_rows(self, weights: Tensor, own: Tensor, sent: Tensor, sender: Tensor, out: Tensor) -> Tensor:
         """A model without weight is not even read."""
@@ -41,11 +52,11 @@ class TritonVectors:
         return compute_norms(out)
 
 
-def restore_rows(rows: Tensor, earlier: Tensor, is_kept: Tensor) -> None:
-    """See `vectors.restore_rows`; a row that is kept is not even read."""
+def restore_rows(rows: Tensor, earlier: Tensor, is_lost: Tensor) -> None:
+    """See `vectors.restore_rows`; a row that is not lost is not even read."""
     servers, size = rows.shape
     _restore[(-(-size // BLOCK), servers)](
-        is_kept.float(), rows, earlier, size, rows.stride(0), earlier.stride(0), BLOCK=BLOCK
+        is_lost.view(torch.uint8), rows, earlier, size, rows.stride(0), earlier.stride(0), BLOCK=BLOCK
     )
 
 
@@ -75,18 +86,45 @@ def _adam(
     server = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     moves = place < tl.where(tl.load(active + server) > 0, size, 0)
-    here = model + server * model_apart + place
-    first_here = first + server * first_apart + place
-    second_here = second + server * second_apart + place
     g = tl.load(gradient + server * gradient_apart + place, mask=moves, other=0.0)
-    m = tl.load(first_here, mask=moves, other=0.0)
-    v = tl.load(second_here, mask=moves, other=0.0)
+    step, second_scale = tl.load(step_rate + server), tl.load(second_rate + server)
+    _move(
+        model + server * model_apart + place, first + server * first_apart + place,
+        second + server * second_apart + place, g, moves, step, second_scale, share_1, share_2, epsilon,
+    )  # fmt: skip
+
+
+@jit
+def _adam_small(
+    model, places, first, second, step_rate, second_rate, active, model_apart, first_apart, second_apart,
+    share_1, share_2, epsilon, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Several tensors: `places` [tensors, 4] tells where a gradient is, its stride, where it starts, and its size."""
+    server = tl.program_id(1).to(tl.int64)
+    here = places + 4 * tl.program_id(2)
+    gradient = tl.load(here).to(tl.pointer_type(tl.float32))
+    gradient_apart, start, size = tl.load(here + 1), tl.load(here + 2), tl.load(here + 3)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    moves = place < tl.where(tl.load(active + server) > 0, size, 0)
+    g = tl.load(gradient + server * gradient_apart + place, mask=moves, other=0.0)
+    step, second_scale = tl.load(step_rate + server), tl.load(second_rate + server)
+    place = place + start
+    _move(
+        model + server * model_apart + place, first + server * first_apart + place,
+        second + server * second_apart + place, g, moves, step, second_scale, share_1, share_2, epsilon,
+    )  # fmt: skip
+
+
+@jit
+def _move(model, first, second, g, moves, step_rate, second_rate, share_1, share_2, epsilon):
+    m = tl.load(first, mask=moves, other=0.0)
+    v = tl.load(second, mask=moves, other=0.0)
     m += (g - m) * share_1
     v += (g * g - v) * share_2
-    step = tl.load(step_rate + server) * m / (tl.sqrt(v * tl.load(second_rate + server)) + epsilon)
-    tl.store(here, tl.load(here, mask=moves, other=0.0) - step, mask=moves)
-    tl.store(first_here, m, mask=moves)
-    tl.store(second_here, v, mask=moves)
+    step = step_rate * m / (tl.sqrt(v * second_rate) + epsilon)
+    tl.store(model, tl.load(model, mask=moves, other=0.0) - step, mask=moves)
+    tl.store(first, m, mask=moves)
+    tl.store(second, v, mask=moves)
 
 
 @jit
@@ -109,10 +147,10 @@ def _merge(
 
 
 @jit
-def _restore(is_kept, rows, earlier, size, rows_apart, earlier_apart, BLOCK: tl.constexpr):
+def _restore(is_lost, rows, earlier, size, rows_apart, earlier_apart, BLOCK: tl.constexpr):
     server = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    moves = place < tl.where(tl.load(is_kept + server) > 0, 0, size)
+    moves = place < tl.where(tl.load(is_lost + server) != 0, size, 0)
     value = tl.load(earlier + server * earlier_apart + place, mask=moves, other=0.0)
     tl.store(rows + server * rows_apart + place, value, mask=moves)
 
