@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from itertools import chain
 
 from bench_tables import table
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from hatdfed.cli.app import app
+from hatdfed.cli.verbs import OWN_VERBS
 
 HEAD = """\
 # Command line
@@ -23,8 +25,10 @@ COMPLETION = ("install_completion", "show_completion")  # typer's own, only wher
 def cli_page() -> str:
     """Every command with its arguments and options."""
     group = get_command(app)
-    commands = [[f"[`{name}`](#hatdfed-{name})", _summary(command)] for name, command in group.commands.items()]
-    sections = [_section(name, command) for name, command in _walk("hatdfed", group)]
+    verbs = {name: group.get_command(None, name) for name in OWN_VERBS}
+    commands = [[f"[`{name}`](#hatdfed-{name})", _summary(command)] for name, command in verbs.items()]
+    walks = chain.from_iterable(_walk(f"hatdfed {name}", command) for name, command in verbs.items())
+    sections = [_section(name, command) for name, command in [("hatdfed", group), *walks]]
     return "\n\n".join([HEAD.rstrip(), table(("command", "what it does"), commands), *sections]) + "\n"
 
 

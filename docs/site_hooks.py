@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("*.md", "docs/**/*.md", "paper/*.md", "benchmarks/*.md", "examples/**/*.md", "examples/*.ipynb")
 COPIED = (".png", ".svg", ".json", ".csv")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".cff": "yaml", ".service": "ini", ".toml": "toml"}
-SCRIPTS = ("docs/site/iframe-worker.js",)
+COPIED_AS_THEY_ARE = ("docs/site/iframe-worker.js", "docs/site/style.css")
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
 FENCE = "~" * 6  # longer than any fence in what is shown
 
@@ -49,7 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(_make_page(path, config))
     for path in sorted({target for page in pages for target in _linked_files(page)} - set(pages)):
         files.append(_make_linked(path, config))
-    for name in SCRIPTS:
+    for name in COPIED_AS_THEY_ARE:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 

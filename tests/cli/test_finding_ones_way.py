@@ -65,11 +65,12 @@ def test_a_comparison_that_was_stopped_shows_how_far_it_is(compared, tmp_path):
 
 
 def test_a_sweep_is_shown_from_its_folder(tmp_path):
-    plan = {"base": {**SMALL, "method": "rnd"}, "grid": {"rounds": [1, 2]}, "seeds": 1}
+    plan = {"base": {**SMALL, "method": "rnd"}, "grid": {"rounds": [1, 2]}, "seeds": 2}
     result = hatdfed.sweep(plan, out=tmp_path / "s", jobs=1)
     document = json.loads(invoke("show", str(tmp_path / "s"), "--json").stdout)
     assert document["rows"] == json.loads(json.dumps(result.rows))
-    assert "sweep s" in invoke("show", str(tmp_path / "s")).stdout
+    shown = invoke("show", str(tmp_path / "s")).stdout
+    assert "sweep s, mean ± 95 % interval over 2 seeds" in " ".join(shown.split())
 
 
 def test_a_folder_that_holds_nothing_is_told_so(tmp_path):

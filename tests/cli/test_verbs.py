@@ -1,5 +1,6 @@
 """Verbs that other packages add to `hatdfed`, and what it says where they are missing or broken."""
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
@@ -78,6 +79,24 @@ def test_a_verb_whose_package_is_missing_says_how_to_install_it(hatdfed, verb, f
 
 
 def test_a_verb_that_nobody_has_is_no_command(hatdfed):
-    code, _, err = hatdfed("nothing")
+    code, _, err = hatdfed("rnu")
     assert code == 2
-    assert "No such command 'nothing'" in err
+    assert err == "error: There is no command 'rnu'. Did you mean run?"
+
+
+def test_every_own_verb_is_in_the_help(hatdfed):
+    code, out, _ = hatdfed("--help")
+    assert code == 0
+    assert set(verbs.OWN_VERBS) <= set(out.split())
+
+
+def test_only_the_typed_verb_is_imported():
+    script = (
+        "import sys\nfrom hatdfed.cli.app import main\nsys.argv = ['hatdfed', 'run', '--method', 'hat-dfd']\n"
+        "try: main()\nfinally: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "Did you mean hat-dfed?" in done.stderr
+    loaded = set(done.stdout.split())
+    assert "hatdfed.cli.run" in loaded
+    assert not loaded & {"asyncio", "torch", "hatdfed.cli.compare", "hatdfed.cli.coordinator", "hatdfed.meters.base"}

@@ -233,7 +233,7 @@ def test_a_report_opens_from_the_disk(browser, runs, tmp_path):
         shape(browser, size)
         browser.get(report.as_uri())
         widths = browser.execute_script("return [...document.images].map((image) => image.naturalWidth)")
-        assert len(widths) == 5 + 4 * 6  # of the comparison, and of each run
+        assert len(widths) == 5 + 4 * 7  # of the comparison, and of each run
         assert min(widths) > 500
         assert browser.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
     assert complaints(browser) == []

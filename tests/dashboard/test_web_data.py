@@ -113,7 +113,7 @@ def test_runs_of_other_worlds_are_not_paired():
     assert second.points is None
     assert first.is_reference
     assert (first.same_world, second.same_world) == (True, False)
-    assert difference(second.points, "points", same_world=second.same_world) == ["another world:", "not paired"]
+    assert difference(second.points, "points", same_world=second.same_world) == ["other setup:", "not paired"]
 
 
 def test_runs_at_other_prices_are_neither_paired_nor_ranked_with_the_rest():

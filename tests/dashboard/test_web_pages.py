@@ -118,12 +118,24 @@ def test_the_comparison_page_pairs_seeds_and_names_the_front(client):
     assert "Difference to <code>rnd</code>" in other
 
 
+def test_runs_of_one_comparison_have_its_reference_first(client, runs):
+    chosen = {"run": [card["id"] for card in client.get("/api/runs").json()]}
+    for method in ("rnd", "hat-dfed"):
+        (runs / "both" / "results.json").write_text(json.dumps({"reference": method}))
+        rows = client.get("/api/compare", params=chosen).json()["rows"]
+        assert rows[0]["label"] == method
+        assert rows[0]["is_reference"]
+        assert f"Difference to <code>{method}</code>" in client.get("/compare", params=chosen).text
+    against = {"against": id_of(client, "both/rnd-seed0")}
+    assert client.get("/api/compare", params=chosen | against).json()["rows"][0]["label"] == "rnd"
+
+
 def test_a_run_of_another_world_is_listed_and_not_paired(client, site, runs):
     elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
     look_again(site)
     ids = [card["id"] for card in client.get("/api/runs").json()]
     page = client.get("/compare", params={"run": ids}).text
-    assert page.count('<span class="line">another world:</span><span class="line">not paired</span>') == 2
+    assert page.count('<span class="line">other setup:</span><span class="line">not paired</span>') == 2
     assert "no shared seed" not in page
     rows = client.get("/api/compare", params={"run": ids}).json()["rows"]
     assert [row["points"] is None for row in rows if not row["is_reference"]] == [True]

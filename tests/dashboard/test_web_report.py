@@ -93,7 +93,7 @@ def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
     elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
     document = make_document([runs / "both"], tmp_path / "p")
     for words in (render_html(document), render_markdown(document, tmp_path / "p")):
-        assert words.count("another world: not paired") == 2  # accuracy and energy
+        assert words.count("other setup: not paired") == 2  # accuracy and energy
         assert "no shared seed" not in words
 
 

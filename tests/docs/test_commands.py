@@ -58,7 +58,7 @@ TYPED = {" ".join(words): words for page in PAGES for words in commands(page.rea
 
 def options(words):
     """What the command's own parser makes of the words; it refuses those that it does not know."""
-    with get_command(app).commands[words[0]].make_context(words[0], words[1:]) as context:
+    with get_command(app).get_command(None, words[0]).make_context(words[0], words[1:]) as context:
         return dict(context.params)
 
 

@@ -7,6 +7,7 @@ import pytest
 from typer.main import get_command
 
 from hatdfed.cli.app import app
+from hatdfed.cli.verbs import OWN_VERBS
 from hatdfed.deploy.coordinator.settings import DeploySettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,13 +24,23 @@ def test_every_setting_of_a_deployment_is_explained_with_its_default():
             assert float(table[name]) == field.default, name
 
 
+def commands():
+    """Every command by the words that name it."""
+    found = {"": get_command(app)}
+    for verb in OWN_VERBS:
+        found[verb] = found[""].get_command(None, verb)
+        found |= {f"{verb} {name}": each for name, each in getattr(found[verb], "commands", {}).items()}
+    return found
+
+
+COMMANDS = commands()
+
+
 def command(words):
     """The command behind the words, and how many of them name it."""
-    found, used = get_command(app), 0
-    for word in words:
-        if word not in getattr(found, "commands", {}):
-            break
-        found, used = found.commands[word], used + 1
+    found, used = COMMANDS[""], 0
+    while used < len(words) and (name := " ".join(words[: used + 1])) in COMMANDS:
+        found, used = COMMANDS[name], used + 1
     return found, used
 
 
@@ -43,12 +54,10 @@ def test_every_command_has_its_options(line):
 
 
 def test_every_option_that_the_page_names_exists():
-    commands = [get_command(app)]
-    known = {"--token"}
-    while commands:
-        here = commands.pop()
-        commands += getattr(here, "commands", {}).values()
-        known |= {option for parameter in here.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    parameters = [parameter for command in COMMANDS.values() for parameter in command.params]
+    known = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)} | {
+        "--token"
+    }
     assert set(re.findall(r"`(--[a-z-]+)", PAGE)) <= known
 
 

@@ -1,5 +1,6 @@
 """Settings: a resolved config says everything, and survives YAML."""
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -177,6 +178,30 @@ def test_a_network_that_the_price_list_is_not_for_is_noted():
         if "network" in note
     ]
     assert "energy.model_bits" in note
+
+
+def test_training_prices_of_other_data_sets_are_for_their_network_too():
+    def noted(more):
+        return [note for note in collect_notes(resolve({"dataset": "digits", **more})) if "network" in note]
+
+    assert noted({}) == []
+    (note,) = noted({"network": "linear"})
+    assert note.startswith(
+        "Prices of network small-cnn are charged for network linear: energy.weak_joules_per_sample 0.5"
+    )
+    assert "machines.profiles" in note
+    assert noted({"network": "linear", "machines": {"profiles": ["raspberry-pi-4"]}}) == []
+    assert noted({"network": "linear", "energy": {"training_joules": [1.0] * 5}}) == []
+
+
+def test_training_prices_of_own_data_are_for_no_network(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", x=rng.random((60, 8), dtype=np.float32), y=np.arange(60) % 3)
+    own = {"dataset": str(tmp_path / "own.npz"), "network": "linear"}
+    (note,) = [note for note in collect_notes(resolve(own)) if "network" in note]
+    assert note.startswith("Default prices, of no network, are charged for network linear: energy.weak")
+    prices = {"weak_joules_per_sample": 0.2, "strong_joules_per_sample": 0.1}
+    assert not [note for note in collect_notes(resolve({**own, "energy": prices})) if "network" in note]
 
 
 def test_a_complete_config_keeps_the_price_it_was_played_with():

@@ -34,7 +34,7 @@ COMMANDS = list(commands())
 
 @pytest.mark.parametrize(("where", "words"), COMMANDS, ids=[where for where, _ in COMMANDS])
 def test_every_option_exists(where, words):
-    command = get_command(app).commands[words[0]]
+    command = get_command(app).get_command(None, words[0])
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= known
     assert "--metrics" in words, "an alert needs something to watch"

@@ -1,4 +1,4 @@
-"""The command `hatdfed`: its verbs, and what happens when something is wrong."""
+"""The command `hatdfed`, and what happens when something is wrong."""
 
 from __future__ import annotations
 
@@ -11,32 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hatdfed import __version__
-from hatdfed.cli.backup import backup_command, restore_command
-from hatdfed.cli.calibrate import calibrate_command
-from hatdfed.cli.compare import CompareCommand, compare_command
 from hatdfed.cli.console import discard_output, prepare_streams, print_error
-from hatdfed.cli.coordinator import coordinator_command
-from hatdfed.cli.dashboard import dashboard_command
-from hatdfed.cli.doctor import doctor_command
-from hatdfed.cli.edge import edge_app
-from hatdfed.cli.export import export_command
-from hatdfed.cli.figures import figures_command
-from hatdfed.cli.identity import ca_app, token_app, viewer_app
-from hatdfed.cli.listing import (
-    datasets_command,
-    methods_command,
-    networks_command,
-    policies_command,
-    settings_command,
-)
-from hatdfed.cli.operate import drain_command, status_command, stop_command, undrain_command
-from hatdfed.cli.profiles import profiles_command
-from hatdfed.cli.relay import relay_command
-from hatdfed.cli.report import report_command
-from hatdfed.cli.run import run_command
-from hatdfed.cli.show import show_command
-from hatdfed.cli.sweep import sweep_command
-from hatdfed.cli.traces import traces_app
 from hatdfed.cli.verbs import VerbGroup
 from hatdfed.errors import HatdfedError
 from hatdfed.registry import import_named
@@ -51,35 +26,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("run")(run_command)
-app.command("compare", cls=CompareCommand)(compare_command)
-app.command("sweep")(sweep_command)
-app.command("methods")(methods_command)
-app.command("datasets")(datasets_command)
-app.add_typer(traces_app, name="traces")
-app.command("profiles")(profiles_command)
-app.command("calibrate")(calibrate_command)
-app.command("networks")(networks_command)
-app.command("policies")(policies_command)
-app.command("settings")(settings_command)
-app.command("show")(show_command)
-app.command("dashboard")(dashboard_command)
-app.command("figures")(figures_command)
-app.command("report")(report_command)
-app.command("doctor")(doctor_command)
-app.command("coordinator")(coordinator_command)
-app.add_typer(edge_app, name="edge")
-app.command("relay")(relay_command)
-app.add_typer(ca_app, name="ca")
-app.add_typer(token_app, name="token")
-app.add_typer(viewer_app, name="viewer")
-app.command("status")(status_command)
-app.command("drain")(drain_command)
-app.command("undrain")(undrain_command)
-app.command("stop")(stop_command)
-app.command("backup")(backup_command)
-app.command("restore")(restore_command)
-app.command("export")(export_command)
 
 
 @app.callback(invoke_without_command=True)

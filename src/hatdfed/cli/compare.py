@@ -1,4 +1,4 @@
-"""hatdfed compare: several methods in the same worlds."""
+"""hatdfed compare: several methods on the same seeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hatdfed.cli.options import (
 from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.sinks import SinkOptions, publish_runs
 from hatdfed.cli.tables import make_difference_table, make_summary_table, make_time_table
-from hatdfed.cli.verbs import Click
+from hatdfed.cli.verbs import Click, as_application
 from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.runs.round_row import format_metric
@@ -59,7 +59,7 @@ def compare_command(
         str, typer.Option("--methods", help="Names separated by commas or spaces, or `all` decentralised ones.")
     ] = "all",
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="NUMBER|LIST", help="Number of worlds (seeds 0, 1, …), or seeds: 0,3,7.")
+        str, typer.Option("--seeds", metavar="NUMBER|LIST", help="Number of seeds (0, 1, …), or a list: 0,3,7.")
     ] = "3",
     dataset: DatasetName = None,
     servers: Servers = None,
@@ -205,3 +205,6 @@ def _write(comparison: Comparison, folder: Path) -> None:
     write_comparison_files(comparison, folder)
     if shown := select_runs(comparison):
         write_comparison_figures(shown, folder)
+
+
+compare_app = as_application(compare_command, cls=CompareCommand)

@@ -33,7 +33,9 @@ from hatdfed.runs.garbage import collect_often
 from hatdfed.runs.malloc import return_freed_memory
 from hatdfed.runs.onednn import keep_few_kernels
 
-edge_app = typer.Typer(help="One edge server of a deployment: run it, or let it join.", invoke_without_command=True)
+edge_app = typer.Typer(
+    help="One edge server of a deployment: run it, or let it join.", invoke_without_command=True, add_completion=False
+)
 edge_app.command("join")(edge_join)
 edge_app.command("renew")(renew_command)
 _log = logging.getLogger("hatdfed.cli")

@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from hatdfed.deploy.identity.identity_store import IdentityStore
 
 ca_app = typer.Typer(
-    help="The deployment's certificate authority: create it, deny or allow edges.", no_args_is_help=True
+    help="The deployment's certificate authority: create it, deny or allow edges.",
+    no_args_is_help=True,
+    add_completion=False,
 )
-token_app = typer.Typer(help="Permissions to join, each for one node and one use.", no_args_is_help=True)
-viewer_app = typer.Typer(help="Identities that may read the status of a run, and nothing else.", no_args_is_help=True)
+token_app = typer.Typer(
+    help="Permissions to join, each for one node and one use.", no_args_is_help=True, add_completion=False
+)
+viewer_app = typer.Typer(
+    help="Identities that may read the status of a run, and nothing else.", no_args_is_help=True, add_completion=False
+)
 
 CaFolder = Annotated[Path, typer.Option("--ca", envvar="HATDFED_CA", help="Folder made by `hatdfed ca init`.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of an edge or a viewer, e.g. edge-7.")]

@@ -101,7 +101,9 @@ def settings_command(
     if name is not None:
         chosen = [entry for entry in entries if entry.name == name or entry.name.startswith(f"{name}.")]
         if not chosen:
-            hint = did_you_mean(name, [entry.name for entry in entries])
+            names = [entry.name for entry in entries]
+            sections = {each.partition(".")[0] for each in names}
+            hint = did_you_mean(name, {*names, *sections})
             raise ConfigError(f"There is no setting {name!r}. {hint}")
         entries = chosen
     if as_json:

@@ -47,7 +47,7 @@ def run_command(
     dataset: DatasetName = None,
     servers: Servers = None,
     rounds: Rounds = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Which world.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Fixes data, devices, prices and initial models.")] = None,
     assignments: Assignments = None,
     folder: Annotated[
         Path | None,

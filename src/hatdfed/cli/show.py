@@ -14,6 +14,7 @@ import typer
 from hatdfed.cli.console import out
 from hatdfed.cli.options import Json
 from hatdfed.cli.tables import (
+    describe_spread,
     format_run_title,
     make_difference_table,
     make_summary_table,
@@ -56,7 +57,8 @@ def _show_sweep(folder: Path, as_json: bool) -> None:
     if document["rows"]:
         sought = {} if document.get("search") is None else {"objectives": document["search"]["objectives"]}
         what = "search" if sought else "sweep"
-        out.print(make_sweep_table(document["rows"], title=f"{what} {folder.name}", **sought))
+        over = describe_spread(max(len(row["seeds"]) for row in document["rows"]))
+        out.print(make_sweep_table(document["rows"], title=f"{what} {folder.name}, {over}", **sought))
     if document.get("search") is not None:
         print_search(document["search"])
     if document["failed"]:

@@ -15,7 +15,7 @@ from hatdfed.cli.console import interruptible, note, out, require_torch
 from hatdfed.cli.options import DataDir, DeviceName, FleetName, Jobs, Json, MlflowFlag, MlflowUri, TensorBoardFlag
 from hatdfed.cli.progress import watch_download, watch_sweep
 from hatdfed.cli.sinks import SinkOptions
-from hatdfed.cli.tables import make_sweep_table, print_failures, print_search
+from hatdfed.cli.tables import describe_spread, make_sweep_table, print_failures, print_search
 from hatdfed.runs.records.folder import named_path
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.retries import RETRIES
@@ -144,8 +144,7 @@ def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) 
         typer.echo(json.dumps({**document, "folder": str(result.folder)}))
         return
     what = "search" if plan.search is not None else "sweep"
-    seeds = len(plan.worlds)
-    over = f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
+    over = describe_spread(len(plan.worlds))
     sought = {} if plan.search is None else {"objectives": plan.search.objectives}
     out.print(make_sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
     if result.search is not None:

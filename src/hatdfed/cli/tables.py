@@ -65,7 +65,7 @@ def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_
                 _format_price(row),
             ]
         )
-    title = f"Difference to {reference} in the same worlds, mean [95 % interval], and costs"
+    title = f"Difference to {reference} paired by seed, mean [95 % interval], and costs"
     return _fit_table(rows, title, headings, cells)
 
 
@@ -158,7 +158,7 @@ def _format_percent(deviation: float, value: float) -> str:
 def _format_points(row: SummaryRow) -> str:
     """Format the difference in accuracy and its interval; a single seed has none."""
     if not row["same_world"]:
-        return "another world:\nnot paired"
+        return "other setup:\nnot paired"
     mean, low, high = (row[f"avg_accuracy_difference{end}"] for end in ("", "_low", "_high"))
     interval = "(one seed)" if low is None else f"[{_format_signed(low, 1)}, {_format_signed(high, 1)}]"
     return f"{_format_signed(mean, 1)}\n{interval}"
@@ -207,6 +207,11 @@ _SOUGHT = {
 _LEAST = ("worst_accuracy", "links_per_round", "link_joules", "avg_accuracy")  # left out first on a narrow terminal
 _MOST_REASONS = 20
 _MOST_VARIED = 5  # settings that get a column each
+
+
+def describe_spread(seeds: int) -> str:
+    """What the numbers of a sweep's table are, as the end of its title."""
+    return f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
 
 
 def make_sweep_table(

@@ -15,7 +15,10 @@ from hatdfed.data.traces.files import write_trace
 from hatdfed.data.traces.solar import SITES, Panel, make_solar_by_formula, make_solar_of_site
 
 traces_app = typer.Typer(
-    help="Write a typical trace to a file (docs/traces.md).", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Write a typical trace to a file (docs/traces.md).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 
 Target = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File to write, which must not exist.")]

@@ -79,7 +79,7 @@ def api_routes(site: Site) -> APIRouter:
 
     @routes.get("/compare")
     def compare(run: RunIds, against: str = "") -> JSONResponse:
-        return JSONResponse(make_comparison_view(select_comparable(find_runs(site, run, against))))
+        return JSONResponse(make_comparison_view(select_comparable(find_runs(site, run, against), against)))
 
     @routes.get("/deployment")
     async def deployment() -> JSONResponse:

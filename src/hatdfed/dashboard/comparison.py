@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,15 @@ import hatdfed.report.findings as fd
 from hatdfed.dashboard.catalogue import Card
 from hatdfed.dashboard.run_views import select_rounds, to_json_numbers
 from hatdfed.errors import HatdfedError
-from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows, read_figure
+from hatdfed.report.groups import (
+    FRONT,
+    ComparisonRow,
+    FinishedRun,
+    is_complete,
+    make_comparison_rows,
+    read_figure,
+    read_reference,
+)
 from hatdfed.report.looks import find_looks
 from hatdfed.report.run_data import Vector, column, finite, mean_and_sd
 from hatdfed.runs.records.cleaning import text, whole
@@ -35,8 +43,11 @@ class ComparedRuns(NamedTuple):
     left_out: list[str]  # sentences
 
 
-def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
-    """Make comparison rows of those runs that are finished."""
+def select_comparable(found: Sequence[tuple[Path, Card]], against: str = "") -> ComparedRuns:
+    """Make comparison rows of those runs that are finished.
+
+    The first row is the reference: that of the run `against`, else that of the comparison that all runs are of.
+    """
     runs, folders, left_out = [], {}, []
     for folder, card in found[:MAX_COMPARED]:
         if card.trouble or not card.is_finished:
@@ -62,7 +73,16 @@ def select_comparable(found: Sequence[tuple[Path, Card]]) -> ComparedRuns:
         folders[card.id] = folder
     if len(found) > MAX_COMPARED:
         left_out.append(f"Only the first {MAX_COMPARED} of {len(found)} chosen runs are compared.")
-    return ComparedRuns(make_comparison_rows(runs), folders, left_out)
+    reference = None if against in folders else _read_reference({folder.parent for folder in folders.values()})
+    runs.sort(key=lambda run: run.settings.get("method") != reference)
+    return ComparedRuns(make_comparison_rows(runs, reference), folders, left_out)
+
+
+def _read_reference(folders: Collection[Path]) -> str | None:
+    try:
+        return read_reference(folders)
+    except HatdfedError:  # a damaged file; a report names it
+        return None
 
 
 def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:

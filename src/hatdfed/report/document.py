@@ -23,7 +23,7 @@ from hatdfed.core.energy.energy_model import PAPER_CAUSES
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.comparison_figures import draw_comparison_figures
 from hatdfed.report.formatting import FILTERS, count, difference, joules, percent
-from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows
+from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows, read_reference
 from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, read_last_validation, run_data
 from hatdfed.report.run_figures import accuracy_figure, draw_run_figures
@@ -141,7 +141,7 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
             drawn[str(folder)] = run
     if not parts:
         raise RunFolderError(left_out[0] if len(folders) == 1 else f"No run can be read. The first: {left_out[0]}")
-    rows = make_comparison_rows(compared, _find_reference(paths)) if len(compared) > 1 else []
+    rows = make_comparison_rows(compared, read_reference(paths)) if len(compared) > 1 else []
     many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
     if len(parts) > MOST_DETAILED:
@@ -265,14 +265,6 @@ def _save_small(figures: Mapping[str, StyledFigure], folder: Path) -> list[Path]
     return files
 
 
-def _find_reference(paths: Sequence[Path]) -> str | None:
-    """The reference of the comparison that is reported, if it is one."""
-    if len(paths) != 1 or not (paths[0] / "results.json").is_file():
-        return None
-    named = read_document(paths[0], "results.json").get("reference")
-    return named if isinstance(named, str) else None
-
-
 def _seed(run: FinishedRun) -> int:
     return int(run.settings["seed"])
 
@@ -286,13 +278,14 @@ def _make_part(folder: Path, name: str, result: RunResult, index: int, pictures:
     by_server = summary.get("accuracy_by_server")
     listed = by_server if isinstance(by_server, list) and len(by_server) <= _MOST_SERVERS else []
     known = [number(value) for value in listed]
+    figures = _make_numbers(summary) if summary else _make_progress_numbers(result.rounds)
     return RunPart(
         anchor=f"run-{index + 1}",
         name=name,
         title=f"{config.method} on {config.dataset}, {config.servers} servers, seed {config.seed}",
         is_finished=bool(summary),
         state=state,
-        figures=_make_numbers(summary) if summary else _make_progress_numbers(result.rounds),
+        figures=[figure for figure in figures if figure.value is not None],
         accuracy_name=_name_accuracy(summary),
         by_server=[value for value in known if value is not None],
         notes=[hide_folders(note) for note in texts(summary.get("notes"), 500)],
@@ -475,7 +468,7 @@ def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
             )
         )
     front = ", ".join(_escape_markdown(row.label) for row in rows if row.is_on_front)
-    words = f"Differences are to {_escape_markdown(reference)} in the same worlds, with their 95 % interval."
+    words = f"Differences are to {_escape_markdown(reference)} paired by seed, with their 95 % interval."
     return f"{_render_table(heading, cells)}\n\n{words} On {FRONT}: {front or 'none'}."
 
 

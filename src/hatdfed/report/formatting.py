@@ -107,7 +107,7 @@ def count(value: float | None) -> str:
 def difference(value: PairedDifference | None, unit: str, *, same_world: bool = True) -> list[str]:
     """Format a paired difference and its 95 % interval, or why there is none."""
     if not same_world:
-        return ["another world:", "not paired"]
+        return ["other setup:", "not paired"]
     if value is None:
         return ["no shared seed"]
     mean = f"{value.mean:+.1f}{_NARROW}{unit}"

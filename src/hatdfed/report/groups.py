@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hatdfed.report.run_data import Record, pareto_front
 from hatdfed.runs.records.cleaning import flat_settings, number, text
+from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.statistics import PairedDifference, paired_or_none
 from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
 from hatdfed.setup.run_identity import result_key, same_world
@@ -77,6 +79,17 @@ def make_comparison_rows(runs: Sequence[FinishedRun], reference_method: str | No
         )
         for index, group in enumerate(groups)
     ]
+
+
+def read_reference(folders: Collection[Path]) -> str | None:
+    """The reference that a comparison was made with, if the one folder is that of a comparison."""
+    if len(folders) != 1:
+        return None
+    (folder,) = folders
+    if not (folder / "results.json").is_file():
+        return None
+    named = read_document(folder, "results.json").get("reference")
+    return named if isinstance(named, str) else None
 
 
 def _has_parameter_server(settings: Record) -> bool:

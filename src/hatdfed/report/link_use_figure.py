@@ -53,7 +53,7 @@ def _note(shown: Sequence[DrawnMethod], absent: Sequence[str]) -> str:
         note += "."
     else:
         seeds = f"{min(counts)} to {max(counts)}" if max(counts) > min(counts) else f"{max(counts)}"
-        note += f", first seed only: every seed is another world. The title is the mean over {seeds} seeds."
+        note += f", first seed only: seeds differ in data and prices. The title is the mean over {seeds} seeds."
     return f"{note} Not shown: {', '.join(absent)}." if absent else note
 
 

@@ -27,7 +27,7 @@ PerServer = Amount | Annotated[tuple[Amount, ...], Field(min_length=1)]
 class Section(BaseModel):
     """A group of settings: frozen, and unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 class Component(BaseModel):

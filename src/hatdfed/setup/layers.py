@@ -44,6 +44,7 @@ _REMOVED = {
 }
 # Aggregators that make the same of the same models at every server, as one parameter server does.
 _SAME_FOR_ALL = ("by-samples", "uniform", "median")
+_PRICED = ("model_bits", "weak_joules_per_sample", "strong_joules_per_sample")  # what depends on the network
 _LONGEST_INTEGER = 256  # bits
 _LONGEST_VALUE = 80  # characters of a value in an error message
 
@@ -539,15 +540,25 @@ def is_always_silent(config: Config) -> bool:
 
 
 def _foreign_prices(config: Config) -> list[str]:
-    """Prices of the data set that were measured with another network."""
-    if config.dataset not in DATASETS or _is_priced(dataset := DATASETS[config.dataset], config.network):
+    """Prices, of the data set or by default, that are not for this network."""
+    kind = DATASETS.get(config.dataset) if config.dataset in DATASETS else None
+    known = () if kind is None else kind.priced_networks or (kind.defaults.get("network"),)
+    if config.network in known:
         return []
-    brought, energy = dataset.defaults.get("energy", {}), config.energy.model_dump()
-    foreign = [f"energy.{key} {value:g}" for key, value in brought.items() if energy[key] == value != "actual"]
+    brought = Config().energy.model_dump() if kind is None else kind.defaults.get("energy", {})
+    energy, charged = config.energy.model_dump(), {"model_bits"}
+    if not config.machines.profiles and config.energy.training_joules is None:
+        charged |= {"weak_joules_per_sample", "strong_joules_per_sample"}
+    foreign = [f"energy.{key} {brought[key]:g}" for key in _PRICED if key in charged and _is_kept(key, brought, energy)]
     if not foreign:
         return []
-    measured = " or ".join(dataset.priced_networks)
-    return [f"Prices of network {measured} are charged for network {config.network}: {', '.join(foreign)}."]
+    whose = f"Prices of network {' or '.join(map(str, known))}" if known else "Default prices, of no network,"
+    cure = "machines.profiles lets training follow the network's FLOPs (docs/energy.md)"
+    return [f"{whose} are charged for network {config.network}: {', '.join(foreign)}; {cure}."]
+
+
+def _is_kept(key: str, brought: Layer, energy: Layer) -> bool:
+    return key in brought and energy[key] == brought[key] != "actual"
 
 
 def _is_link_share_chosen(config: Config) -> bool:

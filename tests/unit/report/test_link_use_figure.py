@@ -52,7 +52,7 @@ def test_the_matrix_is_that_of_the_first_seed_and_the_note_says_so(make_run) -> 
     pictures = [figure.axes[0].images[0].get_array() for figure in (alone, first)]
     np.testing.assert_array_equal(*pictures)
     notes = [" ".join(text.get_text() for text in figure.texts).replace("\n", " ") for figure in (alone, first)]
-    assert "first seed only: every seed is another world. The title is the mean over 2 seeds." in notes[1]
+    assert "first seed only: seeds differ in data and prices. The title is the mean over 2 seeds." in notes[1]
     assert "seed" not in notes[0]
 
 

@@ -81,6 +81,7 @@ def test_built_in_metrics_agree_with_scikit_learn(name):
 def add(monkeypatch):
     """Register for the length of a test."""
     monkeypatch.setattr(METRICS, "_loaded", dict(METRICS._loaded))
+    monkeypatch.setattr("hatdfed.registry._sources", {})  # worker processes of other tests do not look for it
     return METRICS.add
 
 

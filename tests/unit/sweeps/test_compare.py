@@ -228,7 +228,7 @@ def test_a_method_that_sees_the_test_set_is_marked_and_not_drawn(copy, monkeypat
     shown = capfd.readouterr().out
     assert re.search(r"^ *hat-dfed-released † .* –", shown, re.MULTILINE)
     assert re.search(r"^ *rnd +reference", shown, re.MULTILINE)
-    assert re.search(r"^ *hat-dfed-released † +another world: not paired +– ", shown, re.MULTILINE)
+    assert re.search(r"^ *hat-dfed-released † +other setup: not paired +– ", shown, re.MULTILINE)
 
 
 def add_method(monkeypatch, name, settings):
@@ -242,7 +242,7 @@ def test_a_method_at_prices_of_its_own_is_neither_paired_nor_drawn_with_the_othe
     monkeypatch.setattr(where, lambda runs, folder: drawn.extend(runs))
     assert command(monkeypatch, *typed(copy), "--methods", "rnd,cheap") == 0
     assert drawn == ["rnd"]
-    assert re.search(r"^ *cheap +another world: not paired +– ", capfd.readouterr().out, re.MULTILINE)
+    assert re.search(r"^ *cheap +other setup: not paired +– ", capfd.readouterr().out, re.MULTILINE)
 
 
 def test_a_method_that_makes_another_world_of_a_seed_is_not_paired(monkeypatch):
@@ -282,7 +282,7 @@ def test_tables_fit_the_terminal(finished, width, monkeypatch):
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    for part in ("hat-dfed-released †", "sees the test set", "(one seed)", "reference", "another world:", "± "):
+    for part in ("hat-dfed-released †", "sees the test set", "(one seed)", "reference", "other setup:", "± "):
         assert part in text
     lines = [line for line in text.splitlines() if line.startswith(" hat-dfed-without-utc")]
     assert all(("±" in line) == (width == 120) for line in lines)

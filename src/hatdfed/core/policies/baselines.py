@@ -13,7 +13,7 @@ from hatdfed.core.round import LinkDraw
 
 @dataclass(frozen=True)
 class NoLinks(Stateless):
-    """Everybody for itself."""
+    """No links: every server trains alone."""
 
     name: ClassVar[str] = "no-links"
     uses_budget: ClassVar[bool] = False
@@ -25,7 +25,7 @@ class NoLinks(Stateless):
 
 @dataclass(frozen=True)
 class AllLinks(Stateless):
-    """Everybody hears everybody."""
+    """Every server receives from all others."""
 
     name: ClassVar[str] = "all-links"
     uses_budget: ClassVar[bool] = False

@@ -31,7 +31,7 @@ _MAX_PASSES = 50
 
 @dataclass(frozen=True)
 class CheapestLinks(Stateless):
-    """A cheap round trip through everybody, then the cheapest links; the same every round if the budget allows."""
+    """A cheap round trip through all servers, then the cheapest links; the same every round if the budget allows."""
 
     name: ClassVar[str] = "cheapest-links"
 

@@ -34,7 +34,10 @@ class BanditState(NamedTuple):
 
 @dataclass(frozen=True)
 class LinkBandit(Policy):
-    """Draws links by what they have been worth; hyper-parameters only, what it learns is `BanditState`."""
+    """The paper's bandit: draws links with probabilities that follow what they have been worth.
+
+    The fields are its settings; what it learns is `BanditState`.
+    """
 
     name: ClassVar[str] = "link-bandit"
 

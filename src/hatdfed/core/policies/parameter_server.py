@@ -23,7 +23,10 @@ from hatdfed.core.round import LinkDraw
 
 @dataclass(frozen=True)
 class ParameterServer(Stateless):
-    """The host is the server whose links from and to all others are cheapest in total, of those that are present."""
+    """All servers exchange models with one host, as with a parameter server.
+
+    The host is the server whose links from and to all others are cheapest in total, of those that are present.
+    """
 
     name: ClassVar[str] = "parameter-server"
     uses_budget: ClassVar[bool] = False

@@ -79,7 +79,7 @@ class PricedLinks(Policy):
 
 @dataclass(frozen=True)
 class BalancedLinks(PricedLinks):
-    """The same, but nobody is left out: every server receives `degree` models and is heard by `degree` others.
+    """Priced links of which every server receives `degree` and sends `degree`.
 
     Where servers or links are missing so that this cannot be, as many links are drawn wherever they fall.
     """
