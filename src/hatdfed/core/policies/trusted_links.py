@@ -73,7 +73,7 @@ class TrustedLinks(Policy):
     bar: float = 0.5  # harm at which a verdict is neither good nor bad
     ready: float = 0.6  # mean knowledge at which servers stop exchanging models, to be introduced to each other
     latest: float = 0.1  # share of the run after which they do, whatever they know; 0: introduced in the first round
-    quiet: int = 1  # rounds with links in which servers train alone before that, so that their models differ
+    quiet: int = 3  # rounds with links in which servers train alone before that, so that their models differ
     again: float = 0.2  # share of the run after which everybody is introduced a second time
     retry: float = (
         0.1  # share of the run after which who knows too little, or fits nobody, is introduced again; doubles

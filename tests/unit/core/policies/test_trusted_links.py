@@ -25,7 +25,7 @@ APART = all_links(N) & ~TOGETHER
 HARM = np.where(TOGETHER, 0.0, 2.0)  # [N, N] row receives
 
 # All exchange models until round 9 at the latest, then train alone in one round, and are introduced in the next.
-POLICY = TrustedLinks(latest=0.5, ready=0.6, curiosity=0.0, again=1.0)
+POLICY = TrustedLinks(latest=0.5, ready=0.6, quiet=1, curiosity=0.0, again=1.0)
 AT_ONCE = TrustedLinks(latest=0.0, curiosity=0.0, again=1.0)
 
 
