@@ -692,7 +692,7 @@ def _calibration_by_steps(found: dict[str, Any]) -> str:
     shares = [each["uncertainty"] / each["joules"] for each in windows]
     return (
         f"{len(cells)} of {len(found['cells'])} rows were measured when calibration waited for the GPU after every "
-        "batch and windows began and ended between two updates of the counter; they have not been measured again since. "
+        "batch and windows began and ended between two updates of the counter; they were not measured again since. "
         f"{_describe_updates(cells)} Windows of a calibration, of {min(seconds):.1f} to {max(seconds):.1f} s, were "
         f"uncertain by {min(shares):.0%} to {max(shares):.0%} each."
     )
