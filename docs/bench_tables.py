@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hatdfed.runs.statistics import paired_difference
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 
+SHORT_SECONDS = 0.1  # between two readings of a counter, in which it is updated once at most
 MANY_SERVERS = 100  # below, the loop is timed in the same process and its modules count, too
 
 _HEADINGS = (
@@ -636,6 +638,8 @@ def calibration_block(name: str = "calibration-h200.json") -> str:
         return f"Not measured yet. `python benchmarks/calibration.py --out benchmarks/results/{name}` does it on a GPU."
     found = load(name)
     parts = [_calibration_machine(found), _calibration_table(found), _calibration_verdict(found)]
+    if any("rhythms" not in cell for cell in found["cells"]):
+        parts.append(_calibration_by_steps(found))
     if found["stacked"]:
         what = "Whole rounds of a stacked fleet on the same GPU, and what their ledger charges for training"
         parts += [f"{what} (which is not meant to be the same):", _stacked_table(found)]
@@ -656,6 +660,8 @@ def _calibration_table(found: dict[str, Any]) -> str:
         trained = _trained(cell)
         ratios = [each["charged_joules"] / each["reading"]["joules"] for each in windows]
         gross, seconds = (sum(each["reading"][key] for each in windows) for key in ("gross_joules", "seconds"))
+        of_seconds = cell["profile"]["sample_seconds"] * trained / seconds
+        of_watts = cell["profile"]["training_watts"] * seconds / _measured(windows)
         rows.append(
             [
                 f"`{_network_of(cell)}`",
@@ -664,11 +670,13 @@ def _calibration_table(found: dict[str, Any]) -> str:
                 f"{1e3 * _charged(windows) / trained:.3g}",
                 f"{1e3 * _measured(windows) / trained:.3g}",
                 f"{_charged(windows) / _measured(windows):.3f}",
+                f"{of_seconds:.3f}",
+                f"{of_watts:.3f}",
                 f"{min(ratios):.3f} to {max(ratios):.3f}",
             ]
         )
-    headings = ("network", "batch", "watts", "calibrated, mJ", "measured, mJ", "ratio", "of single windows")
-    return table(headings, rows)
+    figures = ("calibrated, mJ", "measured, mJ", "ratio", "of seconds", "of watts", "of single windows")
+    return table(("network", "batch", "watts", *figures), rows)
 
 
 def _calibration_verdict(found: dict[str, Any]) -> str:
@@ -683,9 +691,40 @@ def _calibration_verdict(found: dict[str, Any]) -> str:
         if profile["network"] == cell["network"] and profile["batch"] != cell["batch"]
     ]
     counted = "all" if within == len(cells) else f"{within} of"
+    said = f"The ratio is {min(ratios):.3f} to {max(ratios):.3f}: within 10 % in {counted} {len(cells)} rows."
+    if not wrong:
+        return said
+    other = (
+        f"With the profile of another batch size of the same network it would be {min(wrong):.2g} to {max(wrong):.2g}."
+    )
+    return f"{said} {other}"
+
+
+def _calibration_by_steps(found: dict[str, Any]) -> str:
+    """What rows are worth that were measured before calibration played whole rounds in aligned windows."""
+    cells = [cell for cell in found["cells"] if "rhythms" not in cell]
+    windows = [window["reading"] for cell in cells for window in cell["calibration"]]
+    seconds = [each["seconds"] for each in windows]
+    shares = [each["uncertainty"] / each["joules"] for each in windows]
     return (
-        f"The ratio is {min(ratios):.3f} to {max(ratios):.3f}: within 10 % in {counted} {len(cells)} rows. With the "
-        f"profile of another batch size of the same network it would be {min(wrong):.2g} to {max(wrong):.2g}."
+        f"{len(cells)} of {len(found['cells'])} rows were measured when calibration waited for the GPU after every "
+        "batch and windows began and ended between two updates of the counter; they were not measured again since. "
+        f"{_describe_updates(cells)} Windows of a calibration, of {min(seconds):.1f} to {max(seconds):.1f} s, were "
+        f"uncertain by {min(shares):.0%} to {max(shares):.0%} each."
+    )
+
+
+def _describe_updates(cells: list[dict[str, Any]]) -> str:
+    """How often a counter is updated that was read about once a second: pairs of readings happen to be close."""
+    counters = [cell["calibration_counter"] for cell in cells]
+    counters += [window["counter"] for cell in cells for window in cell["held_out"]]
+    pairs = [pair for counter in counters for pair in pairwise(counter) if pair[1][0] - pair[0][0] < SHORT_SECONDS]
+    steps = [(later[1] - earlier[1]) / 1e3 for earlier, later in pairs if later[1] > earlier[1]]
+    interval = math.fsum(later[0] - earlier[0] for earlier, later in pairs) / len(steps)
+    return (
+        f"Of {len(pairs)} readings of the counter less than {SHORT_SECONDS:g} s after the one before, "
+        f"{len(pairs) - len(steps)} showed the same value and {len(steps)} a step of {min(steps):.0f} to "
+        f"{max(steps):.0f} J: it was updated about every {interval:.1f} s."
     )
 
 

@@ -20,7 +20,20 @@ calibration = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(calibration)
 
 IDLE_WATTS, WORKING_WATTS = 60.0, 200.0
-TIMES = ["--repeats", 2, "--seconds", 0.05, "--windows", 2, "--window-seconds", 0.1, "--idle-seconds", 0.1]
+TIMES = [
+    "--repeats",
+    2,
+    "--seconds",
+    0.05,
+    "--limit",
+    0,
+    "--windows",
+    2,
+    "--window-seconds",
+    0.1,
+    "--idle-seconds",
+    0.1,
+]
 
 
 class WorkingNvml(FakeNvml):
@@ -95,3 +108,34 @@ def test_a_gpu_that_somebody_else_uses_is_not_measured_unless_the_user_knows_bet
     found = measure("--networks", "tinier", "--alone", nvml=shared)
     assert found["asked"]["alone"] is True
     assert all(math.isfinite(cell["profile"]["training_watts"]) for cell in found["cells"])
+
+
+def test_single_cells_are_measured_anew_and_replace_those_in_the_file(measure):
+    before = measure("--networks", "tiny,tinier")
+    after = measure("--only", "tiny:8,tinier:6")
+    assert [(cell["network"], cell["batch"]) for cell in after["cells"]] == [
+        ("tiny", 4),
+        ("tiny", 8),
+        ("tinier", 4),
+        ("tinier", 6),
+        ("tinier", 8),
+    ]
+    assert after["cells"][0] == before["cells"][0]
+    assert after["cells"][1]["held_out"] != before["cells"][1]["held_out"]
+    assert after["stacked"] == before["stacked"]
+
+
+@pytest.mark.parametrize("cell", ["tiny", "tiny:", "elsewhere:16", "tiny:x"])
+def test_a_cell_that_does_not_exist_is_refused(measure, cell):
+    with pytest.raises(SystemExit, match="a cell is a network and a batch size"):
+        measure("--only", cell)
+
+
+def test_of_a_value_that_is_read_many_times_the_first_and_the_last_reading_are_kept():
+    recorder = calibration.RecordingNvml(FakeNvml(5))
+    for value in (5, 5, 5, 5, 7, 7, 9):
+        recorder._nvml.millijoules = [value]
+        recorder.nvmlDeviceGetTotalEnergyConsumption(0)
+    times, values = zip(*recorder.take(), strict=True)
+    assert values == (5, 5, 7, 7, 9)
+    assert list(times) == sorted(times)

@@ -2,20 +2,25 @@
 
 import json
 import threading
+from itertools import chain, cycle, repeat
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
 from hatdfed.cli.app import app
+from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, EnergyMeterError
 from hatdfed.meters.base import Reading
 from hatdfed.meters.choose import Choice
 from hatdfed.meters.throughput import measure_throughput, serve_throughput
-from hatdfed.runs.calibration import make_profile, measure_cost
-from hatdfed.setup.layers import read_profile
+from hatdfed.runs.calibration import PRECISION, Works, make_profile, measure_cost
+from hatdfed.setup.build.program import make_program
+from hatdfed.setup.layers import read_profile, resolve
 
-QUICK = ["--network", "linear", "--dataset", "synthetic", "--seconds", "0.02", "--repeats", "2"]
+QUICK = ["--network", "linear", "--dataset", "synthetic", "--seconds", "0.02", "--repeats", "2", "--limit", "0"]
 
 
 class SteadyMeter:
@@ -25,13 +30,14 @@ class SteadyMeter:
 
     def __init__(self, watts, seconds=2.0):
         self._watts, self._seconds = watts, seconds
+        self.uncertainty = 0.1
 
     def start(self):
         return self
 
     def stop(self):
         joules = self._watts * self._seconds
-        return Reading(joules, 0.1, self._seconds, self.source, self.domains, joules)
+        return Reading(joules, self.uncertainty, self._seconds, self.source, self.domains, joules)
 
     def with_idle(self, watts):
         return self
@@ -111,6 +117,94 @@ def test_work_is_repeated_and_its_interval_covers_the_windows():
     assert cost.seconds.low <= cost.seconds.mean <= cost.seconds.high
     assert all(each.reading.joules == 5.0 for each in cost.windows)
     assert cost.joules.mean == pytest.approx(sum(5.0 / each.units for each in cost.windows) / 3)
+
+
+class TimedWork:
+    """Work of one unit whose seconds are known, by a clock that nobody waits for."""
+
+    def __init__(self, monkeypatch, *seconds):
+        self.now, self._seconds = 50.0, cycle(seconds)
+        played = SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr("hatdfed.runs.calibration.time", played)
+
+    def __call__(self):
+        self.now += next(self._seconds)
+        return 1
+
+
+def test_windows_are_repeated_until_the_mean_is_known(monkeypatch):
+    steady = measure_cost(TimedWork(monkeypatch, 1.0), None, repeats=2, seconds=1.0, limit=100.0)
+    assert len(steady.windows) == 2
+    assert steady.uncertainty == 0.0
+    uneven = measure_cost(TimedWork(monkeypatch, 1.0, 1.3), None, repeats=2, seconds=1.0, limit=100.0)
+    assert len(uneven.windows) > 10
+    assert 0.02 < uneven.uncertainty <= PRECISION
+    assert uneven.seconds.mean == pytest.approx(1.15, rel=PRECISION)
+
+
+def test_the_limit_ends_what_would_take_too_long(monkeypatch):
+    work = TimedWork(monkeypatch, 1.0, 2.0)
+    cost = measure_cost(work, None, repeats=2, seconds=1.0, limit=7.5)
+    assert cost.uncertainty > PRECISION
+    assert sum(window.seconds for window in cost.windows[:-1]) + 1.0 <= 7.5
+    assert len(measure_cost(work, None, repeats=3, seconds=1.0, limit=0.0).windows) == 3, "as many as were asked for"
+
+
+def test_what_a_meter_does_not_see_is_part_of_the_uncertainty(monkeypatch):
+    def measure(joules):
+        meter, work = SteadyMeter(10.0, seconds=1.0), TimedWork(monkeypatch, 1.0)
+        meter.uncertainty = joules
+        return measure_cost(work, meter, repeats=2, seconds=1.0, limit=60.0)
+
+    assert len(measure(0.1).windows) == 2
+    blurred = measure(1.0)  # of 10 J in each window
+    assert len(blurred.windows) == 12
+    assert blurred.uncertainty == pytest.approx(0.1 / 12**0.5)
+
+
+def test_the_first_window_does_not_count(monkeypatch):
+    work = TimedWork(monkeypatch, 1.0)
+    work._seconds = chain([9.0], repeat(1.0))
+    assert measure_cost(work, None, repeats=2, seconds=5.0).seconds.mean == 1.0
+
+
+def test_rounds_are_those_of_a_run(monkeypatch):
+    config = resolve({"network": "linear", "dataset": "synthetic", "batch_size": 16, "samples_per_round": 60})
+    data, trained, finished = load_dataset("synthetic"), [], []
+    program = make_program(config, data)
+
+    def train(self, server, work, t, *, spend):
+        trained.append([batch.x for batch in work.batches])
+        return server
+
+    monkeypatch.setattr(type(program), "train", train)
+    monkeypatch.setattr("hatdfed.runs.calibration._finish", finished.append)
+    works = Works(config, data, program, "cpu")
+    assert works.train() == works.train() == 60 * config.local_passes
+    for batches in trained:
+        assert [len(batch) for batch in batches] == config.local_passes * [16, 16, 16, 12]
+        half = len(batches) // config.local_passes
+        first, second = (torch.cat(part).sort(dim=0).values for part in (batches[:half], batches[half:]))
+        assert first.equal(second), "every pass has the same samples"
+    assert not trained[0][0].equal(trained[1][0])
+    assert len(finished) == 2, "the device is waited for once a round"
+
+
+def test_a_round_has_a_batch_at_least(tmp_path):
+    for given, samples in [((), 60), (("--batch-size", 80), 80), (("--batch-size", 8, "--samples", 24), 24)]:
+        done = call(*QUICK, *given, "--out", tmp_path / "here.yaml", "--watts", 7, "--meter", "rapl")
+        assert done.exit_code == 0, done.output
+        source = read_profile(tmp_path / "here.yaml").sample_seconds.source
+        assert f"rounds of {samples} samples in batches of {given[1] if given else 64}," in source
+
+
+def test_a_mean_that_is_not_known_well_is_told(tmp_path, monkeypatch):
+    meter = SteadyMeter(30.0)
+    meter.uncertainty = 30.0
+    monkeypatch.setattr("hatdfed.cli.calibrate.choose_meter", lambda *_: Choice(meter, {}))
+    done = call(*QUICK, "--out", tmp_path / "here.yaml", "--idle-seconds", 0.01)
+    assert "The mean of training is uncertain by" in done.output
+    assert "--limit" in done.output
 
 
 def test_the_rate_between_two_machines_is_measured():

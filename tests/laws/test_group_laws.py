@@ -96,12 +96,22 @@ def test_the_weights_are_those_of_the_page():
     assert trusted_links._FEW_SAMPLES == bench.FEW_SAMPLES
 
 
-def test_hearsay_alone_joins_nobody():
-    """Two single servers do not judge each other, and both disagree with all others."""
+def test_hearsay_joins_those_who_never_judged_each_other():
+    """Two single servers have no labels in common, and both disagree with all others."""
     group, known = np.array([0, 0, 0, 1, 2]), off_diagonal(5)
     known[3, 4] = known[4, 3] = False
     verdict = np.where(group[:, None] == group, 0.8, -0.8) * known
-    assert find_groups(verdict, known).tolist() == [0, 0, 0, 1, 2]
+    assert find_groups(verdict, known).tolist() == [0, 0, 0, 1, 1]
+
+
+def test_faint_hearsay_joins_nobody_and_one_bad_verdict_outweighs_it():
+    group, known = np.array([0, 0, 0, 1, 2]), off_diagonal(5)
+    known[3, 4] = known[4, 3] = False
+    faint = np.where(group[:, None] == group, 0.8, -0.5) * known  # hearsay of 0.25
+    assert find_groups(faint, known).tolist() == [0, 0, 0, 1, 2]
+    known[3, 4] = True
+    judged = np.where(group[:, None] == group, 0.8, -0.8) * known
+    assert find_groups(judged, known).tolist() == [0, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("number", "size"), [(2, 3), (3, 4), (4, 3), (5, 2)])

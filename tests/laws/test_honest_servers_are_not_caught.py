@@ -20,7 +20,7 @@ DATASET = load_dataset("digits")
 QUICK = {
     "dataset": "digits", "network": "linear", "servers": 10, "rounds": 8, "validation_images": 100,
     "learner": {"learning_rate": 0.02}, "method": "hat-dfed-trust", "schedule": {"every": 1, "finish_rounds": 2},
-    "policy": {"ready": 1.0, "latest": 0.25, "curiosity": 0.3},
+    "policy": {"ready": 1.0, "latest": 0.25, "quiet": 0, "curiosity": 0.3},
 }  # fmt: skip
 TWO = {"groups": 2, "differ": "labels"}
 HONEST = {

@@ -33,6 +33,8 @@ def test_the_plan_has_ten_fresh_seeds_and_all_of_its_worlds_exist():
     assert {each["seed"] for each in EXPERIMENT.runs(SMOKE)} == {0, 1}
     assert len(worlds(10)) == 5 + 7 + 1 + 2 + 20
     assert {world.kind for world in worlds(30).values()} == {PLAIN, GROUPS}
+    assert len(worlds(30)) == 2 + 6
+    assert not [world for world in worlds(10, "cifar-10").values() if world.kind == LIARS]
     for settings in EXPERIMENT.all_points(FULL)[::7]:
         assert resolve({**settings, "seed": 300}).rounds == 200
 

@@ -51,8 +51,20 @@ def calibrate_command(
     network: Annotated[str | None, typer.Option("--network", help="Network that is trained.")] = None,
     dataset: Annotated[str, typer.Option("--dataset", help="Data set, for the shape of samples.")] = "digits",
     batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Samples in a batch.")] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Windows that are measured.")] = 5,
+    samples: Annotated[
+        int | None,
+        typer.Option("--samples", min=1, help="Samples in a round; by default as in a run, and a batch at least."),
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Windows that are measured at least.")] = 5,
     seconds: Annotated[float, typer.Option("--seconds", min=0.01, help="Length of a window.")] = 5.0,
+    limit: Annotated[
+        float,
+        typer.Option(
+            "--limit",
+            min=0.0,
+            help="Seconds for each kind of work in which further windows are measured, until means are known to 3 %.",
+        ),
+    ] = 60.0,
     idle_seconds: Annotated[float, typer.Option("--idle-seconds", min=0.01, help="Time to measure idle power.")] = 10.0,
     meters: Sources = None,
     external: Annotated[
@@ -81,6 +93,7 @@ def calibrate_command(
         raise ConfigError(f"{path} is not a YAML file. Name one with --out, such as profile.yaml.")
     layer = {"dataset": dataset, "network": network, "batch_size": batch_size}
     config = resolve({key: value for key, value in layer.items() if value is not None})
+    config = config.model_copy(update={"samples_per_round": samples or max(config.samples_per_round, batch_size or 1)})
     if peer is not None:
         split_address(peer)  # before the work, not after it
     meter = _find_meter(meters, external, watts, device)
@@ -94,11 +107,13 @@ def calibrate_command(
             idle = measure_idle(meter, idle_seconds)
             meter = meter.with_idle(idle.gross_watts)
         status.update("Measuring training, evaluation and merging …")
-        found = calibrate(config, data, meter, idle, repeats=repeats, seconds=seconds, device=device)
+        found = calibrate(config, data, meter, idle, repeats=repeats, seconds=seconds, limit=limit, device=device)
         rate = None if peer is None else measure_throughput(peer)
-    about = f"{config.network} on {config.dataset}, batches of {config.batch_size}, {device}"
+    rounds = f"rounds of {config.samples_per_round} samples in batches of {config.batch_size}"
+    about = f"{config.network} on {config.dataset}, {rounds}, {device}"
     profile = make_profile(name, about, found.training, found.idle, watts=watts, idle_watts=idle_watts, rate=rate)
     write_atomically(path, yaml.safe_dump(_describe(profile), sort_keys=False, allow_unicode=True).encode())
+    _tell_what_is_uncertain(found)
     if as_json:
         typer.echo(json.dumps({"profile": _describe(profile), "readings": _list_readings(found), "file": str(path)}))
         return
@@ -149,6 +164,15 @@ def _make_table(found: Calibration, about: str) -> Table:
     if found.idle is not None:
         table.add_row("idle", "", f"{found.idle.gross_watts:.3g} W by {found.idle.source}")
     return table
+
+
+def _tell_what_is_uncertain(found: Calibration) -> None:
+    from hatdfed.runs.calibration import PRECISION
+
+    for kind in _KINDS:
+        cost: Cost = getattr(found, kind)
+        if cost.uncertainty > PRECISION:
+            note(f"The mean of {kind} is uncertain by {cost.uncertainty:.1%}. Measure longer, with --limit.")
 
 
 def _format(interval: Any) -> str:

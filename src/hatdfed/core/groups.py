@@ -17,14 +17,17 @@ from hatdfed.core.links import BoolColumn, FloatColumn, Indices, LinkTable
 _DOUBT = 1.0  # verdicts: so many that say nothing are added to those on a pair, so that a few count less than many
 _UNCONFIRMED = 0.5  # weight of a verdict of one side, where the other has none
 _HEARSAY = 0.3  # weight of what others say, against one verdict
+_CLEAR_HEARSAY = 0.3  # mean from which what others say joins two groups between which there is no verdict
+_WEAKER = 0.1  # such a choice counts this much of one by verdicts, so that it comes after nearly all of these
 _ROUNDING = 1e-9  # what is left of a sum that should be 0
 
 
 def find_groups(links: LinkTable, verdict: FloatColumn, is_known: BoolColumn) -> Groups:  # [E], [E] -> [N]
     """Servers that fit together, numbered in the order of their first members.
 
-    `verdict` is what the receiver of a link says about its sender, −1 to 1. What others say joins nobody by itself: who
-    has never been judged by a group, and has not judged it, stays apart.
+    `verdict` is what the receiver of a link says about its sender, −1 to 1. Where neither of two groups has judged the
+    other, because they have no labels in common, what others say decides: those who agree or disagree with the same
+    servers are joined.
     """
     pairs = _gather_pairs(links, verdict, is_known)
     if links.has_all:
@@ -81,8 +84,10 @@ def _join(num_servers: int, pairs: _Pairs) -> Groups:  # -> [N]
 
 
 def _choose_partners(num_servers: int, pairs: _Pairs) -> Indices:  # -> [N]
-    """With whom each group would be joined: the best of those who speak well of it and have judged; −1 for nobody."""
-    score = np.where(pairs.verdicts > 0, pairs.support / (pairs.evidence + _DOUBT), 0.0)
+    """With whom each group would be joined: the best of those who speak well of it; −1 for nobody."""
+    mean = pairs.support / pairs.evidence
+    by_hearsay = np.where(mean > _CLEAR_HEARSAY, _WEAKER * mean, 0.0)
+    score = np.where(pairs.verdicts > 0, pairs.support / (pairs.evidence + _DOUBT), by_hearsay)
     low, high, score = (column[score > _ROUNDING] for column in (pairs.low, pairs.high, score))
     one, other = np.concatenate([low, high]), np.concatenate([high, low])
     order = np.lexsort((-other, np.tile(score, 2), one))  # of equal scores the lower number comes last

@@ -1,6 +1,7 @@
 """Energy counters of NVIDIA GPUs (NVML), since the driver was loaded; from Volta on, and no rights are needed.
 
-A card is measured as a whole. Where another process computes on it too, its energy cannot be divided, and the window
+A card is measured as a whole. Its counter is updated in steps, with which windows are aligned
+(`hatdfed.meters.updates`). Where another process computes on it too, its energy cannot be divided, and the window
 is refused.
 """
 
@@ -8,18 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from hatdfed.errors import EnergyMeterError
-from hatdfed.meters.base import NVML, Reading, attribute
-from hatdfed.meters.gauges import Counter, CounterGauge
-from hatdfed.meters.polling import PolledWindow
+from hatdfed.meters.base import NVML, Reading, Window, attribute
+from hatdfed.meters.gauges import Counter
+from hatdfed.meters.updates import REAL_TIME, Rhythms, Watch, start_aligned
 
-REFRESH_SECONDS = 0.1
 POLL_SECONDS = 1.0
 _MILLI = 1e-3
 
@@ -32,17 +32,19 @@ class NvmlMeter:
     gpus: tuple[int, ...]
     idle_watts: float = 0.0
     source: str = NVML
+    watch: Watch = REAL_TIME
+    rhythms: Rhythms = field(default_factory=dict, repr=False, compare=False)  # of the cards, once observed
 
     @property
     def domains(self) -> tuple[str, ...]:
         """The cards."""
         return tuple(f"gpu-{gpu}" for gpu in self.gpus)
 
-    def start(self) -> PolledWindow:
-        """Open a window; raises `EnergyMeterError` if somebody else computes on a card."""
+    def start(self) -> Window:
+        """Open a window when the counters are updated; raises `EnergyMeterError` if somebody else uses a card."""
         self._require_alone()
         counters = [Counter(name, self._make_read(gpu)) for name, gpu in zip(self.domains, self.gpus, strict=True)]
-        return PolledWindow(CounterGauge(NVML, counters, REFRESH_SECONDS), self._attribute, seconds=POLL_SECONDS)
+        return start_aligned(NVML, counters, self.rhythms, self._attribute, seconds=POLL_SECONDS, watch=self.watch)
 
     def with_idle(self, watts: float) -> NvmlMeter:
         """Subtract the power of the idle cards."""

@@ -1,26 +1,30 @@
 """What this machine takes for the work of an edge server: seconds and joules, repeated, with their intervals.
 
-Work is done again and again in windows of a few seconds, each measured by itself. The first window warms up and does
-not count. A meter is not needed for seconds.
+Work is done again and again in windows of a few seconds, each measured by itself, until the means are known well enough
+or the time is over. The first window warms up and does not count. A meter is not needed for seconds.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.standardise import make_tensors
 from hatdfed.errors import EnergyMeterError
 from hatdfed.meters.base import Meter, Reading, metered
+from hatdfed.randomness import stream
 from hatdfed.runs.records.folder import environment
 from hatdfed.runs.statistics import PairedDifference, paired_difference
 from hatdfed.server.program import EdgeProgram
-from hatdfed.server.work import Batch
+from hatdfed.server.work import Batch, LazyBatches
+from hatdfed.server.work import Work as RoundWork
 from hatdfed.setup.build.program import make_program
 from hatdfed.setup.config import Config
 from hatdfed.setup.machine_profiles import Figure, MachineProfile
@@ -29,6 +33,8 @@ Work = Callable[[], int]  # does some work and returns how many units that was
 _ASSUMED = "Not measured: the default of `hatdfed calibrate`."
 _RATE, _LATENCY = 100.0, 0.005  # Mbit/s and seconds
 _RECEIVED = 2  # models in the merge that is measured, besides the own one
+POOL = 8192  # samples that rounds draw from
+PRECISION = 0.03  # of means, at which nothing more is measured
 
 
 class MeasuredWindow(NamedTuple):
@@ -46,6 +52,11 @@ class Cost(NamedTuple):
     joules: PairedDifference | None
     windows: tuple[MeasuredWindow, ...]
 
+    @property
+    def uncertainty(self) -> float:
+        """Of the mean seconds or joules, whichever is larger: as a share of the mean."""
+        return _find_uncertainty(self.windows)
+
 
 class Calibration(NamedTuple):
     """What the machine takes for each kind of work."""
@@ -56,16 +67,44 @@ class Calibration(NamedTuple):
     idle: Reading | None
 
 
-def measure_cost(work: Work, meter: Meter | None, *, repeats: int, seconds: float) -> Cost:
-    """Do the work in `repeats` windows of at least so many seconds each, after one that does not count."""
-    _work_for(work, min(1.0, seconds))
-    windows = tuple(_measure_window(work, meter, seconds) for _ in range(repeats))
+def measure_cost(work: Work, meter: Meter | None, *, repeats: int, seconds: float, limit: float = 0.0) -> Cost:
+    """Do the work in windows of at least so many seconds each, after one that does not count.
+
+    There are `repeats` windows, and more until the uncertainty of the means is at most `PRECISION`, as long as another
+    window would be over `limit` seconds after the first began.
+    """
+    _work_for(work, seconds)
+    began, windows = time.perf_counter(), list[MeasuredWindow]()
+    while len(windows) < repeats or (
+        _find_uncertainty(windows) > PRECISION and time.perf_counter() - began + seconds <= limit
+    ):
+        windows.append(_measure_window(work, meter, seconds))
     joules = [each.reading.joules / each.units for each in windows if each.reading is not None]
     return Cost(
         _find_interval([each.seconds / each.units for each in windows]),
         _find_interval(joules) if joules else None,
-        windows,
+        tuple(windows),
     )
+
+
+def _find_uncertainty(windows: Sequence[MeasuredWindow]) -> float:
+    """The standard error of the mean seconds or joules, with what the meter did not see: as a share of the mean."""
+    seconds = _find_standard_error([each.seconds / each.units for each in windows])
+    readings = [(each.reading, each.units) for each in windows if each.reading is not None and each.reading.is_measured]
+    if not readings:
+        return seconds
+    joules = [reading.joules / units for reading, units in readings]
+    unseen = math.hypot(*(reading.uncertainty / units for reading, units in readings))
+    total = math.fsum(joules)
+    return max(seconds, math.hypot(_find_standard_error(joules), unseen / total if total else math.inf))
+
+
+def _find_standard_error(values: Sequence[float]) -> float:
+    """Of the mean, as a share of it; infinite where one value shows no spread."""
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n < 2 or not mean:
+        return math.inf
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n * (n - 1))) / mean
 
 
 def _measure_window(work: Work, meter: Meter | None, seconds: float) -> MeasuredWindow:
@@ -96,12 +135,14 @@ def calibrate(
     *,
     repeats: int,
     seconds: float,
+    limit: float = 0.0,
     device: str = "cpu",
 ) -> Calibration:
-    """Measure training, evaluation and merging with the network and the batches of `config`."""
+    """Measure training, evaluation and merging with the network and the rounds of `config`."""
     works = Works(config, dataset, make_program(config, dataset), device)
     training, probe, merge = (
-        measure_cost(work, meter, repeats=repeats, seconds=seconds) for work in (works.train, works.probe, works.merge)
+        measure_cost(work, meter, repeats=repeats, seconds=seconds, limit=limit)
+        for work in (works.train, works.probe, works.merge)
     )
     return Calibration(training, probe, merge, idle)
 
@@ -140,59 +181,70 @@ def make_profile(
     )
 
 
+class TrainingRounds:
+    """An edge's training, round after round: samples of a pool in batches, in several passes, as in a run."""
+
+    def __init__(
+        self, config: Config, dataset: Dataset, program: EdgeProgram, device: torch.device, *, seed: int = 0
+    ) -> None:
+        """`seed` is for the first model and for what is drawn from the training samples of the data set."""
+        if not len(dataset.train.y):
+            raise EnergyMeterError("The data set has no training sample, so nothing can be measured.")
+        self._config, self._device = config, device
+        self._program = replace(program, learner=program.learner.on_device(device))
+        server = self._program.start(seed)
+        moments = [each.to(device) for each in server.optimiser[1:]]
+        optimiser = server.optimiser._replace(first=moments[0], second=moments[1])
+        self._server = server._replace(params=server.params.to(device), optimiser=optimiser)
+        self._pool = Batch(*(each.to(device) for each in make_tensors(dataset.train.take(slice(POOL)), dataset.format)))
+        self._rng, self._rounds = stream(seed, "calibration", config.batch_size), count()
+
+    def play(self, samples: int) -> int:
+        """Train in one round on so many samples, or all there are; returns the samples, each times its passes."""
+        t, size, samples = next(self._rounds), self._config.batch_size, min(samples, len(self._pool.y))
+        own = self._rng.choice(len(self._pool.y), samples, replace=False)
+        passes = [self._rng.permutation(own) for _ in range(self._config.local_passes)]
+        chosen = [part[start : start + size] for part in passes for start in range(0, samples, size)]
+        nothing = Batch(*(each[:0] for each in self._pool))
+        work = RoundWork(LazyBatches(self._take, chosen), samples, 1, nothing, nothing, seed=t)
+        self._server = self._program.train(self._server, work, t, spend=True)
+        _finish(self._device)
+        return samples * self._config.local_passes
+
+    def _take(self, chosen: Any) -> Batch:
+        places = torch.from_numpy(chosen).to(self._device)
+        return Batch(*(each[places] for each in self._pool))
+
+
 class Works:
-    """The three kinds of work, with a model that goes on learning."""
+    """The three kinds of work."""
 
     def __init__(self, config: Config, dataset: Dataset, program: EdgeProgram, device: str) -> None:
-        self._learner, self._device = program.learner.on_device(torch.device(device)), device
-        self._batches = _go_round(_make_batches(dataset, config.batch_size, device))
+        self._device, self._samples = torch.device(device), config.samples_per_round
+        self._rounds = TrainingRounds(config, dataset, program, self._device)
+        self._learner = program.learner.on_device(self._device)
         self._probe = make_tensors(dataset.validation.take(slice(0, config.probe_size)), dataset.format).x.to(device)
-        server = program.start(0)
-        self._params = server.params.to(device)
-        self._optimiser = server.optimiser._replace(
-            first=server.optimiser.first.to(device), second=server.optimiser.second.to(device)
-        )
+        self._params = program.start(0).params.to(device)
         self._weights = torch.full((1 + _RECEIVED,), 1 / (1 + _RECEIVED), device=device)
 
     def train(self) -> int:
-        """One step; the unit is a sample and pass."""
-        batch = next(self._batches)
-        self._params, self._optimiser = self._learner.fit(self._params, self._optimiser, [batch], seed=0, spend=True)
-        self._finish()
-        return len(batch.x)
+        """One round; the unit is a sample and pass."""
+        return self._rounds.play(self._samples)
 
     def probe(self) -> int:
         """Evaluate one model on the probe."""
         self._learner.logits(self._params, self._probe)
-        self._finish()
+        _finish(self._device)
         return 1
 
     def merge(self) -> int:
         """A weighted sum; the unit is one received model."""
         models = self._params.expand(1 + _RECEIVED, -1)
         torch.mv(models.T.contiguous(), self._weights)
-        self._finish()
+        _finish(self._device)
         return _RECEIVED
 
-    def _finish(self) -> None:
-        if self._device != "cpu":
-            torch.cuda.synchronize(self._device)
 
-
-def _make_batches(dataset: Dataset, size: int, device: str) -> list[Batch]:
-    count = min(len(dataset.train.y), 16 * size)
-    tensors = make_tensors(dataset.train.take(slice(0, count)), dataset.format)
-    parts = [Batch(*(_cut(each, start, size).to(device) for each in tensors)) for start in range(0, count, size)]
-    whole = [part for part in parts if len(part.x) == min(size, count)]
-    if not whole:
-        raise EnergyMeterError("The data set has no training sample, so nothing can be measured.")
-    return whole
-
-
-def _cut(tensor: Tensor, start: int, size: int) -> Tensor:
-    return tensor[start : start + size]
-
-
-def _go_round(batches: Sequence[Batch]) -> Iterator[Batch]:
-    while True:
-        yield from batches
+def _finish(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.cuda.synchronize(device)

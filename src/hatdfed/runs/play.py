@@ -188,7 +188,14 @@ def _play_what_fits(
             raise
         reason = str(error)
     else:
-        return _play_batch(jobs, batch, on_round)
+        try:
+            return _play_batch(jobs, batch, on_round)
+        except torch.OutOfMemoryError:  # the prediction was too low, or memory is in pieces
+            if len(jobs) == 1 or any(job.out is not None for job in jobs):
+                raise
+            reason = "The GPU ran out of memory in the middle; they begin anew."
+        del batch
+        torch.cuda.empty_cache()
     if on_note is not None:
         on_note(f"{len(jobs)} runs do not fit at once, so they are executed in two parts. {reason}")
     half = (len(jobs) + 1) // 2

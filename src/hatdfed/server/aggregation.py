@@ -41,7 +41,10 @@ __all__ = [
 ]
 
 
-_MOST_IGNORANCE = 2.0  # times the loss of a guess above the own loss
+_FAR_WORSE = 2.0  # times the loss of a guess above the own loss, on the labels that a model should know
+_MOST_IGNORANCE = 10.0  # the same on the labels that it need not know
+_KNOWS = 0.5  # knowledge of its own data from which a server takes a model of a stranger that it cannot judge
+_STRANGER = 0.01  # weight in a plan below which nobody answers for a model
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ class PushSum(AveragingRule):
 class HarmlessMean(AveragingRule):
     """The mean of the server's own model and of the received ones that do not contradict its data.
 
-    A model that a plan gives the weight 0 is judged, but not merged.
+    A model that a plan gives the weight 0 is judged, but not merged. One with next to no weight comes from a stranger:
+    it is merged if it was judged, or if the server knows its own data well.
     """
 
     bar: float = 0.75  # harm above which a model is left out, as a share of what the server knows
@@ -167,12 +171,25 @@ class HarmlessMean(AveragingRule):
         if probe is None:
             raise ValueError("leaving out harmful models needs a probe")
         judged = measure_harm(probe, self.guess_loss)
-        contradicts = (judged.evidence >= LEAST_EVIDENCE) & (judged.harm > self.bar)
-        # Without evidence a model may be ignorant, but not this bad.
-        is_absurd = ~(probe.mean <= probe.mean[:1] + _MOST_IGNORANCE * self.guess_loss)
-        kept = inbox.present & (inbox.mixing != 0) & ~contradicts & ~is_absurd
+        is_judged = judged.evidence >= LEAST_EVIDENCE
+        contradicts = is_judged & (judged.harm > self.bar)
+        # Who knows little cannot tell a model that is good for nothing from one that knows other labels.
+        is_vouched_for = is_judged | (judged.knowledge >= _KNOWS) | (inbox.mixing >= _STRANGER)
+        is_wanted = inbox.present & (inbox.mixing != 0) & is_vouched_for
+        kept = is_wanted & ~contradicts & ~self._find_absurd(probe, is_judged)
         kept = torch.cat([inbox.present[:1], kept[1:]])
         return weighted(kept / kept.sum(), inbox._replace(present=kept))
+
+    def _find_absurd(self, probe: Probe, is_judged: Tensor) -> Tensor:  # [D] -> [D]
+        """Models that are far worse than the own one; a model that knows other labels may be worse than a wrong one."""
+        weight = probe.valid.to(probe.losses.dtype)
+        if probe.comparison is not None:
+            weight = torch.where(is_judged[:, None], probe.comparison.weight, weight)
+        own, theirs = (
+            (weight * torch.where(weight > 0, losses, 0.0)).sum(dim=-1) / weight.sum(dim=-1).clamp(min=1e-9)
+            for losses in (probe.losses[:1], probe.losses)
+        )
+        return ~(theirs <= own + torch.where(is_judged, _FAR_WORSE, _MOST_IGNORANCE) * self.guess_loss)
 
 
 _BUILT_IN: dict[str, type[Aggregator]] = {

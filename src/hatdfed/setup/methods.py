@@ -116,7 +116,7 @@ _TABLE = (
             "aggregator": {"name": "harmless-mean"},
             "probe_size": 60,
             "probe_from": "held-out",
-            "probe_release": 0.5,
+            "probe_release": 0.3,
         },
     ),
     Method(

@@ -134,6 +134,8 @@ class _Worker:
         self.counter: Any = context.RawValue("q", 0)  # no lock: a killed process would hold it for ever
         self._is_up: Any = context.RawValue("b", 0)  # whether it has read the script that started it
         self.line, theirs = context.Pipe()
+        if device == "cuda":  # batches of different sizes would leave memory in pieces that fit nothing
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         given = (theirs, processes, device, self.counter, self._is_up, list_sources(), *own)
         self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import hatdfed
+from hatdfed.core import loop
 from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.fleets.stacked import memory
@@ -89,6 +90,44 @@ def test_runs_that_do_not_fit_together_are_played_in_parts(monkeypatch):
     assert [result.config.seed for result in results] == list(range(6))
     assert seen
     assert all("do not fit at once" in text for text in seen)
+
+
+def run_out_of_memory(monkeypatch, most):
+    """A GPU on which no more than `most` runs can be played together, which shows in the second round."""
+    play_all = loop.run
+
+    def run(runs, fleets):
+        if len(runs) > most:
+            play_all([each._replace(rounds=1) for each in runs], fleets)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return play_all(runs, fleets)
+
+    monkeypatch.setattr(loop, "run", run)
+
+
+def test_runs_that_exhaust_the_memory_in_the_middle_are_played_again_in_parts(monkeypatch):
+    options = {"train": 400, "validation": 100, "test": 30}
+    jobs = [Job(resolve({**SMALL, "dataset_options": options, "seed": seed})) for seed in range(4)]
+    expected = play(jobs, Placement("stacked", "cpu"))
+    run_out_of_memory(monkeypatch, 2)
+    seen = []
+    results = play(jobs, Placement("stacked", "cpu"), on_note=seen.append)
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.links == wanted.links
+        assert [row["t"] for row in result.rounds] == [row["t"] for row in wanted.rounds]
+        assert result.summary["accuracy_by_server"] == wanted.summary["accuracy_by_server"]
+    assert seen
+    assert "ran out of memory" in seen[0]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_single_run_and_runs_with_folders_that_exhaust_the_memory_fail(monkeypatch, tmp_path, number):
+    run_out_of_memory(monkeypatch, 0)
+    options = {"train": 400, "validation": 100, "test": 30}
+    configs = [resolve({**SMALL, "dataset_options": options, "seed": seed}) for seed in range(number)]
+    jobs = [Job(config, out=tmp_path / str(n) if number > 1 else None) for n, config in enumerate(configs)]
+    with pytest.raises(torch.OutOfMemoryError):
+        play(jobs, Placement("stacked", "cpu"))
 
 
 def test_less_memory_means_less_at_once():

@@ -79,3 +79,35 @@ class FakeNvml:
     def _answer(self):
         if self.broken:
             raise self.NVMLError(self.broken)
+
+
+class SteppedNvml(FakeNvml):
+    """Cards whose counters are updated in steps, on a machine where time passes only when something is done."""
+
+    def __init__(self, interval, phases=(0.0,), idle_watts=80.0):
+        super().__init__(*(0 for _ in phases))
+        self.now = 100.0
+        self._interval, self._phases, self._idle_watts = interval, phases, idle_watts
+        self._joules = [0.0] * len(phases)
+        self.is_stuck = False  # no counter is updated any more
+
+    def spend(self, seconds, watts):
+        """Let time pass, in which each card takes so many watts."""
+        end = self.now + seconds
+        for gpu, phase in enumerate(self._phases):
+            updates = (end - phase) // self._interval
+            if updates > (self.now - phase) // self._interval and not self.is_stuck:
+                until_then = self._joules[gpu] + watts * (phase + updates * self._interval - self.now)
+                self.millijoules[gpu] = round(1000 * until_then)
+            self._joules[gpu] += watts * seconds
+        self.now = end
+
+    def clock(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.spend(seconds, self._idle_watts)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):
+        self.spend(1e-4, self._idle_watts)  # a reading takes some time
+        return super().nvmlDeviceGetTotalEnergyConsumption(gpu)

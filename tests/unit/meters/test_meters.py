@@ -17,6 +17,12 @@ from hatdfed.meters.nvml import open_nvml
 from hatdfed.meters.rapl import open_rapl
 
 
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch):
+    """Counters of these cards change only when a test says so: an update need not be waited for."""
+    monkeypatch.setattr("hatdfed.meters.updates.PATIENCE_SECONDS", 0.05)
+
+
 @pytest.fixture
 def powercap(tmp_path):
     """Two packages with memory, and zones that contain others or are contained."""

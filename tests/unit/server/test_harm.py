@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hatdfed.core.policies.trusted_links import LEAST_EVIDENCE
+from hatdfed.core.policies.trusted_links import DOUBTFUL, LEAST_EVIDENCE
 from hatdfed.core.report_check import MOST_HARM
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
@@ -257,10 +257,21 @@ def test_too_little_evidence_is_no_contradiction():
     assert weights_of([OWN, BAD], samples=[12, 3]) == [1, 0]
 
 
-def test_an_absurd_model_is_left_out_whatever_its_sender_has():
-    assert weights_of([OWN, OWN + 2.1 * GUESS], samples=[12, 0]) == [1, 0]
-    assert weights_of([OWN, OWN + 1.9 * GUESS], samples=[12, 0]) == [0.5, 0.5]
+def test_an_absurd_model_is_left_out_and_one_that_knows_other_labels_may_be_worse():
+    assert weights_of([OWN, OWN + 10.1 * GUESS], samples=[12, 0]) == [1, 0]
+    assert weights_of([OWN, OWN + 9.9 * GUESS], samples=[12, 0]) == [0.5, 0.5]
     assert weights_of([OWN, math.nan], samples=[12, 0]) == [1, 0]
+    assert HarmlessMean(bar=10.0)(probe_of([OWN, OWN + 2.1 * GUESS]), inbox(2)).importance.tolist() == [1, 0]
+    assert HarmlessMean(bar=10.0)(probe_of([OWN, OWN + 1.9 * GUESS]), inbox(2)).importance.tolist() == [0.5, 0.5]
+
+
+def test_a_stranger_is_merged_if_it_was_judged_or_if_the_server_knows_its_data():
+    knows, knows_little = -math.log(0.7), -math.log(0.4)  # probabilities of the true label; a guess has 0.1
+    stranger = [1 - DOUBTFUL, DOUBTFUL]
+    assert weights_of([knows, GOOD], samples=[12, 0], mixing=stranger) == [0.5, 0.5]
+    assert weights_of([knows_little, GOOD], samples=[12, 0], mixing=stranger) == [1, 0]
+    assert weights_of([knows_little, knows_little], samples=[12, 12], mixing=stranger) == [0.5, 0.5]
+    assert weights_of([knows_little, GOOD], samples=[12, 0], mixing=[0.5, 0.5]) == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("own", [9.0, math.inf, math.nan])

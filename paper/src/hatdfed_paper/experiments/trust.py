@@ -58,22 +58,29 @@ class World(NamedTuple):
         return PLUS if self.kind == PLAIN else ORACLE
 
 
-def worlds(servers: int) -> dict[str, World]:
-    """Those of a fleet by name; bad data, liars and changes only in the smaller one."""
+def worlds(servers: int, dataset: str = "fashion-mnist") -> dict[str, World]:
+    """Those of a fleet by name: fewer plain ones in the larger fleet, liars on one of the large data sets only."""
+    is_small = servers <= _FLEETS[0]
+    plain = settings_of_table_1() if is_small else [_PLAIN_AT_ITS_HARDEST]
     found = {f"plain, λ {s['label_concentration']:g}, ρ {s['device_online_probability']:g}": World(PLAIN, s)
-             for s in settings_of_table_1()}  # fmt: skip
+             for s in plain}  # fmt: skip
     found["plain, λ 0.1, ρ 0.5"] = World(PLAIN, {"label_concentration": 0.1})
     for skew in (0.3, 0.1):
         for words, kind in _MEANINGS.items():
             found[f"{words}, λ {skew:g}"] = World(GROUPS, _differing(skew, kind))
-    if servers > _FLEETS[0]:
-        return found
-    found["a lone server, λ 0.3"] = World(GROUPS, _differing(0.3, {"groups": 2, "group_shares": [0.9, 0.1]}))
-    found["a change, λ 0.3"] = World(CHANGE, _differing(0.3, {"groups": 2, "changing": 0.3}))
+    return found | _worlds_of_a_small_fleet(dataset) if is_small else found
+
+
+def _worlds_of_a_small_fleet(dataset: str) -> dict[str, World]:
+    found = {
+        "a lone server, λ 0.3": World(GROUPS, _differing(0.3, {"groups": 2, "group_shares": [0.9, 0.1]})),
+        "a change, λ 0.3": World(CHANGE, _differing(0.3, {"groups": 2, "changing": 0.3})),
+    }
     for name in ("bad_labels", "broken_sensors"):
         found[f"{name.replace('_', ' ')} 30 %, λ 0.3"] = World(BAD, {"world": {name: 0.3}})
-    for share, attack in product((0.2, 0.4), _ATTACKS):
-        found[f"{attack}, {100 * share:.0f} %, λ 0.3"] = World(LIARS, {"world": {"liars": share, "attack": attack}})
+    if dataset != "cifar-10":
+        for share, attack in product((0.2, 0.4), _ATTACKS):
+            found[f"{attack}, {100 * share:.0f} %, λ 0.3"] = World(LIARS, {"world": {"liars": share, "attack": attack}})
     return found
 
 
@@ -82,6 +89,7 @@ def _differing(skew: float, kind: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _FLEETS = (10, 30)
+_PLAIN_AT_ITS_HARDEST: Settings = {"label_concentration": 0.3, "device_online_probability": 0.5}
 
 
 def _fleets(scale: Scale) -> tuple[int, ...]:
@@ -89,22 +97,27 @@ def _fleets(scale: Scale) -> tuple[int, ...]:
 
 
 def place(dataset: str, servers: int, world: World, method: str) -> Settings:
-    """The settings of a method in a world."""
+    """The settings of a method in a world; the oracle hears no liar, so that one attack stands for all."""
     parts = _PARTS if method in (RIVAL, ALONE) else {}
-    return point(dataset, method, **{"servers": servers, **world.settings, **parts})
+    settings = dict(world.settings)
+    if method == ORACLE and world.kind == LIARS:
+        settings["world"] = {**settings["world"], "attack": _ATTACKS[0]}
+    return point(dataset, method, **{"servers": servers, **settings, **parts})
 
 
 def _points(dataset: str, scale: Scale) -> Iterator[Settings]:
+    found: list[Settings] = []
     for servers in _fleets(scale):
-        for world in worlds(servers).values():
-            yield from (place(dataset, servers, world, method) for method in world.methods)
+        for world in worlds(servers, dataset).values():
+            found += [place(dataset, servers, world, method) for method in world.methods]
+    yield from (settings for n, settings in enumerate(found) if settings not in found[:n])
 
 
 def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
     """Every world: what it has more than its reference, the rival and a server alone, and what its links cost."""
     rows = []
     for dataset, servers in product(scale.datasets, _fleets(scale)):
-        for name, world in worlds(servers).items():
+        for name, world in worlds(servers, dataset).items():
             places = {method: place(dataset, servers, world, method) for method in world.methods}
             if all(results.at(each) for each in places.values()):
                 row = {"dataset": dataset, "servers": servers, "world": name, "kind": world.kind}
@@ -158,7 +171,7 @@ def _pooled(results: Results, scale: Scale) -> list[Row]:
     for dataset in scale.datasets:
         leads = []
         for servers in _fleets(scale):
-            for world in (each for each in worlds(servers).values() if each.kind == GROUPS):
+            for world in (each for each in worlds(servers, dataset).values() if each.kind == GROUPS):
                 mine, theirs = (
                     results.figures(place(dataset, servers, world, method), "own_accuracy") for method in (TRUST, RIVAL)
                 )

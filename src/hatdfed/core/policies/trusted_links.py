@@ -1,6 +1,8 @@
 """Links that learn whom to hear: servers are introduced to each other, and hear those whose models fit their data.
 
-Every server first learns alone, until it knows its own data. Then comes an *introduction*: everybody hears everybody
+At first all servers exchange models, but a receiver only merges those that it can judge and that do no harm: their
+weight in the plan is `DOUBTFUL`. Models then have a common origin, so that they can be compared and averaged. Once
+servers know their own data they train alone for a while, and then comes an *introduction*: everybody hears everybody
 once, and merges nothing. A receiver judges each model on its own data, on the labels that the sender has too
 (`hatdfed.server.harm`), and reports how much harm the model would do. The coordinator turns these reports into verdicts
 and finds the groups of servers that fit together. From then on links are drawn inside groups, balanced and by price,
@@ -33,6 +35,7 @@ from hatdfed.core.round import LinkDraw, RoundReport
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 
+DOUBTFUL = 0.001  # weight in a plan of a model from a server that nobody knows yet; one that is trusted has far more
 LEAST_EVIDENCE = 3.0  # samples behind a verdict; with fewer nothing is said about a model
 _FEW_SAMPLES = 5.0  # at so many a verdict counts half
 _READY_LATER = 0.4  # knowledge at which a single server is introduced to those who know each other
@@ -51,6 +54,7 @@ class TrustState(NamedTuple):
     usual: NDArray[np.float64]  # [N] what it has come to know since the introduction, as a running mean from 0
     waited: NDArray[np.int64]  # [N] rounds that it was there for since its introduction, or since its knowledge fell
     group: Groups  # [N] that the verdicts show
+    quiet: int  # rounds without links before the first introduction, so far; −1: models are still exchanged
 
     @property
     def is_introduced(self) -> NDArray[np.bool_]:  # -> [N]
@@ -67,8 +71,9 @@ class TrustedLinks(Policy):
     thrift: float = 8.0  # how many e-folds the dearest link is behind the cheapest
     degree: int | None = None  # models that each server receives and sends; None: as for balanced-links
     bar: float = 0.5  # harm at which a verdict is neither good nor bad
-    ready: float = 0.6  # mean knowledge at which servers are introduced to each other
-    latest: float = 0.03  # share of the run after which they are, whatever they know
+    ready: float = 0.6  # mean knowledge at which servers stop exchanging models, to be introduced to each other
+    latest: float = 0.1  # share of the run after which they do, whatever they know; 0: introduced in the first round
+    quiet: int = 3  # rounds with links in which servers train alone before that, so that their models differ
     again: float = 0.2  # share of the run after which everybody is introduced a second time
     retry: float = (
         0.1  # share of the run after which who knows too little, or fits nobody, is introduced again; doubles
@@ -92,6 +97,8 @@ class TrustedLinks(Policy):
             raise ConfigError(f"policy.thrift is {self.thrift}, but must lie between 0 and 100; 0 ignores prices.")
         if self.degree is not None and self.degree < 1:
             raise ConfigError(f"policy.degree is {self.degree}, but must be at least 1.")
+        if self.quiet < 0:
+            raise ConfigError(f"policy.quiet is {self.quiet}, but must be at least 0.")
         if self.most < 1:
             raise ConfigError(f"policy.most is {self.most}, but must be at least 1.")
         if not 0 < self.bar <= 10:
@@ -106,7 +113,9 @@ class TrustedLinks(Policy):
         size = links.num_servers
         nothing = np.zeros(len(links))
         zeros, none = np.zeros(size), np.zeros(size, dtype=np.int64)
-        return TrustState(nothing, nothing > 0, none, zeros, zeros, none, np.arange(size))
+        return TrustState(
+            nothing, nothing > 0, none, zeros, zeros, none, np.arange(size), -1 if self.latest else self.quiet
+        )
 
     def grow(self, state: TrustState, num_servers: int) -> TrustState:
         """New servers are strangers, and will be introduced."""
@@ -119,6 +128,7 @@ class TrustedLinks(Policy):
             np.pad(state.usual, (0, new)),
             np.pad(state.waited, (0, new)),
             np.append(state.group, num_servers + np.arange(new)),  # numbers that no group has
+            state.quiet,
         )
 
     def preference(self, state: TrustState, context: PolicyContext) -> FloatColumn:
@@ -133,7 +143,11 @@ class TrustedLinks(Policy):
         return state._replace(verdict=np.where(known, carry(state.verdict), 0.0), is_known=known)
 
     def propose(self, state: TrustState, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
-        """Links by price among those who trust each other; besides, models that are only judged."""
+        """Links by price among those who trust each other, at first among all; besides, models that are only judged."""
+        if self._is_open(state):
+            everybody = np.zeros(context.links.num_servers, dtype=np.int64)
+            drawn = self._draw_inside(everybody, find_trust(context.links, everybody), context, rng)
+            return certain(context.links, drawn, DOUBTFUL * share_equally(context.links, drawn))
         settled, is_trusted = self._settled(state, context), find_trust(context.links, state.group)
         drawn = self._draw_inside(state.group, is_trusted, settled, rng)
         judged = self._introductions(state, context, rng) | self._look_around(is_trusted, settled, rng)
@@ -171,7 +185,18 @@ class TrustedLinks(Policy):
             np.where(begins_anew, 0.0, _USUAL * state.usual + (1 - _USUAL) * knowledge),
             np.where(met | failed, 0, state.waited + context.active),
             group,
+            self._count_quiet_rounds(state, knowledge, context),
         )
+
+    def _is_open(self, state: TrustState) -> bool:
+        """Whether nobody has been introduced yet, and all exchange models."""
+        return state.quiet < 0 and not state.is_introduced.any()
+
+    def _count_quiet_rounds(self, state: TrustState, knowledge: NDArray[np.float64], context: PolicyContext) -> int:
+        if not self._is_open(state):
+            return state.quiet + (not state.is_introduced.any())
+        know = knowledge[context.active].mean() if context.active.any() else 0.0
+        return 0 if know >= self.ready or context.t + 1 >= self.latest * context.horizon else -1
 
     def _have_data_changed(
         self, state: TrustState, knowledge: NDArray[np.float64], context: PolicyContext
@@ -218,15 +243,13 @@ class TrustedLinks(Policy):
         return due & (2 * np.count_nonzero(due & context.active) > np.count_nonzero(context.active))
 
     def _is_due(self, state: TrustState, context: PolicyContext) -> NDArray[np.bool_]:  # -> [N]
-        """Who is introduced now: all together when they know enough on average, later each when it does.
+        """Who is introduced now: all together after the quiet rounds, later each when it knows enough.
 
         Everybody is introduced a second time. Who knows too little, or fits nobody, tries again after a while.
         """
         waiting = context.active & ~state.is_introduced
         if not state.is_introduced.any():
-            know = state.knowledge[context.active].mean() if context.active.any() else 0.0
-            is_time = know >= self.ready or context.t >= self.latest * context.horizon
-            return waiting & is_time
+            return waiting & (state.quiet >= self.quiet)
         pause = self.retry * context.horizon * 2.0 ** np.maximum(state.introductions - 1, 0)
         tries_again = state.waited >= np.maximum(1.0, pause)
         alone = context.active & state.is_introduced & is_alone(state.group)

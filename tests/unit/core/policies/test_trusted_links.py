@@ -11,7 +11,7 @@ from hatdfed.core.candidates import regular_graph, swap_candidates
 from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies.base import Feedback, find_beliefs, silence
 from hatdfed.core.policies.scheduled import Scheduled, ScheduleState
-from hatdfed.core.policies.trusted_links import TrustedLinks, find_new_groups, find_trust
+from hatdfed.core.policies.trusted_links import DOUBTFUL, TrustedLinks, find_new_groups, find_trust
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import from_jsonable, to_jsonable
@@ -24,8 +24,8 @@ TOGETHER = (GROUP[:, None] == GROUP) & all_links(N)
 APART = all_links(N) & ~TOGETHER
 HARM = np.where(TOGETHER, 0.0, 2.0)  # [N, N] row receives
 
-# Everybody trains alone, and is introduced in round 10 at the latest.
-POLICY = TrustedLinks(latest=0.5, ready=0.6, curiosity=0.0, again=1.0)
+# All exchange models until round 9 at the latest, then train alone in one round, and are introduced in the next.
+POLICY = TrustedLinks(latest=0.5, ready=0.6, quiet=1, curiosity=0.0, again=1.0)
 AT_ONCE = TrustedLinks(latest=0.0, curiosity=0.0, again=1.0)
 
 
@@ -79,29 +79,38 @@ def acquainted(policy=AT_ONCE, **told):
     return state
 
 
-def test_in_the_quiet_phase_nobody_is_heard_but_what_servers_know_is_noted():
+def test_at_first_all_exchange_models_of_strangers_and_what_servers_know_is_noted():
     state = POLICY.init(N)
-    for t in range(10):
+    for t in range(9):
         draw, state = play(POLICY, state, t, knowledge=0.05 * t)
-        assert draw.topology.num_links == 0
-        np.testing.assert_array_equal(draw.mixing_matrix, np.eye(N))
+        assert (draw.topology.links.sum(axis=0) == 1).all()
+        assert (draw.topology.links.sum(axis=1) == 1).all()
+        np.testing.assert_allclose(draw.mixing[draw.places], DOUBTFUL / 2)
         np.testing.assert_allclose(state.knowledge, 0.05 * t)
     assert not state.is_introduced.any()
 
 
-def test_when_they_know_enough_on_average_everybody_is_introduced_to_everybody():
+def test_when_they_know_enough_on_average_they_train_alone_and_everybody_is_introduced_to_everybody():
     knowledge = np.array([0.2, 0.9, 0.9, 0.9, 0.9, 0.9])  # mean 0.78
     draw, state = play(POLICY, POLICY.init(N), 2, knowledge=knowledge)
+    assert draw.topology.num_links == N
+    draw, state = play(POLICY, state, 3, knowledge=knowledge)
     assert draw.topology.num_links == 0
-    draw, state = play(POLICY, state, 3, harm=HARM)
+    np.testing.assert_array_equal(draw.mixing_matrix, np.eye(N))
+    draw, state = play(POLICY, state, 4, harm=HARM)
     assert draw.topology.num_links == N * (N - 1)
     assert state.is_introduced.all()
 
 
-def test_at_the_latest_they_are_introduced_whatever_they_know():
-    state = POLICY.init(N)._replace(knowledge=np.full(N, 0.1))
-    assert play(POLICY, state, 9)[0].topology.num_links == 0
-    assert play(POLICY, state, 10)[0].topology.num_links == N * (N - 1)
+@pytest.mark.parametrize("quiet", [0, 1, 3])
+def test_at_the_latest_they_are_introduced_whatever_they_know(quiet):
+    policy = TrustedLinks(latest=0.5, quiet=quiet, curiosity=0.0)
+    state = policy.init(N)
+    num_links = []
+    for t in range(11 + quiet):
+        draw, state = play(policy, state, t, knowledge=0.1)
+        num_links.append(draw.topology.num_links)
+    assert num_links == [N] * 10 + [0] * quiet + [N * (N - 1)]
 
 
 def test_an_introduction_merges_nothing():
@@ -379,7 +388,7 @@ def test_what_is_known_survives_json():
     state = acquainted(knowledge=0.7, evidence=np.where(np.eye(N)[::-1] > 0, 0.0, 10.0))
     again = from_jsonable(json.loads(json.dumps(to_jsonable(state))), AT_ONCE.init(N))
     for before, after in zip(state, again, strict=True):
-        assert before.dtype == after.dtype
+        assert np.asarray(before).dtype == np.asarray(after).dtype
         np.testing.assert_array_equal(before, after)
 
 
