@@ -44,11 +44,27 @@ def networks_table(name: str) -> str:
     rows = []
     for network, ways in by_network.items():
         speeds = [f"{ways[way]['speedup_over_loop']:.2f}" if way in ways else "–" for way in (*forced, "stacked")]
-        loop, chosen = ways["loop"], f"`{ways['stacked']['kernels']}`" if "stacked" in ways else "–"
-        seconds = f"{loop['seconds_per_round']:.2f}"
-        rows.append([f"`{network}`", str(loop["servers"]), seconds, *speeds, chosen])
+        chosen = f"`{ways['stacked']['kernels']}`" if "stacked" in ways else "–"
+        seconds = f"{ways['loop']['seconds_per_round']:.2f}" if "loop" in ways else "–"
+        servers = next(iter(ways.values()))["servers"]
+        rows.append([f"`{network}`", str(servers), seconds, *speeds, chosen])
     headings = ("network", "servers", "loop, s per round", *forced, "as chosen", "chosen")
-    return f"{load(name)['machine']['name']}\n\n{table(headings, rows)}"
+    parts = [load(name)["machine"]["name"], table(headings, rows), _describe_failures(load(name)["networks"])]
+    return "\n\n".join(filter(None, parts))
+
+
+def _describe_failures(rows: list[dict[str, Any]]) -> str:
+    """The ways that were tried and have no figures, by what failed."""
+    by_error: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        if "error" in row:
+            way = "as chosen" if row["fleet"] == "stacked" else row["fleet"]
+            by_error.setdefault(row["error"], {}).setdefault(row["workload"], []).append(way)
+    lines = []
+    for error, networks in by_error.items():
+        tried = "; ".join(f"`{network}` {', '.join(ways)}" for network, ways in networks.items())
+        lines.append(f"- `{error}`: {tried}")
+    return "\n".join(["Without figures:", "", *lines]) if lines else ""
 
 
 def machine_line(name: str) -> str:

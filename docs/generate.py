@@ -185,6 +185,7 @@ def generated() -> dict[Path, str]:
         "half-precision": half_precision_table(),
         "phases": phases_table(),
         "networks-cpu": networks_table("networks-cpu.json"),
+        "networks-h200": networks_table("networks-h200.json"),
         "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
         "edge-memory": edge_memory_table(),
         "fuzz": fuzz_table(),

@@ -3,6 +3,8 @@
 import dataclasses
 import importlib.util
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,10 @@ from hatdfed.cli.app import app
 from hatdfed.core.links import Topology
 from hatdfed.server.networks import paper_cnn
 from hatdfed.setup.build.world import make_world
-from hatdfed_bench.machine import SIZE, forget_peak_memory, gemm_gflops, peak_memory_mb
-from hatdfed_bench.measure import measure
+from hatdfed_bench.machine import SIZE, at_most, forget_peak_memory, gemm_gflops, peak_memory_mb
+from hatdfed_bench.measure import measure, read_lifting
 from hatdfed_bench.plain_loop import PlainLoop
-from hatdfed_bench.workload import W_CIFAR, W, Workload, count_flops, forward_flops
+from hatdfed_bench.workload import W_CIFAR, WORKLOADS, W, Workload, count_flops, forward_flops
 
 CPU = torch.device("cpu")
 TINY = Workload("tiny", (1, 8, 8))
@@ -142,6 +144,61 @@ def test_a_way_that_fails_is_recorded_and_tried_again(tmp_path, monkeypatch, cap
     again = {row["fleet"]: row for row in json.loads((tmp_path / "n.json").read_text())["networks"]}
     assert again["lifted+each+graphs"] == rows["lifted+each+graphs"]
     assert again["looped"]["error"] == again["lifted+nonsense"]["error"] == "TimeoutError: there was no time left"
+
+
+@pytest.mark.usefixtures("short_yardstick")
+def test_what_a_run_would_choose_is_measured_first_and_has_its_reason(tmp_path, monkeypatch):
+    tiny = Workload("lstm", (4, 3), "lstm", validation=20)
+    monkeypatch.setattr(networks, "FIELD", (tiny,))
+    arguments = ["networks.py", "--device", "cpu", "--servers", "2", "--turns", "1", "--out", str(tmp_path / "n.json")]
+    monkeypatch.setattr("sys.argv", [*arguments, "--ways", "lifted,stacked"])
+    networks.main()
+    rows = json.loads((tmp_path / "n.json").read_text())["networks"]
+    assert [row["fleet"] for row in rows] == ["stacked", "lifted", "loop"]
+    assert "lstm" in rows[0]["because"].lower()
+    assert rows[0]["deviation"] == 0
+
+
+def test_a_gpu_gets_the_forms_of_convolutions_for_networks_that_have_some():
+    gpu = torch.device("cuda")
+    lenet, lstm = (WORKLOADS[name] for name in ("lenet-group-norm", "lstm"))
+    assert networks._ways(lstm, None, gpu) == ["stacked", "lifted", "lifted+graphs"]
+    assert "lifted+channels_last+graphs" in networks._ways(lenet, None, gpu)
+    assert networks._ways(lenet, None, CPU) == ["stacked", "lifted", "looped"]
+    assert networks._ways(lenet, "lifted,stacked", gpu) == ["stacked", "lifted"]
+    for way in networks._ways(lenet, None, gpu)[1:]:
+        assert read_lifting(way).name == way
+
+
+@pytest.mark.usefixtures("short_yardstick")
+def test_the_time_in_all_is_shared_out_among_networks(tmp_path, monkeypatch):
+    limits = {}
+
+    def measure_ways(workload, servers, device, ways, *, turns, seconds):
+        limits[workload.name] = seconds
+        yield from [TimeoutError("there was no time left")] * (len(ways) + 1)
+
+    monkeypatch.setattr(networks, "measure_ways", measure_ways)
+    arguments = ["networks.py", "--device", "cpu", "--servers", "2", "--out", str(tmp_path / "n.json")]
+    monkeypatch.setattr("sys.argv", [*arguments, "--total-seconds", "60", "--limit-seconds", "25"])
+    networks.main()
+    assert limits["mlp"] == pytest.approx(10, abs=1)
+    assert limits["lstm"] == pytest.approx(15, abs=1)
+    assert limits["resnet-18-group-norm"] == 25
+
+
+def test_a_time_limit_is_no_error_that_what_is_timed_can_handle():
+    def handles_everything():
+        with suppress(Exception):
+            time.sleep(5)
+        return "done"
+
+    with pytest.raises(TimeoutError, match="no time left"), at_most(0.05):
+        handles_everything()
+    with pytest.raises(TimeoutError, match="no time left"), at_most(0):
+        handles_everything()
+    with at_most(60):
+        pass
 
 
 @pytest.mark.usefixtures("short_yardstick")

@@ -158,7 +158,7 @@ def test_lifted_and_looped_play_the_rounds_of_mailboxes(network):
         torch.testing.assert_close(answers(config, fleet.models), reference, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["unfolded", "each"])
+@pytest.mark.parametrize("form", ["unfolded", "each", "channels_last"])
 @pytest.mark.parametrize("network", ["lenet-group-norm", "batch-norm-residual"])
 def test_lifted_convolutions_of_any_form_play_the_rounds_of_mailboxes(network, form):
     config = settings(network, learner={"optimiser": "sgd"})  # these forms add in another order, see LARGE

@@ -65,19 +65,25 @@ def peak_memory_mb(device: torch.device) -> float:
     return float("nan")
 
 
+class _Stopped(BaseException):
+    """Not an `Exception`: what is timed may handle those itself."""
+
+
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
     """Raise `TimeoutError` in what takes longer; a call into a library is not interrupted before it returns."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError("there was no time left")
+        raise _Stopped
 
-    if seconds <= 0:
-        stop()
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
+        if seconds <= 0:
+            stop()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
+    except _Stopped:
+        raise TimeoutError("there was no time left") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -42,7 +41,7 @@ from hatdfed_bench.plain_loop import PlainLoop
 from hatdfed_bench.workload import Workload
 
 _WARM_UP_LOOP = 2  # rounds
-_WARM_UP_WAY = {"cpu": 1, "cuda": 4}  # a CUDA graph is captured in the second round
+_WARM_UP_WAY = {"cpu": 1, "cuda": 3}  # a CUDA graph is captured in the second round
 _COMPARED, _COMPARED_ROUNDS, _COMPARED_SAMPLES = 4, 2, 20  # servers, rounds and samples that `measure_deviation` takes
 TOPOLOGIES = 4  # that the loop takes turns with
 
@@ -67,6 +66,7 @@ class Result:
     predicted_memory_mb: float | None  # of a stacked fleet, before it is made; without what else the process holds
     kernels: str | None = None  # of a stacked fleet: how its servers are computed
     note: str | None = None  # what did not go as it was asked for
+    because: str | None = None  # why a stacked fleet computes so, as a run says it
     deviation: float | None = None  # of logits from those of a learner that plays one by one, see `measure_deviation`
 
     def as_json(self) -> dict[str, Any]:
@@ -85,6 +85,7 @@ class _Timing:
     kernels: str | None = None
     memory_mb: float = 0.0
     note: str | None = None
+    because: str | None = None
     deviation: float | None = None
 
 
@@ -140,6 +141,7 @@ def _result(workload: Workload, servers: int, device: torch.device, timing: _Tim
         predicted_memory_mb=timing.predicted_mb,
         kernels=timing.kernels,
         note=timing.note,
+        because=timing.because,
         deviation=timing.deviation,
     )
 
@@ -149,8 +151,8 @@ def measure_ways(
 ) -> Iterator[Result | Exception]:
     """The loop, and each of these ways against it, one after another: a GPU cannot hold all of them at once.
 
-    The loop plays a round next to each round of a way. A way that fails yields its error; what is left after `seconds`
-    yields `TimeoutError`.
+    The loop plays a round next to each round of a way. A way that fails yields its error, and one for which there is no
+    time `TimeoutError`. The first way may take all of the time, those after it equal shares of what is left.
     """
     end = time.monotonic() + seconds
     dataset = workload.dataset()
@@ -163,9 +165,11 @@ def measure_ways(
     loop.memory_mb = peak_memory_mb(device)
     every = list(loop.seconds)
     runs = _prepare_runs(workload, servers, dataset, device)
-    for way in ways:
+    for place, way in enumerate(ways):
+        left = end - time.monotonic()
+        share = left / (len(ways) - place) if place else left
         try:
-            with at_most(end - time.monotonic()):
+            with at_most(share):
                 timing = _time_way(runs, device, loop, turns, way)
         except Exception as error:  # noqa: BLE001 (the other ways are measured all the same)
             yield _without_traceback(error)
@@ -197,8 +201,11 @@ def _prepare_runs(workload: Workload, servers: int, dataset: Dataset, device: to
     batch = _batch("stacked", workload, servers, dataset, device, 1)
     assert isinstance(batch.fleets, StackedFleet)
     runs = _Runs(batch.coordinators, batch.fleets.rows.members, batch.fleets.rows.how)
+    models = batch.fleets.rows.params.cpu()
+    drawn = {seed: models[row] for row, seed in enumerate(runs.members[0].initial_seeds)}
     learner = runs.members[0].program.learner
-    learner.init = cache(learner.init)  # type: ignore[method-assign]
+    draw = learner.init
+    learner.init = lambda seed: drawn[seed] if seed in drawn else draw(seed)  # type: ignore[method-assign]
     return runs
 
 
@@ -215,13 +222,17 @@ def _time_way(runs: _Runs, device: torch.device, loop: _Timing, turns: int, way:
     for _ in range(turns):
         loop.seconds.append(timed(loop.turn, device))
         timing.seconds.append(timed(timing.turn, device))
-    if isinstance(stack.rows.model, LiftedModel):
-        timing.note = stack.rows.model.graph_failure
-    del stack
+    model, computed = stack.rows.model, way
+    timing.because = model.reason
+    if isinstance(model, LiftedModel):
+        timing.note, computed = model.graph_failure, model.lifting.name
+    elif isinstance(model, LoopedModel):
+        computed = "looped"
+    del stack, model
     timing.turn = lambda: None  # nothing keeps the fleet
     _forget(device)
     if "compiled" not in way:  # other shapes would be compiled anew
-        timing.deviation = measure_deviation(runs, way)
+        timing.deviation = measure_deviation(runs, computed)
     return timing
 
 
@@ -234,15 +245,17 @@ def measure_deviation(runs: _Runs, way: str) -> float:
     member = runs.members[0]
     learner = copy(member.program.learner)
     learner.optimiser = Sgd(learning_rate=0.01)
-    members = [member._replace(program=replace(member.program, learner=learner))]
+    some = slice(0, _COMPARED)
+    program = replace(member.program, learner=learner)
+    members = [member._replace(program=program, sources=member.sources[some], initial_seeds=member.initial_seeds[some])]
     expected, found = (_answers(_Runs(runs.coordinators, members, runs.how).fleet(each)) for each in ("looped", way))
     return float((found - expected).abs().max() / expected.abs().max())
 
 
 def _answers(fleet: StackedFleet) -> Tensor:  # -> [S, samples, …]
     """Logits of some servers after a few rounds of training without exchange."""
-    rows, some = fleet.rows, slice(0, min(_COMPARED, fleet.rows.count))
-    sources = rows.members[0].sources[some]
+    rows, some = fleet.rows, slice(0, fleet.rows.count)
+    sources = rows.members[0].sources
     with torch_products(exact=True):
         for t in range(_COMPARED_ROUNDS):
             plans = [source.plan(t) for source in sources]
@@ -309,9 +322,10 @@ def read_lifting(way: str) -> Lifting:
 _LIFTINGS: dict[str, dict[str, Any]] = {
     "unfolded": {"convolutions": "unfolded"},
     "each": {"convolutions": "each"},
+    "channels_last": {"convolutions": "channels_last"},
     "graphs": {"graphs": True},
     "compiled": {"compiled": True},
-    "plain": {"plain_attention": True},
+    "tuned": {"tuned": True},
 }
 
 
@@ -336,7 +350,8 @@ def _loop_turn(workload: Workload, servers: int, dataset: Dataset, device: torch
     coordinator, _ = make_actors(config, dataset)
     state = coordinator.start(np.zeros(servers))
     world = make_world(config, dataset)
-    modules = [workload.make_module() for _ in range(servers)]
+    with device:
+        modules = [workload.make_module() for _ in range(servers)]
     loop, rounds = PlainLoop(modules, world.sources, device, make_task(dataset.task)), count()
     topologies = [coordinator.plan(state._replace(t=t)).draw.topology for t in range(TOPOLOGIES)]
 

@@ -96,15 +96,15 @@ class Workload:
 
 W = Workload("fashion-mnist", (1, 28, 28))
 W_CIFAR = Workload("cifar-10", (3, 32, 32))
-FIELD = tuple(  # networks that the field uses, each on samples of a size that is usual for it
+FIELD = tuple(  # networks that the field uses, each on samples of a size that is usual for it; quick ones first
     Workload(network, shape, network, validation=200)
     for network, shape in (
         ("mlp", (1, 28, 28)),
         ("lenet-group-norm", (3, 32, 32)),
-        ("resnet-18-group-norm", (3, 32, 32)),
-        ("vit-tiny", (3, 32, 32)),
         ("lstm", (64, 9)),
         ("decoder", (64,)),
+        ("vit-tiny", (3, 32, 32)),
+        ("resnet-18-group-norm", (3, 32, 32)),
     )
 )
 WORKLOADS = {workload.name: workload for workload in (W, W_CIFAR, *FIELD)}

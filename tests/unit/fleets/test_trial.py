@@ -11,7 +11,7 @@ from torch import nn
 
 from hatdfed.fleets.stacked import trial
 from hatdfed.fleets.stacked.choose_model import choose_model
-from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.lifted import LiftedModel, Lifting, liftable_operations
 from hatdfed.fleets.stacked.looped import LoopedModel, put_channels_last
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows
 from hatdfed.fleets.stacked.trial import measure_memory, try_lifting
@@ -268,3 +268,35 @@ def test_parameters_that_layers_share_are_one_in_every_form():
     module.load_state_dict(learner.state_dict(params), strict=False)
     torch.testing.assert_close(learner.logits(params, POOL.x), module(POOL.x).detach())
     assert try_lifting(learner, POOL, CPU).lifts
+
+
+def test_inside_vmap_no_tensor_requires_a_gradient():
+    """Why lifted attention is not fused: torch's kernels for CUDA would leave out what their gradients need."""
+    seen = []
+
+    def look(x):
+        seen.append(x.requires_grad)
+        return x
+
+    torch.vmap(look)(torch.ones(2, 3, requires_grad=True))
+    assert seen == [False]
+
+
+def test_lifted_attention_is_computed_from_products_and_softmax():
+    with liftable_operations():
+        assert torch.backends.cuda.math_sdp_enabled()
+        assert not torch.backends.cuda.mem_efficient_sdp_enabled()
+        assert not torch.backends.cuda.flash_sdp_enabled()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert not torch.backends.mha.get_fastpath_enabled()
+    assert torch.backends.cuda.mem_efficient_sdp_enabled()
+
+
+def test_cudnn_times_its_algorithms_only_while_a_tuned_model_computes():
+    learner, seen = Learner(LIFTED["layer norm"], Adam()), []
+    for tuned in (False, True):
+        model = LiftedModel(learner, CPU, BytesPerSample(1, 1, 1), "", pads=True, lifting=Lifting(tuned=tuned))
+        with model._operations():
+            seen.append(torch.backends.cudnn.benchmark)
+    assert seen == [False, True]
+    assert not torch.backends.cudnn.benchmark

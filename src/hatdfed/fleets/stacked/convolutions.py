@@ -1,8 +1,9 @@
 """Two-dimensional convolutions of S servers at once, each with its own kernels.
 
-There are three forms. `grouped` is what `torch.vmap` makes of a convolution: one with S groups. `unfolded` copies out
+There are four forms. `grouped` is what `torch.vmap` makes of a convolution: one with S groups. `unfolded` copies out
 the patches of the images and multiplies matrices, S at once. `each` calls torch's convolution S times, which suits
-layers that keep a GPU busy with one server.
+layers that keep a GPU busy with one server. `channels_last` does the same with images and kernels in the order of
+memory that tensor cores read.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-Form = Literal["grouped", "unfolded", "each"]
-FORMS: tuple[Form, ...] = ("grouped", "unfolded", "each")
+Form = Literal["grouped", "unfolded", "each", "channels_last"]
+FORMS: tuple[Form, ...] = ("grouped", "unfolded", "each", "channels_last")
 
 _PATCH_NUMBERS = 1 << 29  # of the patches that are copied out at once: 2 GiB
 
@@ -52,6 +53,11 @@ def choose_form(module: nn.Module, form: Form) -> None:
         if type(layer) is nn.Conv2d and _is_plain(layer):
             layer.__class__ = StackedConvolution
             layer.form = form  # type: ignore[assignment]
+
+
+def has_other_forms(module: nn.Module) -> bool:
+    """Whether `choose_form` makes a difference."""
+    return any(type(layer) is nn.Conv2d and _is_plain(layer) for layer in module.modules())
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
@@ -104,7 +110,12 @@ class _Convolution(torch.autograd.Function):
             return _in_usual_order(torch.unflatten(convolved, 0, x.shape[:2])), 0
         weight = weight.movedim(weight_dim, 0)
         x = x[None].expand(info.batch_size, *x.shape) if x_dim is None else x.movedim(x_dim, 0)
-        convolved = (_convolve_each if form == "each" else _convolve_unfolded)(geometry, x, weight)
+        if form == "unfolded":
+            convolved = _convolve_unfolded(geometry, x, weight)
+        else:
+            if form == "channels_last":
+                x, weight = _put_channels_last(x), _put_channels_last(weight)
+            convolved = _convolve_each(geometry, x, weight)
         return _in_usual_order(convolved), 0
 
 
@@ -120,6 +131,11 @@ def _in_usual_order(images: Tensor) -> Tensor:
 def _convolve_each(geometry: _Geometry, x: Tensor, weight: Tensor) -> Tensor:
     pairs = zip(x.unbind(), weight.unbind(), strict=True)
     return torch.stack([F.conv2d(*pair, stride=geometry.stride, padding=geometry.padding) for pair in pairs])
+
+
+def _put_channels_last(images: Tensor) -> Tensor:  # [S, B, C, H, W]
+    """The images or kernels of all servers in one copy."""
+    return torch.unflatten(images.flatten(0, 1).contiguous(memory_format=torch.channels_last), 0, images.shape[:2])
 
 
 def _convolve_unfolded(geometry: _Geometry, x: Tensor, weight: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ from hatdfed.fleets.stacked.merging import (
 )
 from hatdfed.fleets.stacked.model import ReadyModels, Samples, StackedModel
 from hatdfed.fleets.stacked.reports import PendingRound
-from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, matrix_products
+from hatdfed.fleets.stacked.rows import Execution, Rows, RunServers, load_of, matrix_products
 from hatdfed.server.aggregation import Aggregator, Probe
 from hatdfed.server.guard import fallback_weights, has_nothing, is_usable
 from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores
@@ -75,7 +75,7 @@ class StackedFleet:
         """`model` is the fastest stacked form of the members' network, unless it is given."""
         if model is None:
             learner, pool = members[0].program.learner, members[0].sources[0].pool
-            model = choose_model(learner, pool, execution.device)
+            model = choose_model(learner, pool, execution.device, load_of(members))
         self.rows = Rows(members, execution, model)
         self.fleets = tuple(RunView(self, run) for run in range(len(members)))
         self._ahead: dict[WorkKey, WorkPlan] = {}  # of the next round, made while a GPU is busy with this one

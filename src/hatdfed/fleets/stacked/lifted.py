@@ -37,7 +37,13 @@ class Lifting(NamedTuple):
     convolutions: Form = "grouped"
     graphs: bool = False  # steps of the same shape as one CUDA graph
     compiled: bool = False  # by `torch.compile`
-    plain_attention: bool = False  # products and softmax, on a GPU as well
+    tuned: bool = False  # cuDNN times its algorithms for each shape of a convolution and takes the fastest
+
+    @property
+    def name(self) -> str:
+        """Such as `lifted+each+graphs`; `lifted` alone is the default."""
+        form = () if self.convolutions == "grouped" else (self.convolutions,)
+        return "+".join(("lifted", *form, *(word for word in ("graphs", "compiled", "tuned") if getattr(self, word))))
 
 
 class LiftedModel(LoopedModel):
@@ -57,7 +63,7 @@ class LiftedModel(LoopedModel):
     ) -> None:
         """`pads` says that the module treats every sample by itself, so that batches may be padded."""
         super().__init__(learner, device, sample, reason)
-        self._pads, self._lifting = pads, lifting
+        self.lifting, self._pads = lifting, pads
         # Copies, which may remember what they like of a lifted call; nothing of it reaches the learner.
         self._train_module = self.learner.copy_module(self.learner.train_module)
         self._eval_module = self.learner.copy_module(self.learner.module)
@@ -211,8 +217,13 @@ class LiftedModel(LoopedModel):
 
     @contextmanager
     def _operations(self) -> Iterator[None]:
-        with liftable_operations(self._device, plain_attention=self._lifting.plain_attention):
-            yield
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = before or self.lifting.tuned
+        try:
+            with liftable_operations():
+                yield
+        finally:
+            torch.backends.cudnn.benchmark = before
 
     def _judged_bytes(self) -> int:
         if self._device.type != "cuda":
@@ -246,12 +257,15 @@ class _Batch(NamedTuple):
 
 
 @contextmanager
-def liftable_operations(device: torch.device, *, plain_attention: bool = False) -> Iterator[None]:
-    """Attention in the forms that vmap has rules for: torch's fused one for CPUs, and that of encoders, have none."""
+def liftable_operations() -> Iterator[None]:
+    """Attention from products and softmax, the form that can be lifted and trained on every device.
+
+    Torch's fused attention for CPUs and that of its encoders have no rule for vmap. Those for CUDA have one for the way
+    forward, but leave out what the way back needs unless a tensor requires a gradient, which none does inside vmap.
+    """
     before = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        if device.type == "cpu" or plain_attention:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, before)
         yield

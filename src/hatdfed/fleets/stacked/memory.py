@@ -13,7 +13,7 @@ from hatdfed.errors import HatdfedError
 from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.merging import is_verbatim
 from hatdfed.fleets.stacked.model import BytesPerSample
-from hatdfed.fleets.stacked.rows import ROW_ALIGNMENT, Execution, RunServers
+from hatdfed.fleets.stacked.rows import ROW_ALIGNMENT, Execution, RunServers, load_of
 from hatdfed.server.learner import Learner
 
 SMALL_NETWORK = 100_000  # parameters
@@ -99,7 +99,7 @@ def execution_for(members: Sequence[RunServers], device: torch.device) -> Execut
 
 def _need(members: Sequence[RunServers], device: torch.device) -> Footprint:
     learner, pool = members[0].program.learner, members[0].sources[0].pool
-    model = choose_model(learner, pool, device)
+    model = choose_model(learner, pool, device, load_of(members))
     return footprint(learner, model.bytes_per_sample, sizes_of(members))
 
 

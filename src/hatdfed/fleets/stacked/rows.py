@@ -21,6 +21,7 @@ from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
 from hatdfed.core.timing.deadline import Deadline
 from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
 from hatdfed.fleets.stacked.precision import torch_products
+from hatdfed.fleets.stacked.step_timer import Load
 from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import Memory
 from hatdfed.server.guard import compute_norms, is_usable
@@ -45,6 +46,12 @@ class RunServers(NamedTuple):
     liars: Liars | None = None  # None: everybody is honest
     loss: LinkLoss | None = None  # None: every message arrives
     deadline: Deadline | None = None  # None: everybody is waited for
+
+
+def load_of(members: Sequence[RunServers]) -> Load:
+    """What a step of all these runs has to do at most."""
+    sources = [source for member in members for source in member.sources]
+    return Load(len(sources), max(source.largest_batch for source in sources))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Hashable
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hatdfed.fleets.stacked.lifted import LiftedModel
+from hatdfed.fleets.stacked.lifted import LiftedModel, liftable_operations
 from hatdfed.fleets.stacked.looped import LoopedModel, put_channels_last
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows
 from hatdfed.fleets.stacked.precision import torch_products
@@ -58,7 +59,7 @@ _memories: dict[Hashable, Memory] = {}
 
 def try_lifting(learner: Learner, pool: Batch, device: torch.device) -> Trial:
     """Find out whether S models of this learner's network can be trained at once on such samples."""
-    key = _key(learner, pool, device)
+    key = network_key(learner, pool, device)
     if key not in _trials:
         _trials[key] = _try_lifting(_for_trial(learner), pool, device)
     return _trials[key]
@@ -66,13 +67,13 @@ def try_lifting(learner: Learner, pool: Batch, device: torch.device) -> Trial:
 
 def measure_memory(learner: Learner, pool: Batch, device: torch.device) -> Memory:
     """Find out how much memory such samples take, by steps with few of them."""
-    key = _key(learner, pool, device)
+    key = network_key(learner, pool, device)
     if key not in _memories:
         _memories[key] = _measure_memory(_for_trial(learner).on_device(device), pool, device)
     return _memories[key]
 
 
-def _key(learner: Learner, pool: Batch, device: torch.device) -> Hashable:
+def network_key(learner: Learner, pool: Batch, device: torch.device) -> Hashable:
     """The network by the function that makes it and what that is given."""
     make = learner.make_module
     network: Hashable = (make.func, make.args) if isinstance(make, partial) and not make.keywords else make
@@ -159,7 +160,8 @@ def _first_sentence(error: Exception) -> str:
 
 def _measure_memory(learner: Learner, pool: Batch, device: torch.device) -> Memory:
     channels_last = convolves(learner.module) and _takes_channels_last(learner, pool, device)
-    few, many = (_count_saved(learner, pool, device, size) for size in (2, 4))
+    with liftable_operations() if device.type == "cuda" else nullcontext():  # they may keep more than fused ones
+        few, many = (_count_saved(learner, pool, device, size) for size in (2, 4))
     training = _SAVED_TWICE * (many.bytes - few.bytes) // 2
     if device.type == "cuda":
         training = max(training, (many.peak - few.peak) // 2)
@@ -179,7 +181,8 @@ def _measure_asked(learner: Learner, pool: Batch, device: torch.device) -> int:
         x = pool.x[torch.arange(size) % len(pool.x)].to(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        learner.logits(params, x)
+        with liftable_operations():
+            learner.logits(params, x)
         peaks.append(torch.cuda.max_memory_allocated(device) - before)
     return (peaks[1] - peaks[0]) // (_ASKED[1] - _ASKED[0])
 

@@ -20,6 +20,7 @@ from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
+from hatdfed.fleets.stacked.step_timer import Load
 from hatdfed.server.program import EdgeProgram
 from hatdfed.setup.build.placement import Placement, chosen_placement
 from hatdfed.setup.build.program import describe_flops, find_forward_flops, initial_seed, make_actors, make_learner
@@ -113,7 +114,8 @@ def foresee_computation(config: Config, dataset: Dataset, placement: Placement) 
     """The same of a run that has not begun; a trial step with a few samples finds out."""
     device = chosen_placement(placement).device
     few = make_tensors(dataset.train.take(slice(0, _TRIED_SAMPLES)), dataset.format)
-    model = choose_model(make_learner(config, dataset), few, torch.device(device))
+    load = Load(config.servers, min(config.batch_size, config.samples_per_round))
+    model = choose_model(make_learner(config, dataset), few, torch.device(device), load)
     computed_by: dict[str, str | int] = {"fleet": "stacked", "device": device, "kernels": model.kernels}
     return describe_computation(computed_by if model.reason is None else {**computed_by, "because": model.reason})
 
