@@ -15,7 +15,7 @@ from hatdfed.dashboard.catalogue import Catalogue
 from hatdfed.dashboard.site import Site
 from hatdfed.report.document import make_document, render_html, render_markdown
 
-TRUSTING = {"method": "hat-dfed-trust", "servers": 4, "rounds": 12, "policy": {"latest": 0.2}}
+TRUSTING = {"method": "hat-dfed-trust", "servers": 4, "rounds": 12, "policy": {"latest": 0.2, "quiet": 1}}
 
 
 @pytest.fixture(scope="module")

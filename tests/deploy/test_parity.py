@@ -90,7 +90,7 @@ async def beliefs_of(folder, config):
 
 
 def test_a_deployment_keeps_what_its_policy_believes_as_a_simulation_does(play, tmp_path, one_thread):
-    early = {"policy": {"latest": 0.2}, "schedule": {"every": 1, "finish_rounds": 1}}
+    early = {"policy": {"latest": 0.2, "quiet": 1}, "schedule": {"every": 1, "finish_rounds": 1}}
     config = settings("hat-dfed-trust", rounds=5, codec="float32", **early)
     result = run(config, fleet="mailbox")
     rows, (at, verdicts), summary = play(beliefs_of(tmp_path, config))

@@ -22,7 +22,7 @@ SETTINGS = {
     "servers": 4,
     "rounds": 12,
     "checkpoint_every": 3,
-    "policy": {"latest": 0.2},
+    "policy": {"latest": 0.2, "quiet": 1},
 }
 
 
