@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pytest
 from tests.parity.same_rounds import assert_same_rounds
-from tests.parity.test_worlds import DATASET, assert_parity, played, simulation_of
+from tests.parity.test_worlds import assert_parity, played, sharded_simulation_of, simulation_of
 
 import hatdfed
 from hatdfed.core.coordinator import read_state
-from hatdfed.errors import ConfigError
+from hatdfed.core.round import SKETCH_SIZE
 from hatdfed.jsonable import to_jsonable
-from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.build.simulation import make_batch
 from hatdfed.setup.layers import resolve
 
 FIXED = {
@@ -34,6 +32,16 @@ def test_who_is_late_is_the_same_in_mailboxes_and_stacks(method):
     assert not all(each.all() for each in lost if len(each))
     assert not any(record.caught for record in records)
     assert all(record.time.seconds <= 5.0 for record in records)
+
+
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp"])
+def test_who_is_late_is_the_same_in_shards(method):
+    config = settings(method, deadline=5.0)
+    mine = played(*sharded_simulation_of(config, (0, 1, 4, 5)), 8)
+    theirs = played(*simulation_of(config, "stacked"), 8)
+    assert not all(record.report.arrived(record.draw.topology).all() for record in mine)
+    assert_same_rounds(mine, theirs, distance_error=3 / SKETCH_SIZE**0.5)
+    assert [record.time.seconds for record in mine] == [record.time.seconds for record in theirs]
 
 
 def test_a_deadline_that_nobody_misses_changes_no_bit():
@@ -81,11 +89,6 @@ def test_how_long_servers_are_busy_survives_json():
     state = coordinator.start(np.zeros(5))._replace(busy=np.array([0.0, 1.5, 0.1, 0.0, 2.0]))
     again = read_state(json.loads(json.dumps(to_jsonable(state))), coordinator.start(np.zeros(5)))
     np.testing.assert_array_equal(again.busy, state.busy)
-
-
-def test_a_deadline_is_refused_in_shards():
-    with pytest.raises(ConfigError, match="deadline_seconds is not simulated in shards"):
-        make_batch([settings(deadline=2.0)], DATASET, Placement("sharded", "cpu", shards=1), names=["x"])
 
 
 def test_a_run_whose_deadline_nobody_meets_goes_on(tmp_path):

@@ -11,12 +11,13 @@ from tests.parity.same_rounds import assert_same_rounds
 
 from hatdfed import resume, run
 from hatdfed.core.coordinator import read_state
+from hatdfed.core.delivery import Delivery
 from hatdfed.core.round import SKETCH_SIZE
+from hatdfed.core.timing.deadline import Deadline
 from hatdfed.data.datasets import load_dataset
 from hatdfed.fleets.sharded.fleet import LocalShards, ShardedFleet
 from hatdfed.jsonable import to_jsonable
 from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.ray_shards import make_shard
 from hatdfed.setup.build.simulation import make_batch
 from hatdfed.setup.build.world import make_world
@@ -170,12 +171,32 @@ def test_runs_of_different_worlds_in_one_fleet_are_the_runs_alone():
         torch.testing.assert_close(simulation.fleet.models, alone.fleet.models, rtol=0, atol=1e-5)
 
 
+def sharded_simulation_of(config, bounds):
+    """Its coordinator, and its servers in shards that lie in this process."""
+    (simulation,) = make_batch([config], DATASET, Placement("stacked", "cpu"), names=["x"]).simulations
+    coordinator, world = simulation.coordinator, make_world(config, DATASET)
+    shards = LocalShards([make_shard(config, DATASET, *ends, "cpu") for ends in pairwise(bounds)], bounds)
+    pace = coordinator.pace if isinstance(coordinator.pace, Deadline) else None
+    return coordinator, ShardedFleet(shards, coordinator.prices, world.test, Delivery(world.loss, pace))
+
+
+@pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5)])
+@pytest.mark.parametrize("method", ["hat-dfed", "sgp"])
+def test_links_that_lose_messages_in_shards(method, bounds):
+    config = resolve({**FIXED, "method": method, "rounds": 4, "world": {"link_loss": [0.3, 0.7]}})
+    (coordinator, sharded), (reference, whole) = sharded_simulation_of(config, bounds), simulation_of(config, "stacked")
+    mine, theirs = played(coordinator, sharded, 4), played(reference, whole, 4)
+    assert not all(record.report.arrived(record.draw.topology).all() for record in mine)
+    assert_same_rounds(mine, theirs, distance_error=3 / SKETCH_SIZE**0.5)
+    snapshot = sharded.snapshot()
+    masses = [float(snapshot[f"{i}.scalars"][1]) for i in range(5)]
+    np.testing.assert_allclose(np.sum(masses), 5, atol=1e-9, err_msg="mass is lost with messages")
+
+
 @pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5)])
 def test_a_fleet_in_shards(bounds):
     config = settings(CHANGING)
-    coordinator, _ = make_actors(config, DATASET)
-    shards = LocalShards([make_shard(config, DATASET, *ends, "cpu") for ends in pairwise(bounds)], bounds)
-    sharded = ShardedFleet(shards, coordinator.prices, make_world(config, DATASET).test)
+    coordinator, sharded = sharded_simulation_of(config, bounds)
     reference, whole = simulation_of(config, "stacked")
     mine, theirs = played(coordinator, sharded), played(reference, whole)
     assert_same_rounds(mine, theirs, distance_error=3 / SKETCH_SIZE**0.5)

@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.core.delivery import SURE, Delivery
 from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
-from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.round import RoundPlan, RoundReport, make_server_report
-from hatdfed.core.timing.deadline import Deadline
 from hatdfed.errors import WireError
 from hatdfed.server.attacks import Liars
 from hatdfed.server.codecs.base import payload_bits
@@ -54,8 +53,7 @@ class MailboxFleet:
         run: str = "",
         channel: Callable[[bytes], bytes] = bytes,
         liars: Liars | None = None,
-        loss: LinkLoss | None = None,
-        deadline: Deadline | None = None,
+        delivery: Delivery = SURE,
     ) -> None:
         self._program = program
         self._sources = sources
@@ -64,8 +62,7 @@ class MailboxFleet:
         self._mark = MessageContext(run, codec_name)
         self._channel = channel
         self._liars = liars
-        self._loss = loss
-        self._deadline = deadline
+        self._delivery = delivery
         self._initial_seeds = initial_seeds
         self._servers = [program.start(seed) for seed in initial_seeds]
         self._before: tuple[int, list[ServerState]] | None = None  # the last round played, and the servers before it
@@ -230,12 +227,7 @@ class MailboxFleet:
     def _find_lost(self, plan: RoundPlan, works: Sequence[Work]) -> set[tuple[int, int]]:
         """Receiver and sender of the messages that the network loses, or that come after the deadline."""
         pairs = plan.draw.topology.pairs
-        lost = np.zeros(len(pairs), dtype=bool)
-        if self._loss is not None:
-            lost |= self._loss.find_lost(plan.t, pairs)
-        if self._deadline is not None:
-            lost |= self._deadline.find_late(plan, works)
-        return set(map(tuple, pairs[lost].tolist()))
+        return set(map(tuple, pairs[self._delivery.find_lost(plan, works)].tolist()))
 
     @property
     def _limits(self) -> Limits:

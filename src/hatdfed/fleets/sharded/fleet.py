@@ -6,20 +6,25 @@ Models do not pass through here: `Shards` carries letters from shard to shard.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hatdfed.core.delivery import SURE, Delivery
 from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.fleet import FinalAccuracy, Snapshot
 from hatdfed.core.round import RoundPlan, RoundReport, WorkDone, estimate_consensus_distance
-from hatdfed.fleets.sharded.orders import ShardOrder, cut
-from hatdfed.fleets.sharded.shard import Shard, ShardReport
+from hatdfed.fleets.sharded.orders import Lost, ShardOrder, cut, cut_lost
+from hatdfed.fleets.sharded.shard import Shard, ShardReport, Trained
 from hatdfed.fleets.stacked.reports import Measured, round_report
 from hatdfed.server.work import Answers, HeldOut
+
+Works = list[WorkDone]  # [N]
+FindLost = Callable[[Works], Sequence[Lost]]  # for each shard
 
 
 class Shards(Protocol):
@@ -29,8 +34,8 @@ class Shards(Protocol):
     def bounds(self) -> Sequence[int]:
         """The first server of each shard, and N at the end."""
 
-    def play(self, orders: Sequence[ShardOrder]) -> list[ShardReport]:
-        """A round: every shard trains, letters are delivered, every shard merges."""
+    def play(self, orders: Sequence[ShardOrder], find_lost: FindLost) -> tuple[Works, list[ShardReport]]:
+        """A round: every shard trains, letters are delivered, every shard merges what was not lost."""
 
     def each(self, verb: str, *arguments: Sequence[Any]) -> list[Any]:
         """Call a method of every shard; each argument is a list with a value for each of them."""
@@ -46,12 +51,13 @@ class LocalShards:
         self.bounds = tuple(bounds)
         self._shards = tuple(shards)
 
-    def play(self, orders: Sequence[ShardOrder]) -> list[ShardReport]:
+    def play(self, orders: Sequence[ShardOrder], find_lost: FindLost) -> tuple[Works, list[ShardReport]]:
         """One after another."""
-        post = [shard.train(order) for shard, order in zip(self._shards, orders, strict=True)]
-        return [
-            shard.merge([letters[number] for letters in post if number in letters])
-            for number, shard in enumerate(self._shards)
+        trained = [shard.train(order) for shard, order in zip(self._shards, orders, strict=True)]
+        works = list_works(trained)
+        lost = find_lost(works)
+        return works, [
+            shard.merge(letters_for(number, trained), lost[number]) for number, shard in enumerate(self._shards)
         ]
 
     def each(self, verb: str, *arguments: Sequence[Any]) -> list[Any]:
@@ -62,11 +68,22 @@ class LocalShards:
         """Nothing to give back."""
 
 
+def list_works(trained: Iterable[Trained]) -> Works:
+    """What all servers did, shard after shard."""
+    return [work for each in trained for work in each.works]
+
+
+def letters_for(shard: int, trained: Iterable[Trained]) -> list[Any]:
+    """The letters of all others to one shard."""
+    return [each.letters[shard] for each in trained if shard in each.letters]
+
+
 class ShardedFleet:
     """N servers in several shards, as one fleet."""
 
-    def __init__(self, shards: Shards, prices: EnergyPrices, test: HeldOut) -> None:
+    def __init__(self, shards: Shards, prices: EnergyPrices, test: HeldOut, delivery: Delivery = SURE) -> None:
         self._shards = shards
+        self._delivery = delivery
         self._prices = prices
         self._test = test
         self.num_params, self._computed_by = shards.each("describe")[0]
@@ -105,18 +122,18 @@ class ShardedFleet:
     def run_round(self, plan: RoundPlan) -> RoundReport:
         """Train, exchange, merge, measure; the same plan once more gives what it gave."""
         if self._last is None or self._last[0] is not plan:
-            self._last = (plan, self._report(plan, self._shards.play(cut(plan, self._shards.bounds))))
+            bounds = self._shards.bounds
+            works, reports = self._shards.play(cut(plan, bounds), partial(self._find_lost, plan))
+            self._last = (plan, self._report(plan, works, reports))
         return self._last[1]
 
-    def _report(self, plan: RoundPlan, reports: Sequence[ShardReport]) -> RoundReport:
+    def _find_lost(self, plan: RoundPlan, works: Works) -> list[Lost]:
+        return cut_lost(self._delivery.find_lost(plan, works), plan, self._shards.bounds)
+
+    def _report(self, plan: RoundPlan, works: Works, reports: Sequence[ShardReport]) -> RoundReport:
         for report in reports:
             self.refused.update(report.refused)
         self.posted_bytes = sum(report.posted_bytes for report in reports)
-        works = [
-            WorkDone(int(samples), int(devices), int(sent))
-            for report in reports
-            for samples, devices, sent in zip(report.num_samples, report.devices_online, report.num_sent, strict=True)
-        ]
         senders = _joined([report.senders for report in reports])
         measured = _all_measured([report.measured for report in reports])
         distance = estimate_consensus_distance([sketch for report in reports for sketch in report.sketches])

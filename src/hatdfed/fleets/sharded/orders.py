@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.core.effort import Effort
+from hatdfed.core.links import BoolColumn
 from hatdfed.core.round import RoundPlan
 from hatdfed.errors import ConfigError
 
@@ -32,6 +33,26 @@ class ShardOrder(NamedTuple):
     guests: Indices  # [g] senders of other shards, ascending
     post: Mapping[int, Indices]  # shards that want models of this one: whose, counted from its first server
     effort: Effort | None = None  # of the shard's servers; None: as in the paper
+
+
+class Lost(NamedTuple):
+    """What a shard is told of the messages that do not arrive."""
+
+    links: BoolColumn  # [l] of the order's links
+    num_lost: Indices  # [n] messages of its own servers, here and elsewhere
+
+
+def cut_lost(lost: BoolColumn, plan: RoundPlan, bounds: Sequence[int]) -> list[Lost]:  # [L] of the round's links
+    """What each shard is told of them."""
+    links, topology = np.split(lost, _first_links(plan, bounds)[1:-1]), plan.draw.topology
+    num_lost = np.bincount(topology.pairs[lost, 1], minlength=topology.num_servers)
+    return [Lost(*each) for each in zip(links, np.split(num_lost, bounds[1:-1]), strict=True)]
+
+
+def _first_links(plan: RoundPlan, bounds: Sequence[int]) -> Indices:
+    """The first link that ends at each shard's servers, and their number at the end."""
+    first: Indices = np.searchsorted(plan.draw.topology.pairs[:, 0], np.asarray(bounds))
+    return first
 
 
 def even_bounds(num_servers: int, shards: int) -> tuple[int, ...]:
@@ -54,7 +75,7 @@ def cut(plan: RoundPlan, bounds: Sequence[int]) -> list[ShardOrder]:
     topology, own, received = plan.draw.topology, plan.draw.own_mixing, plan.draw.pair_mixing
     receiver, sender = topology.pairs.T
     edges = np.asarray(bounds)
-    first_link = np.searchsorted(receiver, edges)
+    first_link = _first_links(plan, bounds)
     num_receivers = np.bincount(sender, minlength=topology.num_servers)
     guests = [
         np.unique(there[(there < low) | (there >= high)])

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.fleet import Snapshot
+from hatdfed.core.round import WorkDone
 from hatdfed.errors import ConfigError
-from hatdfed.fleets.sharded.orders import Indices, ShardOrder
+from hatdfed.fleets.sharded.orders import Indices, Lost, ShardOrder
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.fleets.stacked.merging import InboxTable, StackedInbox, count_refused, holdings, inboxes_of, is_verbatim
 from hatdfed.fleets.stacked.reports import Measured, reported_scores
@@ -43,14 +44,18 @@ class Letter(NamedTuple):
         return sum(array.nbytes for array in (self.sender, self.volume, self.share, *self.payload.values()))
 
 
+class Trained(NamedTuple):
+    """What came of the first half of a round."""
+
+    letters: Mapping[int, Any]  # by shard: a `Letter`, or where it lies
+    works: Sequence[WorkDone]  # [n] of the shard's servers
+
+
 class ShardReport(NamedTuple):
-    """What came of a round, for the servers of one shard."""
+    """What came of a round, for the servers of one shard; what they did is in `Trained`."""
 
     senders: Indices  # [n, D] whose model lay in each slot, counted through the whole fleet
     measured: Measured
-    num_samples: Indices  # [n]
-    devices_online: Indices  # [n]
-    num_sent: Indices  # [n] samples that devices sent
     refused: Mapping[str, int]  # models that could not be used, by why
     posted_bytes: int  # of letters to other shards
     sketches: NDArray[np.float32]  # [n, SKETCH_SIZE] of the merged models
@@ -87,7 +92,7 @@ class Shard:
         return codec
 
     @torch.no_grad()
-    def train(self, order: ShardOrder) -> dict[int, Letter]:
+    def train(self, order: ShardOrder) -> Trained:
         """Local training, and what other shards want of the new models."""
         rows, times = self._stack.rows, {0: order.t}
         with matrix_products(rows.how):
@@ -105,7 +110,8 @@ class Shard:
             letters[shard] = Letter(wanted + self._first, written, volume[wanted], share[wanted], told)
         posted = sum(letter.num_bytes for letter in letters.values())
         self._open = _Open(order, works, sent, compression, share, posted)
-        return letters
+        done = (works[row] for row in range(rows.count))
+        return Trained(letters, [WorkDone(work.num_samples, work.devices_online, work.num_sent) for work in done])
 
     def _encode(self, order: ShardOrder) -> tuple[Indices, Payload, Tensor, NDArray[np.float64]]:
         """Who sends, what they send [k, …], what receivers see [n, P], and how much of a model that takes [n]."""
@@ -124,14 +130,14 @@ class Shard:
         return senders, payload, sent, compression
 
     @torch.no_grad()
-    def merge(self, letters: Sequence[Letter]) -> ShardReport:
-        """Merge what the shard's servers hold now, and measure what came of it."""
+    def merge(self, letters: Sequence[Letter], lost: Lost) -> ShardReport:
+        """Merge what the shard's servers hold now, but for what was lost, and measure what came of it."""
         if self._open is None:
             raise ValueError("a shard merges after it has trained")
         here, self._open = self._open, None
         rows, order = self._stack.rows, here.order
         sent = torch.cat([here.sent, self._restored(letters, order.guests)]) if len(order.guests) else here.sent
-        slots, ids = self._slots(order)
+        slots, ids = self._slots(order, lost)
         with matrix_products(rows.how):
             norms = compute_norms(sent)
             held = self._hold(here, letters, slots, is_usable(norms, rows.largest_norm[0]))
@@ -154,9 +160,6 @@ class Shard:
                 scores={name: merged.scores[name][own].double().cpu().numpy() for name in reported_scores(program)},
                 compression=here.compression,
             ),
-            num_samples=np.array([here.works[row].num_samples for row in range(rows.count)]),
-            devices_online=np.array([here.works[row].devices_online for row in range(rows.count)]),
-            num_sent=np.array([here.works[row].num_sent for row in range(rows.count)]),
             refused=self._refused(count_refused(slots, own, present, norms), merged.setbacks),
             posted_bytes=here.posted_bytes,
             sketches=sketch(rows.shared).cpu().numpy(),
@@ -196,13 +199,16 @@ class Shard:
             models[rows.tensor(np.searchsorted(guests, letter.sender))] = self._codec.restore(payload, models.shape[1])
         return models
 
-    def _slots(self, order: ShardOrder) -> tuple[InboxTable, Indices]:
+    def _slots(self, order: ShardOrder, lost: Lost) -> tuple[InboxTable, Indices]:
         """The inboxes, guests behind the shard's own servers; and everybody's number in the whole fleet."""
         count = self._stack.rows.count
         is_guest = (order.sender < self._first) | (order.sender >= self._first + count)
         sender = np.where(is_guest, count + np.searchsorted(order.guests, order.sender), order.sender - self._first)
         ids = np.concatenate([np.arange(self._first, self._first + count), order.guests])
-        return inboxes_of(len(ids), order.receiver, sender), ids
+        slots = inboxes_of(len(ids), order.receiver, sender)
+        if lost.links.any() or lost.num_lost.any():
+            slots = slots.without(lost.links)._replace(num_lost=np.pad(lost.num_lost, (0, len(order.guests))))
+        return slots, ids
 
     def _hold(self, here: _Open, letters: Sequence[Letter], slots: InboxTable, usable: Tensor) -> StackedInbox:
         order, count = here.order, self._stack.rows.count

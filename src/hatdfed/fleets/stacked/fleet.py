@@ -215,19 +215,12 @@ class StackedFleet:
 
     def _without_lost(self, plans: Plans, works: Works, slots: InboxTable) -> InboxTable:
         """The inboxes without the messages that the network lost, or that came after the deadline."""
-        lost = np.zeros(len(slots.link_receiver), dtype=bool)
-        for run, plan in plans.items():
-            loss, deadline, servers = (
-                self.rows.members[run].loss,
-                self.rows.members[run].deadline,
-                self.rows.of_run(run),
-            )
-            here = (slots.link_receiver >= servers.start) & (slots.link_receiver < servers.stop)
-            if loss is not None:
-                pairs = np.stack([slots.link_receiver[here], slots.link_sender[here]], axis=1) - servers.start
-                lost[here] = loss.find_lost(plan.t, pairs)
-            if deadline is not None:  # a run's links are in the order of its plan
-                lost[here] |= deadline.find_late(plan, [works[s] for s in range(servers.start, servers.stop)])
+        parts = [np.zeros(0, dtype=bool)]
+        for run, plan in plans.items():  # the inboxes have the links of the runs one after another
+            servers = self.rows.of_run(run)
+            ours = [works[server] for server in range(servers.start, servers.stop)]
+            parts.append(self.rows.members[run].delivery.find_lost(plan, ours))
+        lost = np.concatenate(parts)
         return slots.without(lost) if lost.any() else slots
 
     def _hold(self, plans: Plans, works: Works, slots: InboxTable, usable: Tensor) -> StackedInbox:

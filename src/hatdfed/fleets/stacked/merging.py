@@ -37,19 +37,13 @@ class InboxTable(NamedTuple):
     link_receiver: Indices  # [L]
     link_sender: Indices  # [L]
     link_slot: Indices  # [L] where the receiver keeps it
-    lost: NDArray[np.bool_] | None = None  # [L] what was sent, but does not arrive; None: nothing
-
-    @property
-    def num_lost(self) -> Indices:
-        """[S] how many messages of each do not arrive."""
-        senders = self.link_sender[:0] if self.lost is None else self.link_sender[self.lost]
-        return np.bincount(senders, minlength=len(self.sender))
+    num_lost: Indices | None = None  # [S] how many messages of each do not arrive; None: all arrive
 
     def without(self, lost: NDArray[np.bool_]) -> InboxTable:  # [L]
         """The same inboxes where some messages were lost."""
         drawn = self.drawn.copy()
         drawn[self.link_receiver[lost], self.link_slot[lost]] = False
-        return self._replace(drawn=drawn, lost=lost)
+        return self._replace(drawn=drawn, num_lost=np.bincount(self.link_sender[lost], minlength=len(self.sender)))
 
     @property
     def num_receivers(self) -> Indices:
@@ -186,7 +180,7 @@ def holdings(
     """The inboxes; a model that is not usable is refused, and push-sum mass that nobody took stays at home."""
     sender, share = on_device(slots.sender), on_device(shares)
     mass = share[sender]
-    lost = 0 if slots.lost is None else on_device(slots.num_lost)
+    lost = 0 if slots.num_lost is None else on_device(slots.num_lost)
     mass[:, 0] = share + share * torch.where(usable, lost, on_device(receivers))
     present = on_device(slots.drawn) & usable[sender]
     present[:, 0] = True

@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.core.delivery import SURE, Delivery
 from hatdfed.core.energy.energy_model import EnergyPrices
-from hatdfed.core.link_loss import LinkLoss
 from hatdfed.core.refusals import NOTHING_FINITE, OWN_NOT_FINITE
-from hatdfed.core.timing.deadline import Deadline
 from hatdfed.fleets.stacked.model import ModelRows, Samples, StackedModel
 from hatdfed.fleets.stacked.precision import torch_products
 from hatdfed.fleets.stacked.step_timer import Load
@@ -44,8 +43,7 @@ class RunServers(NamedTuple):
     initial_seeds: Sequence[int]
     test: HeldOut
     liars: Liars | None = None  # None: everybody is honest
-    loss: LinkLoss | None = None  # None: every message arrives
-    deadline: Deadline | None = None  # None: everybody is waited for
+    delivery: Delivery = SURE  # what may keep messages from arriving
 
 
 def load_of(members: Sequence[RunServers]) -> Load:

@@ -17,10 +17,11 @@ import torch
 
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.errors import ClusterError, HatdfedError
-from hatdfed.fleets.sharded.orders import ShardOrder
+from hatdfed.fleets.sharded.fleet import FindLost, Works, letters_for, list_works
+from hatdfed.fleets.sharded.orders import Lost, ShardOrder
 from hatdfed.fleets.sharded.ray_connection import connected
 from hatdfed.fleets.sharded.ray_nodes import ANSWER_SECONDS, Need, Node, check_versions, nodes_of
-from hatdfed.fleets.sharded.shard import Letter, Shard, ShardReport
+from hatdfed.fleets.sharded.shard import Letter, Shard, ShardReport, Trained
 from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.registry import Source, import_sources, list_sources
@@ -52,15 +53,16 @@ class ShardActor:
         import_sources(sources)
         self._shard = make_shard(validate(settings), dataset, first, last, device)
 
-    def train(self, order: ShardOrder) -> dict[int, Any]:
+    def train(self, order: ShardOrder) -> Trained:
         """The first half of a round: for each shard that wants something, where its letter lies."""
         import ray
 
-        return {shard: ray.put(letter) for shard, letter in self._built.train(order).items()}
+        trained = self._built.train(order)
+        return trained._replace(letters={shard: ray.put(letter) for shard, letter in trained.letters.items()})
 
-    def merge(self, *letters: Letter) -> ShardReport:
+    def merge(self, lost: Lost, *letters: Letter) -> ShardReport:
         """The second half."""
-        return self._built.merge(letters)
+        return self._built.merge(letters, lost)
 
     def do(self, verb: str, *arguments: Any) -> Any:
         """Any other method of a shard."""
@@ -101,16 +103,17 @@ class RayShards:
             self._exits.close()
             raise
 
-    def play(self, orders: Sequence[ShardOrder]) -> list[ShardReport]:
+    def play(self, orders: Sequence[ShardOrder], find_lost: FindLost) -> tuple[Works, list[ShardReport]]:
         """All shards at once, twice."""
-        trained = [actor.train.remote(order) for actor, order in zip(self._actors, orders, strict=True)]
-        post: list[dict[int, Any]] = self._get(trained)
-        return self._get(
-            [
-                actor.merge.remote(*(letters[number] for letters in post if number in letters))
-                for number, actor in enumerate(self._actors)
-            ]
+        trained: list[Trained] = self._get(
+            [actor.train.remote(order) for actor, order in zip(self._actors, orders, strict=True)]
         )
+        works = list_works(trained)
+        lost = find_lost(works)
+        merging = [
+            actor.merge.remote(lost[number], *letters_for(number, trained)) for number, actor in enumerate(self._actors)
+        ]
+        return works, self._get(merging)
 
     def each(self, verb: str, *arguments: Sequence[Any]) -> list[Any]:
         """All shards at once."""

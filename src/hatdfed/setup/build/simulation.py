@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from hatdfed.core.coordinator import Coordinator
+from hatdfed.core.delivery import Delivery
 from hatdfed.core.fleet import Fleet, FleetGroup, SeparateFleets
 from hatdfed.core.timing.deadline import Deadline
 from hatdfed.data.datasets.base import Dataset
@@ -90,8 +91,7 @@ def make_batch(
                 initial_seeds=part.seeds,
                 test=part.world.test,
                 liars=part.world.liars,
-                loss=part.world.loss,
-                deadline=_find_deadline(part.coordinator),
+                delivery=_find_delivery(part),
             )
             for part in parts
         ]
@@ -133,17 +133,16 @@ def _parts(configs: Sequence[Config], dataset: Dataset) -> list[_Parts]:
 def _in_shards(config: Config, parts: _Parts, dataset: Dataset, placement: Placement) -> ShardedFleet:
     from hatdfed.setup.build.ray_shards import RayShards  # for those who ask for it
 
-    if parts.world.liars is not None or parts.world.loss is not None:
-        raise ConfigError("world.liars and world.link_loss are not simulated in shards. Use --fleet stacked.")
-    if _find_deadline(parts.coordinator) is not None:
-        raise ConfigError("time.deadline_seconds is not simulated in shards. Use --fleet stacked.")
+    if parts.world.liars is not None:
+        raise ConfigError("world.liars is not simulated in shards. Use --fleet stacked.")
     bounds = even_bounds(config.servers, placement.shards or 1)
     shards = RayShards(config, dataset, bounds, placement.device, placement.address)
-    return ShardedFleet(shards, parts.coordinator.prices, parts.world.test)
+    return ShardedFleet(shards, parts.coordinator.prices, parts.world.test, _find_delivery(parts))
 
 
-def _find_deadline(coordinator: Coordinator) -> Deadline | None:
-    return coordinator.pace if isinstance(coordinator.pace, Deadline) else None
+def _find_delivery(parts: _Parts) -> Delivery:
+    pace = parts.coordinator.pace
+    return Delivery(parts.world.loss, pace if isinstance(pace, Deadline) else None)
 
 
 def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
@@ -156,6 +155,5 @@ def _with_mailboxes(config: Config, parts: _Parts, run: str) -> MailboxFleet:
         codec_name=config.codec,
         run=run,
         liars=parts.world.liars,
-        loss=parts.world.loss,
-        deadline=_find_deadline(parts.coordinator),
+        delivery=_find_delivery(parts),
     )
