@@ -66,9 +66,12 @@ def _turn(options: argparse.Namespace, number: int) -> list[dict[str, Any]]:
 _STACKED_ROUNDS = """
 import json, statistics, sys, torch
 try:
+    from hatdfed.runs.malloc import keep_freed_memory
     from hatdfed_bench import machine, measure, workload
 except ImportError:
+    from hatdfed.allocation import keep_freed_memory
     from hatdfed.bench import machine, measure, workload
+keep_freed_memory()  # as a run does
 device, sizes, rounds = torch.device(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3])
 for servers in map(int, sizes):
     turn = measure.one_turn(workload.W, servers, device, 1)

@@ -69,8 +69,9 @@ def _play_half(job):
         play([job], CPU, on_round=stop)
 
 
-def test_a_run_in_two_shards_is_the_run():
-    settings = config(servers=5, codec="int8", method="hat-dfed")
+@pytest.mark.parametrize("world", [{}, {"link_loss": [0.3, 0.6]}])
+def test_a_run_in_two_shards_is_the_run(world):
+    settings = config(servers=5, codec="int8", method="hat-dfed", world=world)
     shared, whole = run(settings, fleet="sharded", shards=2), run(settings, fleet="stacked")
     assert shared.links == whole.links
     assert shared.ledger == whole.ledger
