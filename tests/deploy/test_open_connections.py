@@ -12,7 +12,8 @@ from tests.deploy.test_refusals import Slow
 
 from hatdfed.deploy.coordinator.services import PROTOCOL
 from hatdfed.deploy.edge.denied_peers import DeniedPeers
-from hatdfed.deploy.edge.peers import Peers, PeerService
+from hatdfed.deploy.edge.peer_service import PeerService
+from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.setup import pack_model
 from hatdfed.deploy.identity.certificates import make_csr, make_key
 from hatdfed.deploy.identity.deny import compute_digest
