@@ -18,8 +18,7 @@ from hatdfed.core.policies.base import certain
 from hatdfed.core.round import SKETCH_SIZE, Presence, RoundPlan
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.renewals import RenewalLimit
-from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService
+from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService, RenewalLimit
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.edge.order_handler import OrderHandler
 from hatdfed.deploy.identity.certificates import make_csr, make_key
