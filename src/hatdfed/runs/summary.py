@@ -160,6 +160,6 @@ def _as_clause(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation over seeds; 0 for a single one."""
+def mean_and_deviation(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and sample standard deviation, which is 0 of a single value."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
