@@ -22,7 +22,7 @@ from hatdfed.data.datasets.base import Dataset, Progress
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
 from hatdfed.runs.callbacks import Callback, tell_end, tell_rounds
-from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.process_memory import keep_freed_memory
 from hatdfed.runs.progress import follow_rounds, interactive_counter
 from hatdfed.runs.recorder import OnRound, Recorder, RunStopped, open_records
 from hatdfed.runs.records.checkpoint import Checkpoints

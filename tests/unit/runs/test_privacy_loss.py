@@ -8,9 +8,8 @@ from tests.small_runs import SMALL
 
 import hatdfed
 from hatdfed.cli.show import show_command
-from hatdfed.core.privacy import compute_epsilon
 from hatdfed.errors import ConfigError
-from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy, format_privacy
+from hatdfed.runs.privacy_loss import compute_epsilon, count_rounds_trained, describe_privacy, format_privacy
 from hatdfed.setup.layers import collect_notes, resolve
 
 PRIVATE = {**SMALL, "method": "rnd", "privacy": {"clip": 1.0, "noise": 4.0}}

@@ -24,7 +24,7 @@ from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.monitoring.time_by_kind import TimeByKind
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import RunFolderError, WireError
-from hatdfed.runs.malloc import tidy_freed_memory
+from hatdfed.runs.process_memory import tidy_freed_memory
 from hatdfed.server.consensus import sketch
 from hatdfed.server.exchange import stack_label_shares
 from hatdfed.server.program import EdgeProgram, ServerState, Verdict
