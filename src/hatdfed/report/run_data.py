@@ -44,7 +44,7 @@ class RunData(NamedTuple):
     title: str  # e.g. "hat-dfed on digits, 5 servers, seed 0"
     num_servers: int
     rounds: Sequence[Record]  # columns as in `hatdfed.runs.round_row`
-    servers: Sequence[Record]  # and of these as in `hatdfed.runs.records.database`
+    servers: Sequence[Record]  # and of these as in `hatdfed.runs.records.schema`
     links: Sequence[Record]
     summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
     link_joules: Vector | None = None  # [N, N] price of each link, row receives; None where unknown
