@@ -21,7 +21,7 @@ from hatdfed.errors import ConfigError
 from hatdfed.runs.process_memory import collect_often, return_freed_memory
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes
+from hatdfed.setup.notes import collect_notes
 from hatdfed.setup.run_identity import same_run
 
 LogJson = Annotated[

@@ -34,7 +34,8 @@ from hatdfed.runs.trained_models import keep_models
 from hatdfed.setup.build.placement import FLEETS, Placement, chosen_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes, find_removed_choice, merge_layers, overlay, resolve
+from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
+from hatdfed.setup.notes import collect_notes
 from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
 
 

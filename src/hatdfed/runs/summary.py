@@ -17,7 +17,8 @@ from hatdfed.runs.confusion import summarise_confusion
 from hatdfed.runs.records.energy_names import name_megajoules
 from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import config_members, is_always_silent
+from hatdfed.setup.layers import config_members
+from hatdfed.setup.notes import is_always_silent
 
 JOULES_PER_MJ = 1e6
 _MOST_NAMED = 10  # servers in one sentence
