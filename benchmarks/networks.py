@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from hatdfed.fleets.stacked.convolutions import has_other_forms
-from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.process_memory import keep_freed_memory
 from hatdfed.runs.records.folder import environment
 from hatdfed_bench.measure import Result, measure_ways
 from hatdfed_bench.workload import FIELD, Workload

@@ -18,7 +18,7 @@ import torch
 from hatdfed.fleets.kernels import model
 from hatdfed.fleets.kernels.stages import CompiledStages
 from hatdfed.fleets.stacked.fleet import StackedFleet
-from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.process_memory import keep_freed_memory
 from hatdfed.runs.records.folder import environment
 from hatdfed_bench.measure import one_turn
 from hatdfed_bench.workload import W

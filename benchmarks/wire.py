@@ -26,9 +26,10 @@ from pathlib import Path
 import torch
 from deployment import identity
 
-from hatdfed.deploy.edge.incoming import Incoming
-from hatdfed.deploy.edge.peers import Peers, PeerService
+from hatdfed.deploy.edge.peer_service import PeerService
+from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.edge.transfers import Incoming
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import create_identity_store
 from hatdfed.deploy.identity.names import edge_id

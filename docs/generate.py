@@ -94,7 +94,7 @@ from hatdfed.deploy.monitoring.metrics import (
     RELAY_METRICS,
     ExportedMetric,
 )
-from hatdfed.runs.records.database import TABLES
+from hatdfed.runs.records.schema import TABLES
 from hatdfed.runs.round_row import ROUND_COLUMNS
 from hatdfed.setup.methods import METHODS
 from hatdfed.setup.setting_list import list_settings

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -54,6 +55,19 @@ def import_named(name: str) -> None:
         if "" not in sys.path and str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     import_sources([source])
+
+
+def find_classes(package: str, path: Iterable[str], method: str) -> dict[str, type]:
+    """Import the modules of a package and collect its classes that have this method and a `name`, sorted by name."""
+    found: dict[str, type] = {}
+    for module in pkgutil.iter_modules(path):
+        for member in vars(importlib.import_module(f"{package}.{module.name}")).values():
+            if not (isinstance(member, type) and method in dir(member) and "name" in vars(member)):
+                continue
+            name = vars(member)["name"]
+            if found.setdefault(name, member) is not member:  # a class that another module imports is found twice
+                raise TypeError(f"{member.__name__} and {found[name].__name__} have the same name: {name}")
+    return dict(sorted(found.items()))
 
 
 def import_sources(sources: Iterable[Source]) -> None:

@@ -38,7 +38,7 @@ def sealed(body):
 
 
 def bad_bytes(trap):
-    """What should never be check_message, by name."""
+    """What should never be accepted, by name."""
     pickled, torch_file, npy = pickle.dumps(Trap(trap)), io.BytesIO(), io.BytesIO()
     torch.save({"params": torch.zeros(3), "trap": Trap(trap)}, torch_file)
     np.save(npy, np.array([Trap(trap)], dtype=object), allow_pickle=True)

@@ -7,10 +7,9 @@ import pytest
 from tests.deploy.deployment import settings
 
 from hatdfed.data.datasets import load_dataset
-from hatdfed.deploy.edge import peers
-from hatdfed.deploy.edge.incoming import Incoming
-from hatdfed.deploy.edge.peers import PeerService
+from hatdfed.deploy.edge.peer_service import PeerService
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.edge.transfers import Incoming
 from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.transport.endpoints import Caller
@@ -98,14 +97,14 @@ def edge():
 def slow_checks(monkeypatch):
     """Checks that last until the gate is opened, and their senders."""
     found = SimpleNamespace(senders=[], gate=asyncio.Event())
-    check = peers.check_message
+    check = RoundMailbox.check
 
     async def slow(mailbox, data, t, sender):
         found.senders.append(sender)
         await found.gate.wait()
         return await check(mailbox, data, t, sender)
 
-    monkeypatch.setattr(peers, "check_message", slow)
+    monkeypatch.setattr(RoundMailbox, "check", slow)
     return found
 
 

@@ -18,8 +18,8 @@ from hatdfed.core.policies.base import certain
 from hatdfed.core.round import SKETCH_SIZE, Presence, RoundPlan
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
-from hatdfed.deploy.coordinator.renewals import RenewalLimit
-from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService
+from hatdfed.deploy.coordinator.quorum import QuorumWait
+from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService, RenewalLimit
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.edge.order_handler import OrderHandler
 from hatdfed.deploy.identity.certificates import make_csr, make_key
@@ -317,11 +317,12 @@ def test_a_member_that_returns_again_and_again_delays_a_round_only_once(make_hub
         _, orders = join(hub, "attacker", "10.0.0.0:1")
         tasks = [asyncio.ensure_future(keep_alive(hub))]
         tasks += [asyncio.ensure_future(answer_probes(hub, *join(hub, name, "10.0.1.1:1"))) for name in ("b", "c")]
-        await hub.wait_for_servers()
+        quorum = QuorumWait(hub)
+        await quorum.wait()
         began = loop.time()
         tasks.append(asyncio.ensure_future(leave_and_return(hub, orders)))
         await asyncio.sleep(0)
-        presence = await hub.wait_for_servers()
+        presence = await quorum.wait()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

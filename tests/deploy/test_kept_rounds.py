@@ -10,8 +10,8 @@ from tests.deploy.processes import free_port
 
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.edge.open_round_files import OpenRoundFiles
-from hatdfed.deploy.edge.outgoing import SendRecord
 from hatdfed.deploy.edge.round_runner import RoundRunner
+from hatdfed.deploy.edge.transfers import SendRecord
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 
 QUICK = DeploySettings(beat_seconds=0.1, away_seconds=10.0, idle_seconds=2.0, round_seconds=60.0)

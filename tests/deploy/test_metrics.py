@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.deploy.deployment import Deployment, settings
 
-from hatdfed.deploy.edge.transfer_tally import SentFrames, TransferTally
+from hatdfed.deploy.edge.transfers import SentFrames, TransferTally
 from hatdfed.deploy.identity.names import relay_id
 from hatdfed.deploy.monitoring.metrics import COORDINATOR_METRICS, EDGE_METRICS, PROCESS_METRICS, RELAY_METRICS
 from hatdfed.deploy.monitoring.time_by_kind import TimeByKind

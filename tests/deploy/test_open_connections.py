@@ -11,11 +11,11 @@ from tests.deploy.deployment import QUICK, Deployment, settings
 from tests.deploy.test_refusals import Slow
 
 from hatdfed.deploy.coordinator.services import PROTOCOL
-from hatdfed.deploy.edge.denied_peers import DeniedPeers
-from hatdfed.deploy.edge.peers import Peers, PeerService
+from hatdfed.deploy.edge.peer_service import PeerService
+from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.setup import pack_model
 from hatdfed.deploy.identity.certificates import make_csr, make_key
-from hatdfed.deploy.identity.deny import compute_digest
+from hatdfed.deploy.identity.deny import DeniedPeers, compute_digest
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.names import COORDINATOR, EDGE_ROLE, NodeId, edge_id
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb

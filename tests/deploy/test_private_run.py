@@ -9,12 +9,12 @@ from tests.deploy.deployment import Deployment, settings
 from typer.testing import CliRunner
 
 from hatdfed.cli.app import app
-from hatdfed.core.privacy import compute_epsilon
 from hatdfed.data.own.function import UserSource
 from hatdfed.data.own.source import SlowMachine
 from hatdfed.deploy.edge.private_rounds import FILE, PrivateRounds
 from hatdfed.deploy.edge.setup import make_edge_setup, refuse_uncounted
 from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.runs.privacy_loss import compute_epsilon
 from hatdfed.server.work import Batch
 
 PRIVATE = {"network": "linear", "privacy": {"clip": 1.0, "noise": 4.0}}

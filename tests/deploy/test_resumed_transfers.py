@@ -9,7 +9,8 @@ from tests.deploy.deployment import Deployment, settings
 from tests.deploy.processes import free_port
 
 from hatdfed.deploy.coordinator.settings import DeploySettings
-from hatdfed.deploy.edge.peers import PeerService, check_message
+from hatdfed.deploy.edge.peer_service import PeerService
+from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed_bench.bad_link import BadLink
 
 WORLD = {"servers": 2, "rounds": 1, "network": "paper-cnn", "images_per_server": 8, "validation_images": 8}
@@ -22,7 +23,7 @@ def at_once(monkeypatch):
     """A small model in many chunks, and retries that do not wait for long."""
     monkeypatch.setattr("hatdfed.deploy.transport.frames.CHUNK_BYTES", 16 * 1024)
     monkeypatch.setattr("hatdfed.deploy.transport.frames.PART_BYTES", 64 * 1024)
-    monkeypatch.setattr("hatdfed.deploy.edge.retries.random.random", lambda: 0.0)
+    monkeypatch.setattr("hatdfed.deploy.edge.peers.random.random", lambda: 0.0)
 
 
 async def play_over_bad_links(folder, second):
@@ -78,9 +79,10 @@ async def cut_during_the_check(folder, monkeypatch):
                 for link in links:
                     link.cut()
                 await asyncio.sleep(0.3)
-            return await check_message(*arguments)
+            return await check(*arguments)
 
-        monkeypatch.setattr("hatdfed.deploy.edge.peers.check_message", check_late)
+        check = RoundMailbox.check
+        monkeypatch.setattr(RoundMailbox, "check", check_late)
         deployment = Deployment(folder, settings("full", **WORLD), QUICK, secure=False)
         await stack.enter_async_context(deployment)
         for number, (port, link) in enumerate(zip(ports, links, strict=True)):

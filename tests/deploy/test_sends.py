@@ -7,9 +7,9 @@ import pytest
 
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
 from hatdfed.deploy.coordinator.membership import Manifest
-from hatdfed.deploy.edge.incoming import Incoming
-from hatdfed.deploy.edge.peers import PeerService
+from hatdfed.deploy.edge.peer_service import PeerService
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.edge.transfers import Incoming
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.transport.frames import MAX_SENDS
 from hatdfed.errors import WireError

@@ -8,7 +8,7 @@ from tests.alone import play_undisturbed
 from tests.deploy.deployment import Deployment, settings
 from tests.deploy.gates import Gate
 
-from hatdfed.deploy.edge import peers as peer_calls
+from hatdfed.deploy.edge import round_mailbox
 from hatdfed.deploy.edge import setup as edge_setup
 from hatdfed.deploy.edge.edge import RefusedError
 from hatdfed.deploy.edge.setup import make_edge_setup
@@ -22,7 +22,7 @@ PARAMETERS = {"personal": ["11.*", "*.running_*"], "frozen": ["0.*"]}
 def wire(monkeypatch):
     """All messages that edges receive, and the parts of models that are to stay at home."""
     messages, private = [], []
-    accept, offer, unpack_model = peer_calls.accept, EdgeProgram.offer, edge_setup.unpack_model
+    accept, offer, unpack_model = round_mailbox.accept, EdgeProgram.offer, edge_setup.unpack_model
 
     def note_message(data, *arguments, **more):
         messages.append(bytes(data))
@@ -37,7 +37,7 @@ def wire(monkeypatch):
         private.extend([server.params[: sent.start].clone(), server.params[sent.stop :].clone()])
         return offer(self, server, *arguments)
 
-    monkeypatch.setattr(peer_calls, "accept", note_message)
+    monkeypatch.setattr(round_mailbox, "accept", note_message)
     monkeypatch.setattr(edge_setup, "unpack_model", note_copy)
     monkeypatch.setattr(EdgeProgram, "offer", note_private)
     return messages, private

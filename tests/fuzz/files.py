@@ -54,7 +54,8 @@ from hatdfed.server.optimisers import OptimiserState
 from hatdfed.server.program import ServerState
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.simulation import Simulation, make_batch
-from hatdfed.setup.layers import read_config, read_yaml, resolve
+from hatdfed.setup.layers import read_config, resolve
+from hatdfed.setup.plain_yaml import read_yaml
 from hatdfed.setup.run_identity import resume_digest
 from hatdfed.sweeps.file import read_sweep
 

@@ -43,7 +43,8 @@ from hatdfed.server.codecs import CODECS, codec_for
 from hatdfed.server.message import MAGIC, Message, compute_overhead, pack, unpack
 from hatdfed.setup.build.coordinator import make_coordinator, make_prices
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import parse_assignment, resolve, validate
+from hatdfed.setup.layers import resolve, validate
+from hatdfed.setup.plain_yaml import parse_assignment
 
 NUM_PARAMS = 2100  # a large tensor, of which codecs send levels, and a small one
 _SIZES = [2000, 100]

@@ -17,9 +17,9 @@ from tests.fuzz.harness import MIB, DefectError, Target
 from tests.fuzz.messages import CallContext, RefusedCallError, forge_model, wait_for
 
 from hatdfed.data.datasets import load_dataset
-from hatdfed.deploy.edge.incoming import Incoming
-from hatdfed.deploy.edge.peers import PeerService
+from hatdfed.deploy.edge.peer_service import PeerService
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
+from hatdfed.deploy.edge.transfers import Incoming
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.relay.relay import Relay
 from hatdfed.deploy.relay.wire import PROTOCOL, receive_line

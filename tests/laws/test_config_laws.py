@@ -10,8 +10,10 @@ from hatdfed.data.datasets import DATASETS
 from hatdfed.errors import ConfigError
 from hatdfed.runs.play import run
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes, merge_layers, parse_assignment, read_config, resolve, validate
+from hatdfed.setup.layers import merge_layers, read_config, resolve, validate
 from hatdfed.setup.methods import METHODS
+from hatdfed.setup.notes import collect_notes
+from hatdfed.setup.plain_yaml import parse_assignment
 
 layers = st.fixed_dictionaries(
     {},

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import hatdfed
 from hatdfed.cli.app import app
 from hatdfed.report.sinks.figures import figures_of_record, read_published_run
-from hatdfed.runs.records.database import current_version
 from hatdfed.runs.records.reading import reading
+from hatdfed.runs.records.schema import current_version
 from hatdfed.runs.round_row import ROUND_COLUMNS, RoundColumn, round_row
 
 ROOT = Path(__file__).resolve().parents[2]

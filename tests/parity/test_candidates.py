@@ -18,7 +18,8 @@ from hatdfed.setup.build.program import make_actors
 from hatdfed.setup.build.ray_shards import make_shard
 from hatdfed.setup.build.simulation import make_batch
 from hatdfed.setup.build.world import make_world
-from hatdfed.setup.layers import collect_notes, config_budget, resolve
+from hatdfed.setup.layers import config_budget, resolve
+from hatdfed.setup.notes import collect_notes
 from hatdfed.setup.run_identity import resume_digest
 
 DATASET = load_dataset("synthetic", options={"train": 800, "validation": 150, "test": 60})

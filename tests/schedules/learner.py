@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from hatdfed.deploy.edge.setup import EdgeSetup
-from hatdfed.runs.malloc import tidy_freed_memory
+from hatdfed.runs.process_memory import tidy_freed_memory
 from hatdfed.server.aggregation import Uniform
 from hatdfed.server.codecs.base import Plain
 from hatdfed.server.measured_metrics import Evaluation

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from hatdfed.deploy.edge.transfer_tally import SentFrames
+from hatdfed.deploy.edge.transfers import SentFrames
 from hatdfed.deploy.identity.names import COORDINATOR, edge_id
 from hatdfed.deploy.transport.endpoints import Caller
 

@@ -22,6 +22,7 @@ from hatdfed.deploy import failpoints, history
 from hatdfed.deploy.coordinator.durable import DurableCoordinator
 from hatdfed.deploy.coordinator.edge_hub import EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
+from hatdfed.deploy.coordinator.quorum import QuorumWait
 from hatdfed.deploy.coordinator.remote_fleet import RemoteFleet
 from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService
 from hatdfed.deploy.coordinator.settings import DeploySettings
@@ -196,6 +197,7 @@ class Simulation:
             config = self.config
             settings = SETTINGS.model_copy(update={"min_servers": self.min_servers})
             self.hub = hub = EdgeHub(journal, settings, config.servers, epoch, journal.read_next_round())
+            self._quorum_wait = QuorumWait(hub)
             endpoints = SimulatedEndpoints(self.network, process)
             server = endpoints.make_server()
             service = CoordinationService(hub, AccessControl(endpoints), RUN, config, None)
@@ -224,7 +226,7 @@ class Simulation:
         self._has_results = True  # a coordinator that is started again has nothing left to do
 
     def _wait_for_servers(self):
-        return self._wait_for(self.hub.wait_for_servers())
+        return self._wait_for(self._quorum_wait.wait())
 
     def _wait_for(self, work):
         result = self._run(self._unless_crashed(work))

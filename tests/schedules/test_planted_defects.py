@@ -107,7 +107,7 @@ def name_no_wait(monkeypatch):
         if not what:
             history.note("wait", history.COORDINATOR, waits_for="", until=None)
 
-    monkeypatch.setattr(EdgeHub, "_set_wait", set_wait)
+    monkeypatch.setattr(EdgeHub, "set_wait", set_wait)
 
 
 RESTARTS = ("coordinator failpoint", "kill coordinator", "kill edge")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.process_memory import keep_freed_memory
 from hatdfed.runs.records.folder import environment
 from hatdfed_bench.coordinator_cost import coordinator_cost
 from hatdfed_bench.machine import gemm_gflops

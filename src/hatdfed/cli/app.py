@@ -15,7 +15,7 @@ from hatdfed.cli.console import discard_output, prepare_streams, print_error
 from hatdfed.cli.verbs import VerbGroup
 from hatdfed.errors import HatdfedError
 from hatdfed.registry import import_named
-from hatdfed.runs.malloc import keep_no_thread_caches
+from hatdfed.runs.process_memory import keep_no_thread_caches
 
 _RUN_FOR_DAYS = (["coordinator"], ["edge"], ["relay"])
 _NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF}

@@ -36,8 +36,9 @@ from hatdfed.errors import ConfigError
 from hatdfed.runs.records.folder import named_path
 from hatdfed.runs.round_row import format_metric
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes, refuse_unknown_names
+from hatdfed.setup.layers import refuse_unknown_names
 from hatdfed.setup.methods import list_decentralised
+from hatdfed.setup.notes import collect_notes
 
 if TYPE_CHECKING:
     from hatdfed.runs.statistics import Comparison

@@ -18,11 +18,10 @@ from hatdfed.cli.identity import require_deploy
 from hatdfed.cli.options import Assignments, Json, read_user_layer
 from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.errors import ConfigError
-from hatdfed.runs.garbage import collect_often
-from hatdfed.runs.malloc import return_freed_memory
+from hatdfed.runs.process_memory import collect_often, return_freed_memory
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes
+from hatdfed.setup.notes import collect_notes
 from hatdfed.setup.run_identity import same_run
 
 LogJson = Annotated[

@@ -29,9 +29,7 @@ from hatdfed.cli.options import DataDir
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.meters.base import ESTIMATE, EXTERNAL, SOURCES
 from hatdfed.meters.choose import Metering, MeterOptions, refuse_other_device
-from hatdfed.runs.garbage import collect_often
-from hatdfed.runs.malloc import return_freed_memory
-from hatdfed.runs.onednn import keep_few_kernels
+from hatdfed.runs.process_memory import collect_often, keep_few_kernels, return_freed_memory
 
 edge_app = typer.Typer(
     help="One edge server of a deployment: run it, or let it join.", invoke_without_command=True, add_completion=False

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hatdfed.setup.layers import merge_layers, parse_assignment, read_yaml
+from hatdfed.setup.layers import merge_layers
+from hatdfed.setup.plain_yaml import parse_assignment, read_yaml
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Settings to start from.")]
 DatasetName = Annotated[

@@ -33,7 +33,8 @@ from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.errors import ConfigError
 from hatdfed.runs.duration import format_seconds
 from hatdfed.runs.records.folder import named_path
-from hatdfed.setup.layers import collect_notes, resolve
+from hatdfed.setup.layers import resolve
+from hatdfed.setup.notes import collect_notes
 
 if TYPE_CHECKING:
     from hatdfed.data.datasets.base import Progress

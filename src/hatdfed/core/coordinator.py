@@ -197,7 +197,7 @@ class Coordinator:
         ledger = report
         if self.supply is not None and span is not None:
             ledger = self.supply.add_upkeep(plan.t, span, report, context.active)
-        utility = self.utility(self.facts(state, plan, report, busy))
+        utility = self.utility(self.facts(state, plan, report, context, busy))
         lost = ~report.arrived(draw.topology) & report.reported[draw.topology.pairs[:, 0]]
         utility[draw.places[lost]] = 0.0  # sent, never arrived
         new_state = state._replace(
@@ -279,7 +279,12 @@ class Coordinator:
         return context._replace(budget=min(budget, int(np.count_nonzero(context.possible))))
 
     def facts(
-        self, state: CoordinatorState, plan: RoundPlan, report: RoundReport, busy: Vector | None = None
+        self,
+        state: CoordinatorState,
+        plan: RoundPlan,
+        report: RoundReport,
+        context: PolicyContext,
+        busy: Vector | None = None,
     ) -> RoundFacts:
         """What the utility of the round's links is computed from; `busy` is who trains on after the round."""
         considered = self._considered(state.candidates)
@@ -296,7 +301,7 @@ class Coordinator:
             link_joules=self.prices.drifted(considered.message_joules, considered.links, plan.t),
             draw=plan.draw,
             report=report,
-            possible=self.context(state, plan.presence).possible,
+            possible=context.possible,
         )
 
     def _simulate_presence(self, state: CoordinatorState) -> Presence:

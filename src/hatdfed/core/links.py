@@ -328,18 +328,3 @@ def off_diagonal(matrix: NDArray[Scalar]) -> NDArray[Scalar]:  # [N, N] -> [N âˆ
     """
     size = len(matrix)
     return matrix.reshape(-1)[1:].reshape(max(size - 1, 0), size + 1)[:, :size]
-
-
-def is_strongly_connected(topology: Topology) -> bool:
-    """Whether a model can reach every server from every other along the links of this round."""
-    return _reaches_all(topology.links) and _reaches_all(topology.links.T)
-
-
-def _reaches_all(links: BoolMatrix) -> bool:
-    reached = np.zeros(len(links), dtype=bool)
-    frontier = reached.copy()
-    frontier[:1] = True
-    while frontier.any():
-        reached |= frontier
-        frontier = links[frontier].any(axis=0) & ~reached
-    return bool(reached.all())

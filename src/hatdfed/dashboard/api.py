@@ -24,8 +24,8 @@ from hatdfed.dashboard.site import Site
 from hatdfed.dashboard.trust_view import read_trust_view
 from hatdfed.report.formatting import count, joules, percent
 from hatdfed.runs.records.cleaning import text
-from hatdfed.runs.records.database import LEDGER
 from hatdfed.runs.records.reading import reading
+from hatdfed.runs.records.schema import LEDGER
 
 MAX_SERVERS = 100_000
 _LINES_AT_A_TIME = 2000  # of a ledger that is being downloaded

@@ -18,6 +18,7 @@ from hatdfed.core.policies.base import TopologyPolicy
 from hatdfed.core.policies.link_bandit import LinkBandit, theorem_learning_rate
 from hatdfed.errors import ConfigError
 from hatdfed.runs.round_row import JOULES, ROUND_COLUMNS
+from hatdfed.runs.summary import mean_and_deviation
 from hatdfed.runs.trust_history import TrustHistory
 from hatdfed.setup.build.coordinator import build_component
 from hatdfed.setup.config import Config, ScheduleConfig
@@ -43,7 +44,7 @@ class RunData(NamedTuple):
     title: str  # e.g. "hat-dfed on digits, 5 servers, seed 0"
     num_servers: int
     rounds: Sequence[Record]  # columns as in `hatdfed.runs.round_row`
-    servers: Sequence[Record]  # and of these as in `hatdfed.runs.records.database`
+    servers: Sequence[Record]  # and of these as in `hatdfed.runs.records.schema`
     links: Sequence[Record]
     summary: Record  # avg_accuracy, std_accuracy (test, after the last round), total_energy_mj, link_energy_mj
     link_joules: Vector | None = None  # [N, N] price of each link, row receives; None where unknown
@@ -125,9 +126,7 @@ def finite(values: Vector) -> Vector:
 def mean_and_sd(values: Vector) -> tuple[float, float]:
     """Return mean and sample standard deviation of the finite values; nan and 0 of none, sd 0 of one."""
     numbers = finite(values)
-    if not len(numbers):
-        return float("nan"), 0.0
-    return float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
+    return mean_and_deviation(numbers) if len(numbers) else (float("nan"), 0.0)
 
 
 def limits(values: Vector, *, least: float) -> tuple[float, float]:

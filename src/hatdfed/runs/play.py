@@ -22,7 +22,7 @@ from hatdfed.data.datasets.base import Dataset, Progress
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
 from hatdfed.runs.callbacks import Callback, tell_end, tell_rounds
-from hatdfed.runs.malloc import keep_freed_memory
+from hatdfed.runs.process_memory import keep_freed_memory
 from hatdfed.runs.progress import follow_rounds, interactive_counter
 from hatdfed.runs.recorder import OnRound, Recorder, RunStopped, open_records
 from hatdfed.runs.records.checkpoint import Checkpoints
@@ -34,7 +34,8 @@ from hatdfed.runs.trained_models import keep_models
 from hatdfed.setup.build.placement import FLEETS, Placement, chosen_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import collect_notes, find_removed_choice, merge_layers, overlay, resolve
+from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
+from hatdfed.setup.notes import collect_notes
 from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
 
 

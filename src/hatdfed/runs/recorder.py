@@ -18,8 +18,9 @@ from hatdfed.core.round import Caught, RoundRecord
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.runs.measured_energy import describe_energy_source, summarise_measured
 from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy
-from hatdfed.runs.records.database import MATRIX_LIMIT, ROUNDS, SERVERS, RunDatabase
+from hatdfed.runs.records.database import RunDatabase
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.schema import MATRIX_LIMIT, ROUNDS, SERVERS
 from hatdfed.runs.records.tables import read_trust, records_of
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.summary import (

@@ -17,7 +17,8 @@ from hatdfed.runs.confusion import summarise_confusion
 from hatdfed.runs.records.energy_names import name_megajoules
 from hatdfed.runs.round_row import JOULES, results_over
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import config_members, is_always_silent
+from hatdfed.setup.layers import config_members
+from hatdfed.setup.notes import is_always_silent
 
 JOULES_PER_MJ = 1e6
 _MOST_NAMED = 10  # servers in one sentence
@@ -160,6 +161,6 @@ def _as_clause(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation over seeds; 0 for a single one."""
+def mean_and_deviation(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and sample standard deviation, which is 0 of a single value."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

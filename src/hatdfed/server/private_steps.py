@@ -1,7 +1,7 @@
 """Differentially private gradients: each sample's is clipped, and noise is added to their sum (DP-SGD).
 
 M. Abadi et al. Deep learning with differential privacy. CCS 2016. What one sample can change in the sum is bounded by
-the clipping norm, whatever the sample; noise of that size hides whether it was there (`hatdfed.core.privacy`).
+the clipping norm, whatever the sample; noise of that size hides whether it was there (`hatdfed.runs.privacy_loss`).
 """
 
 from __future__ import annotations

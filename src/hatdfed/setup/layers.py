@@ -6,13 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.metrics import LONGEST_NAME, METRICS, MOST_METRICS
-from hatdfed.core.policies import POLICIES
-from hatdfed.core.task import CLASSIFICATION, NEXT_TOKEN
 from hatdfed.data.datasets import DATASETS, DatasetKind, dataset_kind
 from hatdfed.data.members import Members, draw_members
 from hatdfed.data.own.dataset import FILE, is_own_data, open_own
@@ -21,8 +18,9 @@ from hatdfed.data.traces.files import with_digest
 from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
-from hatdfed.setup.methods import METHODS, method_named
+from hatdfed.setup.methods import method_named
 from hatdfed.setup.own_prices import check_own_prices, read_own_prices
+from hatdfed.setup.plain_yaml import format_value, read_yaml
 from hatdfed.setup.versions import fill_in
 
 Layer = Mapping[str, Any]
@@ -31,8 +29,6 @@ Layer = Mapping[str, Any]
 _SYNONYMS = {"num_servers": "servers", "num_devices": "devices"}
 _COMPONENTS = ("policy", "aggregator", "loss", "training")
 
-# What PyYAML raises besides its own errors: for impossible dates, very long numbers, values that do not fit their tag.
-_UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
 _BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _HINTS = {
     "link_share": " It is the share of all links that is drawn in a round; the paper uses 0.3.",
@@ -44,44 +40,6 @@ _REMOVED = {
 }
 # Aggregators that make the same of the same models at every server, as one parameter server does.
 _SAME_FOR_ALL = ("by-samples", "uniform", "median")
-_PRICED = ("model_bits", "weak_joules_per_sample", "strong_joules_per_sample")  # what depends on the network
-_LONGEST_INTEGER = 256  # bits
-_LONGEST_VALUE = 80  # characters of a value in an error message
-
-
-class _NotPlainError(Exception):
-    """Valid YAML with features that settings may not use; the message is the end of a sentence about its source."""
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases, which can make a few lines expand without limit, and duplicate keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse an alias before it is expanded."""
-        if self.check_event(yaml.AliasEvent):
-            alias: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise _NotPlainError(f"has the alias *{alias.anchor}{_format_line(alias.start_mark)}. Write its value out.")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Refuse a duplicate key, whose first value would be lost."""
-        seen = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise _NotPlainError(f"has {key.value!r} twice{_format_line(key.start_mark)}. Keep one of the two.")
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-    def construct_short_integer(self, node: Any) -> int:
-        """Refuse very large integers: no setting needs them, and Python cannot convert them to text."""
-        value: int = self.construct_yaml_int(node)
-        if value.bit_length() > _LONGEST_INTEGER:
-            raise ValueError(f"an integer of more than {_LONGEST_INTEGER} bits")
-        return value
-
-
-_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_short_integer)
 
 
 def resolve(user: Layer | None = None) -> Config:
@@ -389,62 +347,6 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"The config file {path} cannot be used: {error}") from None
 
 
-def read_yaml(path: Path, what: str = "config file") -> dict[str, Any]:
-    """Read the settings in a YAML file, which errors call by what it is."""
-    try:
-        content = _load_plain_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"The {what} {path} cannot be read ({error.strerror}). Check the path.") from None
-    except _NotPlainError as error:
-        raise ConfigError(f"The {what} {path} {error}") from None
-    except _UNREADABLE as error:
-        place = _format_line(getattr(error, "problem_mark", None))
-        raise ConfigError(f"The {what} {path} is not valid YAML{place}. Correct it and try again.") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"The {what} {path} holds a {type(content).__name__}, wanted `key: value` lines.")
-    return {str(key): value for key, value in content.items()}
-
-
-def parse_assignment(text: str) -> dict[str, Any]:
-    """Parse an assignment such as `policy.learning_rate=0.02` into a nested layer."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set wants key=value, got {text!r}.")
-    try:
-        layer: Any = _load_plain_yaml(value) if value.strip() else value
-    except yaml.YAMLError:
-        layer = value
-    except _NotPlainError as error:
-        raise ConfigError(f"--set {key.strip()} {error}") from None
-    except _UNREADABLE:
-        raise ConfigError(
-            f"--set {key.strip()} cannot take {_format_value(value)}. Put text into quotes of its own."
-        ) from None
-    for part in reversed(key.strip().split(".")):
-        layer = {part: layer}
-    return dict(layer)
-
-
-def _load_plain_yaml(text: str) -> Any:
-    loader = _PlainLoader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
-
-
-def _format_line(mark: Any) -> str:
-    return f" at line {mark.line + 1}" if mark else ""
-
-
-def _format_value(value: object) -> str:
-    """Format a value for an error message, shortened where it is long."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
-
-
 def merge_layers(*layers: Layer) -> dict[str, Any]:
     """Merge layers key by key; later ones win.
 
@@ -460,115 +362,6 @@ def merge_layers(*layers: Layer) -> dict[str, Any]:
                 )
         merged = overlay(merged, layer)
     return merged
-
-
-def collect_notes(config: Config) -> list[str]:
-    """Collect what a user should know about how the settings are interpreted."""
-    found = []
-    considered = considered_links(config) or config.servers - 1
-    wanted, budget = config.link_share * config.servers * considered, config_budget(config)
-    policy = POLICIES.get(config.policy.name)
-    if policy is not None and policy.uses_budget and abs(wanted - budget) > 1e-9:
-        found.append(f"link_share {config.link_share:g} asks for {wanted:.2f} links a round; {budget} are drawn (D11).")
-    if policy is not None and not policy.uses_budget and _is_link_share_chosen(config):
-        found.append(f"link_share has no effect: policy {config.policy.name} has its own number of links.")
-    if config.candidates is not None and considered_links(config) is None:
-        found.append(
-            f"candidates {config.candidates} has no effect: there are only {config.servers - 1} other servers."
-        )
-    if config.label_groups > 1 and config.split != "labels":
-        found.append(f"label_groups has no effect: it is for split: labels, and split is {config.split}.")
-    if config.samples_per_round > config.images_per_server:
-        found.append(
-            f"samples_per_round {config.samples_per_round} exceeds the {config.images_per_server} images of a server; "
-            "all of them are used."
-        )
-    if finish_rounds(config) != config.schedule.finish_rounds:
-        found.append(
-            f"schedule.finish_rounds {config.schedule.finish_rounds} is more than half of the run; the last "
-            f"{finish_rounds(config)} rounds have every link."
-        )
-    if is_always_silent(config):
-        length = f"{config.rounds} round{'s' * (config.rounds != 1)}"
-        found.append(
-            f"schedule.every is {config.schedule.every}, but the run has {length}: no link is ever drawn, and every "
-            "server learns alone."
-        )
-    found += _foreign_prices(config)
-    found += _describe_task(config)
-    if config.privacy.clip is not None:
-        found.append(
-            "Servers are trained one by one, because privacy.clip is set; ε covers their training and nothing else "
-            "(docs/privacy.md)."
-        )
-        if not config.privacy.noise:
-            found.append("privacy.noise is 0: gradients are clipped, but nothing is protected.")
-    if config.has_parameter_server:
-        found.append(
-            "One server averages the models of all: a centralised reference, not a decentralised method "
-            "(docs/methods.md)."
-        )
-    if config.leaks_test:
-        found.append("feedback: test lets the run see the test set. Its figures are not comparable and never ranked.")
-    return found
-
-
-def _describe_task(config: Config) -> list[str]:
-    """What settings about class labels come to in a task without them."""
-    task = config.task or (DATASETS[config.dataset].task if config.dataset in DATASETS else CLASSIFICATION)
-    if task == CLASSIFICATION:
-        return []
-    found = []
-    if config.loss.name != "cross-entropy":
-        found.append(
-            f"loss {config.loss.name} has no effect: it is about class labels, and samples of {task} have none. They "
-            "are trained with the loss of their task."
-        )
-    if task == NEXT_TOKEN and config.split == "labels":
-        found.append(
-            "label_concentration has no effect: sequences of tokens have no label by which servers could differ, so "
-            "every server owns a random sample. Give groups, and split: groups, for data that differ."
-        )
-    return found
-
-
-def is_always_silent(config: Config) -> bool:
-    """Whether the schedule leaves no round with links."""
-    finish = finish_rounds(config)
-    has_finish = finish > 0 and (config.horizon or config.rounds) - finish < config.rounds
-    return config.schedule.every > config.rounds and not has_finish
-
-
-def _foreign_prices(config: Config) -> list[str]:
-    """Prices, of the data set or by default, that are not for this network."""
-    kind = DATASETS.get(config.dataset) if config.dataset in DATASETS else None
-    known = () if kind is None else kind.priced_networks or (kind.defaults.get("network"),)
-    if config.network in known:
-        return []
-    brought = Config().energy.model_dump() if kind is None else kind.defaults.get("energy", {})
-    energy, charged = config.energy.model_dump(), {"model_bits"}
-    if not config.machines.profiles and config.energy.training_joules is None:
-        charged |= {"weak_joules_per_sample", "strong_joules_per_sample"}
-    foreign = [f"energy.{key} {brought[key]:g}" for key in _PRICED if key in charged and _is_kept(key, brought, energy)]
-    if not foreign:
-        return []
-    whose = f"Prices of network {' or '.join(map(str, known))}" if known else "Default prices, of no network,"
-    cure = "machines.profiles lets training follow the network's FLOPs (docs/energy.md)"
-    return [f"{whose} are charged for network {config.network}: {', '.join(foreign)}; {cure}."]
-
-
-def _is_kept(key: str, brought: Layer, energy: Layer) -> bool:
-    return key in brought and energy[key] == brought[key] != "actual"
-
-
-def _is_link_share_chosen(config: Config) -> bool:
-    """Whether the user set `link_share`, as far as can be told: it differs from what method and data set give."""
-    if config.method not in METHODS:
-        return False
-    usual = Config.model_fields["link_share"].default
-    for part in (dataset_kind(config.dataset, config.dataset_options).defaults, METHODS[config.method].settings):
-        usual = part.get("link_share", usual)
-    return bool(config.link_share != usual)
 
 
 def config_budget(config: Config) -> int:
@@ -612,7 +405,7 @@ def refuse_unknown(layer: Layer, model: type[BaseModel] = Config, path: str = ""
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(
-                f"{path}{key} is {_format_value(value)}, wanted a section of settings, as in {path}{key}: {{…}}."
+                f"{path}{key} is {format_value(value)}, wanted a section of settings, as in {path}{key}: {{…}}."
             )
         if section is not Component:
             refuse_unknown(value, section, f"{path}{key}.")
@@ -638,7 +431,7 @@ def describe_error(error: ValidationError) -> str:
         wanted = f"have at most {first['ctx']['max_length']} values"
     key = ".".join(map(str, parts))
     hint = _HINTS.get(key, "") if first["type"] in _BOUNDS else ""
-    return f"{key} is {_format_value(first['input'])}, but must {wanted}.{hint}"
+    return f"{key} is {format_value(first['input'])}, but must {wanted}.{hint}"
 
 
 def config_members(config: Config) -> Members:

@@ -3,10 +3,10 @@
 `SETTINGS` declares every setting once, by its dotted name, with the roles that it plays. Each question is asked of the
 settings of one role:
 
-    same_run          RESULT   everything that decides what a run brings
-    can_resume        RESUME   what must not change while a run is under way; rounds may be added
-    same_world        WORLD    what a seed stands for, so that runs of one seed can be compared pair by pair (D20)
-    can_share_fleet   FLEET    what runs must agree in to be played in one stacked fleet
+    same_run            RESULT   everything that decides what a run brings
+    resume_difference   RESUME   what must not change while a run is under way; rounds may be added
+    same_world          WORLD    what a seed stands for, so that runs of one seed can be compared pair by pair (D20)
+    fleet_key           FLEET    what runs must agree in to be played in one stacked fleet
 
 Settings are a `Config`, or a mapping as a run folder has it, maybe of an earlier version. A setting that is added is
 declared with the version that it came in and its neutral value, at which a run is what it was without it: there, old
@@ -211,19 +211,9 @@ def same_run(one: Settings, other: Settings) -> bool:
     return run_difference(one, other) is None
 
 
-def can_resume(there: Config, asked: Config) -> bool:
-    """Whether a run of the settings `there` may go on with those that are `asked` for."""
-    return resume_difference(there, asked) is None
-
-
 def same_world(one: Settings, other: Settings) -> bool:
     """Whether a seed means the same under both settings, so that runs can be paired."""
     return _first_difference(one, other, Role.WORLD) is None
-
-
-def can_share_fleet(one: Settings, other: Settings) -> bool:
-    """Whether runs of these settings can be played in one stacked fleet without waiting for each other."""
-    return fleet_key(one) == fleet_key(other)
 
 
 def run_difference(there: Settings, asked: Settings) -> Difference | None:

@@ -25,7 +25,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Count, Section
-from hatdfed.setup.layers import describe_error, name_own_data, read_yaml, refuse_unknown
+from hatdfed.setup.layers import describe_error, name_own_data, refuse_unknown
+from hatdfed.setup.plain_yaml import read_yaml
 from hatdfed.setup.run_identity import digest_of
 
 _DIGEST = 8  # letters that stand for a file or for settings

@@ -117,7 +117,7 @@ def test_a_server_without_a_report_sets_no_end_of_anybodys_scale():
     state = boss.start(np.full(N, 0.5))
     plan = boss.plan(state)
     whole = report(plan, np.array([0.6, 0.7, 0.8, 0.9, 0.75]))  # every gain is above 0, every cost too
-    facts = boss.facts(state, plan, RoundReport((*whole.servers[:-1], None)))
+    facts = boss.facts(state, plan, RoundReport((*whole.servers[:-1], None)), boss.context(state))
     assert facts.gain[-1] == pytest.approx(facts.gain[:-1].mean())
     assert facts.upload_joules[-1] == pytest.approx(facts.upload_joules[:-1].mean())
     assert facts.gain.min() == pytest.approx(0.1)

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
+from tests.connected import is_strongly_connected
 
 from hatdfed.core.candidates import regular_graph
 from hatdfed.core.links import (
     LinkTable,
     Topology,
     all_links,
-    is_strongly_connected,
     num_servers_of,
     off_diagonal,
 )

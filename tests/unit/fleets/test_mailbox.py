@@ -53,7 +53,7 @@ def test_the_utility_prices_a_link_at_what_the_ledger_says_was_spent_on_it(codec
     plan = coordinator.plan(state)
     report = world.fleet.run_round(plan)
     spent = {(row.receiver, row.sender): row.joules for row in report.energy if row.cause == "link"}
-    used = coordinator.facts(state, plan, report).link_joules[plan.draw.places]
+    used = coordinator.facts(state, plan, report, coordinator.context(state)).link_joules[plan.draw.places]
     assert used.tolist() == pytest.approx([spent[i, j] for i, j in plan.draw.topology.pairs.tolist()], rel=1e-12)
     assert (coordinator.message_share == 1) == (codec == "float32")
 

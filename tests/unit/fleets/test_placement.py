@@ -14,8 +14,8 @@ from hatdfed.fleets.stacked import memory
 from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.memory import Footprint, Sizes, footprint, predicted_bytes
 from hatdfed.fleets.stacked.rows import Execution
-from hatdfed.runs.malloc import keep_freed_memory
 from hatdfed.runs.play import Job, play
+from hatdfed.runs.process_memory import keep_freed_memory
 from hatdfed.server.networks import NETWORKS
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_program

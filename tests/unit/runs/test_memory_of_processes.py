@@ -11,7 +11,7 @@ from hatdfed.cli.app import start
 torch = pytest.importorskip("torch")
 
 _LENGTHS = 20  # of batches
-_FEW_KERNELS = "from hatdfed.runs.onednn import keep_few_kernels; keep_few_kernels()"
+_FEW_KERNELS = "from hatdfed.runs.process_memory import keep_few_kernels; keep_few_kernels()"
 _TRAIN_TWICE = f"""
 import torch
 
@@ -22,7 +22,7 @@ for time in range(2):
     for length in range(1, {_LENGTHS} + 1):
         torch.autograd.grad(network(torch.zeros(length, 3, 14, 14)).sum(), list(network.parameters()))
 """
-_COLLECT_OFTEN = "from hatdfed.runs.garbage import collect_often; collect_often()"
+_COLLECT_OFTEN = "from hatdfed.runs.process_memory import collect_often; collect_often()"
 _LIBRARIES = "import gc, torch; gc.collect()  # after which torch counts as old"
 _OLD_CYCLE = """
 import weakref
@@ -39,7 +39,7 @@ new = [[] for _ in range(20_000)]
 print(known() is None)
 """
 
-_RETURN_MEMORY = "from hatdfed.runs.malloc import return_freed_memory; assert return_freed_memory()"
+_RETURN_MEMORY = "from hatdfed.runs.process_memory import return_freed_memory; assert return_freed_memory()"
 _ALLOCATE_IN_THREADS = """
 import ctypes
 from hatdfed.deploy.threads import make_pool
@@ -58,7 +58,7 @@ with tempfile.NamedTemporaryFile() as file:
     library.fclose(stream)
     print(open(file.name).read().count("<heap nr="))
 """
-_NO_CACHES = "from hatdfed.runs.malloc import keep_no_thread_caches; keep_no_thread_caches()"
+_NO_CACHES = "from hatdfed.runs.process_memory import keep_no_thread_caches; keep_no_thread_caches()"
 _FREE_IN_THREADS = """
 import ctypes
 from hatdfed.deploy.threads import make_pool

@@ -8,10 +8,10 @@ from tests.small_runs import SMALL
 
 import hatdfed
 from hatdfed.cli.show import show_command
-from hatdfed.core.privacy import compute_epsilon
 from hatdfed.errors import ConfigError
-from hatdfed.runs.privacy_loss import count_rounds_trained, describe_privacy, format_privacy
-from hatdfed.setup.layers import collect_notes, resolve
+from hatdfed.runs.privacy_loss import compute_epsilon, count_rounds_trained, describe_privacy, format_privacy
+from hatdfed.setup.layers import resolve
+from hatdfed.setup.notes import collect_notes
 
 PRIVATE = {**SMALL, "method": "rnd", "privacy": {"clip": 1.0, "noise": 4.0}}
 

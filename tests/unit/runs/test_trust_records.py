@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import hatdfed
 from hatdfed.cli.app import app
-from hatdfed.runs.records.database import TRUST, RunDatabase
+from hatdfed.runs.records.database import RunDatabase
+from hatdfed.runs.records.schema import TRUST
 from hatdfed.runs.trust_history import summarise_groups
 from hatdfed.runs.trust_log import TrustChange
 

@@ -3,7 +3,8 @@
 import pytest
 
 from hatdfed.errors import ConfigError
-from hatdfed.setup.layers import parse_assignment, read_yaml, resolve
+from hatdfed.setup.layers import resolve
+from hatdfed.setup.plain_yaml import parse_assignment, read_yaml
 
 _ODD_VALUES = {
     "a date that does not exist": "2024-13-45",

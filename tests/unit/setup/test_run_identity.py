@@ -17,9 +17,8 @@ from hatdfed.setup.run_identity import (
     Role,
     Setting,
     Since,
-    can_resume,
-    can_share_fleet,
     continued,
+    fleet_key,
     is_resume_digest,
     result_key,
     resume_difference,
@@ -35,9 +34,9 @@ from hatdfed.setup.run_identity import (
 
 ROLES = {
     "RESULT": same_run,
-    "RESUME": can_resume,
+    "RESUME": lambda one, other: resume_difference(one, other) is None,
     "WORLD": same_world,
-    "FLEET": can_share_fleet,
+    "FLEET": lambda one, other: fleet_key(one) == fleet_key(other),
     "SOURCES": lambda one, other: sources_key(one) == sources_key(other),
 }
 OTHER_VALUES = {
@@ -153,7 +152,7 @@ def test_a_run_may_be_given_more_rounds_and_keeps_its_horizon():
     begun = resolve({"rounds": 20})
     longer = continued(begun, resolve({"rounds": 30}))
     assert (longer.rounds, longer.horizon) == (30, 20)
-    assert can_resume(begun, resolve({"rounds": 30}))
+    assert resume_difference(begun, resolve({"rounds": 30})) is None
     assert continued(longer, resolve({"rounds": 30})) == longer
     assert str(resume_difference(longer, resolve({"rounds": 30, "horizon": 30}))) == (
         "has horizon 20, but 30 was asked for"
@@ -196,7 +195,7 @@ def test_a_setting_that_is_added_leaves_all_runs_what_they_were_at_its_neutral_v
     assert is_resume_digest(as_0_1_0_journals_have_it(BASE), now)
     old = BASE.model_dump(mode="json")  # as a folder of a version before has it
     assert same_run(old, now)
-    assert can_resume(BASE, now)
+    assert resume_difference(BASE, now) is None
     assert same_world(old, now)
 
 
@@ -207,7 +206,7 @@ def test_and_makes_other_runs_at_any_other_value(later, update):
         assert name(now) != name(later())
     assert not is_resume_digest(as_0_1_0_journals_have_it(BASE), now)
     assert not same_run(BASE.model_dump(mode="json"), now)
-    assert not can_resume(BASE, now)
+    assert resume_difference(BASE, now) is not None
     assert not same_world(BASE.model_dump(mode="json"), now)
 
 

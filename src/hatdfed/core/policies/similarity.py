@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hatdfed.core.links import BoolMatrix, FloatMatrix
 from hatdfed.core.policies.base import Feedback, Policy, PolicyContext, certain
@@ -81,14 +80,6 @@ class SimilarityLinks(Policy):
 def temperature_at(t: int, temperature: float) -> float:
     """τ_t = 1 + τ·tanh(t / 10): 1 in the first round, τ + 1 in the end."""
     return 1 + temperature * math.tanh(0.1 * t)
-
-
-def selection_probabilities(similarity: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:  # [n] -> [n]
-    """q = softmax(τ_t·s): the law of the first sender that is drawn; −inf marks peers that cannot be."""
-    log_weights = temperature * similarity
-    weights = np.exp(log_weights - log_weights.max())
-    shares: NDArray[np.float64] = weights / weights.sum()
-    return shares
 
 
 def two_hop(similarity: FloatMatrix, previous: FloatMatrix, heard: BoolMatrix, sampled: BoolMatrix) -> FloatMatrix:

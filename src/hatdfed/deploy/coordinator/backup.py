@@ -30,8 +30,8 @@ from typing import IO, Any
 from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.deploy.coordinator.state_folder import JOURNAL, make_state_folder
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.records.database import tables_in
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.schema import tables_in
 from hatdfed.version import __version__
 
 CONTENT = "backup.json"

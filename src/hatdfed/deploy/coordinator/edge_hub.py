@@ -1,6 +1,7 @@
 """The coordinator's view of its edges: takes their calls, sends them orders, and collects the reports of a round.
 
-It decides nothing: plans come from the main loop, which plays them here through `RemoteFleet`.
+It decides nothing: plans come from the main loop, which waits for servers by `QuorumWait` and plays rounds here through
+`RemoteFleet`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from hatdfed.core.energy.energy_model import EnergyPrices
 from hatdfed.core.metrics import LONGEST_NAME, MOST_METRICS
 from hatdfed.core.report_check import ReportLimits
-from hatdfed.core.round import Presence, RoundPlan, RoundReport
+from hatdfed.core.round import RoundPlan, RoundReport
 from hatdfed.deploy import history
 from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.deploy.coordinator.membership import (
@@ -24,7 +25,6 @@ from hatdfed.deploy.coordinator.membership import (
     Manifest,
     Membership,
     NameTakenError,
-    describe_manifests,
     describe_neighbour,
     read_manifest,
     refuse_second_process,
@@ -39,14 +39,12 @@ from hatdfed.deploy.coordinator.open_round import (
     still_waiting,
 )
 from hatdfed.deploy.coordinator.participation import Participation
-from hatdfed.deploy.coordinator.returns import Returns
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.monitoring.time_by_kind import TimeByKind
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 
 _log = logging.getLogger("hatdfed.deploy.coordinator")
-_PROBE_SECONDS = 10.0  # that a draw waits for answers about who reaches whom
 _MOST_METRICS = 2 * MOST_METRICS  # of the settings and of the task together
 _MAX_ORDERS = 1000  # that wait for one edge; an edge that reads none of them counts as gone
 LOST = "its connection was lost"
@@ -113,15 +111,13 @@ class EdgeHub:
         self.refused_calls: Counter[str] = Counter()
         self.participation = Participation(self.membership, journal, next_round)
         self.next_round = next_round
-        self.closes_at: float | None = None  # the open round, or the wait before the first; on the monotonic clock
-        self._is_first = next_round == 0  # until the first round has begun
+        self.closes_at: float | None = None  # the open round, on the monotonic clock
         self.waits_for = "servers"
         self.waits = TimeByKind("servers", "probes", "reports", "final")
         self.incomplete_rounds = 0  # that closed without a report, since the start
         self.waits_until: float | None = None  # when that ends at the latest; None: a pause, until servers are back
         self.stop_requested = asyncio.Event()
         self._journal = journal
-        self._returns = Returns()  # since the wait for servers began
         self._wants_final = False  # once all rounds are played
         self._without_final: set[int] = set()  # members whose final figures were refused
         self._queues = OrderQueues()
@@ -178,7 +174,7 @@ class EdgeHub:
         member.is_ready, member.lost_at, member.doing = True, -math.inf, "ready"
         self.mark_seen(member)
         _log.info("%s is ready as server %d", member.name, member.index, extra={"node": member.name})
-        self._request_probes()
+        self.request_probes()
         if self.open_round.plan is not None:
             self._bring_up_to_date(self.open_round.plan, member)
         elif self._last_order is not None:
@@ -292,55 +288,6 @@ class EdgeHub:
 
     # Calls of the main loop.
 
-    async def wait_for_servers(self) -> Presence:
-        """Wait until a quorum of servers is active; returns which are, and who reaches whom."""
-        logged = ""
-        # An edge that is there but never gets ready must not delay a round for longer than any other one does.
-        patience = time.monotonic() + max(self.settings.away_seconds, self.settings.round_seconds)
-        self._returns = Returns()
-        while True:
-            now = time.monotonic()
-            self._returns.note(self.membership.members)
-            self.participation.admit_for_round(self.quorum, now)
-            if self.membership.active_mask(now).sum() >= self.quorum and self._dismiss_other_models(now):
-                continue
-            missing, until = self._describe_missing(now, patience)
-            self._set_wait(missing, until, "servers")
-            if not missing and not await self._probe_links():
-                self.closes_at, self._is_first = None, False
-                self._set_wait("")
-                presence = self.membership.make_presence(time.monotonic())
-                history.note("quorum", history.COORDINATOR, active=int(presence.active.sum()), wanted=self.quorum)
-                return presence
-            if missing:
-                if logged != (logged := missing):
-                    _log.warning("round %d waits for %s", self.next_round, logged)
-                await self._wait_for_change(1.0)
-
-    def _describe_missing(self, now: float, patience: float) -> tuple[str, float | None]:
-        """Say which servers the next round waits for, empty if it waits for none, and until when; None: a pause."""
-        active = int(self.membership.active_mask(now).sum())
-        if active < self.quorum:
-            self.closes_at, self._returns = None, Returns()  # a pause is no delay that one member causes
-            return f"servers: {active} of at least {self.quorum} are there", None
-        if self.manifest is None:
-            return "a majority for one model: " + describe_manifests(self.participation.active_members(now)), None
-        lost = self.membership.expected_back(now)
-        awaited = [member.name for member in lost if self._returns.may_be_awaited(member)]
-        if awaited and now <= patience:
-            return "servers that may be back at once: " + ", ".join(awaited), patience
-        wanted = self.membership.num_servers - sum(member.is_drained for member in self.membership.members)
-        if not self._is_first or active >= wanted:
-            return "", None
-        if self.closes_at is None:
-            self.closes_at = now + self.settings.first_wait
-        if now >= self.closes_at:
-            _log.warning("the first round begins with %d of %d servers", active, wanted)
-            return "", None
-        wait = self.settings.first_wait
-        what = f"all servers before the first round, at most {wait:g} s: {active} of {wanted} are there"
-        return what, self.closes_at
-
     async def play(self, plan: RoundPlan, prices: EnergyPrices, limits: ReportLimits | None = None) -> RoundReport:
         """Announce a plan and collect reports until all have come, the missing edges are away, or time is up.
 
@@ -357,14 +304,14 @@ class EdgeHub:
                 break
             self._announce_gone(plan.t, gone)
             whom = ", ".join(m.name for i in awaited if (m := self.membership.get(i)))
-            self._set_wait(f"reports of {whom}", self.closes_at, "reports")
+            self.set_wait(f"reports of {whom}", self.closes_at, "reports")
             await self.open_round.wait_for_change(min(1.0, max(0.0, self.closes_at - time.monotonic())))
         if awaited := self.open_round.waiting_for:
             self._count_missed(awaited)
             names = [member.name for index in awaited if (member := self.membership.get(index))]
             _log.warning("round %d closes without %s", plan.t, ", ".join(names))
         self.closes_at = None
-        self._set_wait("")
+        self.set_wait("")
         for pair in self.open_round.undelivered():
             self.membership.forget_pair(*pair)
         self.participation.judge(self.open_round.make_evidence(self.membership), time.monotonic())
@@ -381,9 +328,9 @@ class EdgeHub:
         self._send_to_all(self._last_order)
         end = time.monotonic() + seconds
         while (silent := self._names_without_final()) and time.monotonic() < end:
-            self._set_wait("final figures of " + ", ".join(silent), end, "final")
-            await self._wait_for_change(1.0)
-        self._set_wait("")
+            self.set_wait("final figures of " + ", ".join(silent), end, "final")
+            await self.wait_for_change(1.0)
+        self.set_wait("")
 
     async def dismiss(self) -> None:
         """Tell all edges to end."""
@@ -450,18 +397,6 @@ class EdgeHub:
 
     # Who is there.
 
-    def _dismiss_other_models(self, now: float) -> bool:
-        """Dismiss servers that bring another model than most, and return whether there were any.
-
-        They will try to join again, and are told then.
-        """
-        others = self.participation.find_others(now)
-        for member in others:
-            _log.warning("%s brings another model than most: %s", member.name, member.manifest)
-            self.send_order(member.index, END_OF_ORDERS)
-            self.mark_left(member, "it brings another model than most", for_good=True)
-        return bool(others)
-
     def _is_alive(self, index: int) -> bool:
         """Return whether a round still waits for this server; one that is away may come back, but is not waited for."""
         member = self.membership.get(index)
@@ -472,30 +407,13 @@ class EdgeHub:
         active = [member for member in self.membership.members if self.membership.is_active(member, now)]
         return [member.name for member in active if member.index not in self.final.keys() | self._without_final]
 
-    def _request_probes(self) -> None:
+    def request_probes(self) -> None:
+        """Have edges try to dial peers that they have no result for."""
         for member, others in self.membership.plan_probes(time.monotonic()):
             peers = [describe_neighbour(other, dial=True) for other in others]
             self.send_order(member.index, pb.Order(epoch=self.epoch, probe=pb.ProbeOrder(peers=peers)))
 
-    async def _probe_links(self) -> bool:
-        """Have edges probe each other and wait briefly for answers; returns whether members came or went meanwhile."""
-        end = time.monotonic() + min(_PROBE_SECONDS, self.settings.idle_seconds)
-        before = self.membership.active_mask(time.monotonic())
-        self._request_probes()
-        while self._is_probe_pending() and time.monotonic() < end:
-            self._set_wait("answers about who reaches whom", end, "probes")
-            await self._wait_for_change(0.2)
-        self.membership.give_up_probes()
-        for sentence in self.membership.describe_reachability_changes(time.monotonic()):
-            _log.warning("%s", sentence)
-        after = self.membership.active_mask(time.monotonic())
-        return len(before) != len(after) or bool((before != after).any())
-
-    def _is_probe_pending(self) -> bool:
-        frequent = self._returns.find_frequent(self.membership.members)
-        return self.membership.is_probe_pending(time.monotonic(), frequent)
-
-    def _set_wait(self, what: str, until: float | None = None, kind: str = "") -> None:
+    def set_wait(self, what: str, until: float | None = None, kind: str = "") -> None:
         """Say in the status what the main loop waits for, and until when; nothing while it computes.
 
         `kind` is under what the time is counted in the metrics.
@@ -512,7 +430,8 @@ class EdgeHub:
         self._changed.set()
         self.open_round.notify()
 
-    async def _wait_for_change(self, seconds: float) -> None:
+    async def wait_for_change(self, seconds: float) -> None:
+        """Wait until members have changed, or for so long."""
         self._changed.clear()
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)

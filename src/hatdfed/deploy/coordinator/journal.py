@@ -27,7 +27,7 @@ from hatdfed.core.policies.base import make_draw
 from hatdfed.core.round import Presence, RoundPlan
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import from_jsonable, to_jsonable
-from hatdfed.runs.records.database import SQLITE_ERRORS, read_only_address
+from hatdfed.runs.records.schema import SQLITE_ERRORS, read_only_address
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);

@@ -23,6 +23,7 @@ from hatdfed.deploy.coordinator.durable import DurableCoordinator
 from hatdfed.deploy.coordinator.edge_hub import END_OF_ORDERS, EdgeHub
 from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.deploy.coordinator.metrics import make_figures
+from hatdfed.deploy.coordinator.quorum import QuorumWait
 from hatdfed.deploy.coordinator.remote_fleet import RemoteFleet
 from hatdfed.deploy.coordinator.services import AccessControl, CoordinationService, OperationService
 from hatdfed.deploy.coordinator.settings import DeploySettings
@@ -96,6 +97,7 @@ class CoordinatorProcess:
             run_id, epoch = _open_run(self._journal, config, earlier)
             self.folder.write_config(config)  # the number of rounds may have changed since the last start
             self.hub = EdgeHub(self._journal, settings, config.servers, epoch, self._journal.read_next_round())
+            self._quorum_wait = QuorumWait(self.hub)
         except BaseException:
             self._journal.close()
             raise
@@ -237,7 +239,7 @@ class CoordinatorProcess:
         return [f"{lost} models did not arrive."] if lost else []
 
     def _wait_for_servers(self) -> Presence:
-        return self._wait_for(self.hub.wait_for_servers())
+        return self._wait_for(self._quorum_wait.wait())
 
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop from the main loop's thread; raises `StopRequestedError` if stopped."""

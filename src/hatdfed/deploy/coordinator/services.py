@@ -12,13 +12,14 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 import grpc
 
 from hatdfed.deploy.coordinator.edge_hub import LOST, EdgeHub
 from hatdfed.deploy.coordinator.membership import EdgeMember, MovedTooSoonError, NameTakenError, describe_neighbour
-from hatdfed.deploy.coordinator.renewals import RenewalLimit
+from hatdfed.deploy.identity.certificates import format_time
 from hatdfed.deploy.identity.deny import DenyList, compute_digest
 from hatdfed.deploy.identity.identity_store import IdentityStore
 from hatdfed.deploy.identity.names import COORDINATOR_ROLE, EDGE_ROLE, VIEWER_ROLE, NodeId
@@ -39,6 +40,8 @@ _REPLACE_SHARE = 0.8  # of a connection's age at which an edge replaces it, befo
 _ADDRESS = re.compile(
     r"(?!(unix|unix-abstract|vsock|ipv4|ipv6|dns):)([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
 )
+_LONGEST_RENEWAL_PAUSE = timedelta(minutes=1)  # of a member: an answer that was lost is asked for again
+_RENEWAL_PAUSE_SHARE = 0.01  # of a certificate's lifetime, where that is less
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,28 @@ def _describe_relay(setting: str | None) -> pb.RelayAddress | None:
         return None
     name, _, address = setting.partition("@")
     return pb.RelayAddress(name=name, address=address)
+
+
+class RenewalLimit:
+    """Says when a member may renew its certificate: signing is expensive and waits for the disk."""
+
+    def __init__(self, lifetime: timedelta) -> None:
+        self._pause = min(_LONGEST_RENEWAL_PAUSE, _RENEWAL_PAUSE_SHARE * lifetime)
+        self._asked: dict[str, datetime] = {}
+
+    def find_refusal(self, caller: Caller, now: datetime | None = None) -> str | None:
+        """Note that a member asks for a renewal; returns why it has to wait, or None if it may renew.
+
+        What counts is the certificate that it shows, not the newest that was signed: that one may have been lost.
+        """
+        name, at = caller.node.name, now or datetime.now(UTC)
+        if caller.renews is not None and at < caller.renews:
+            return f"The certificate of {name} is not due for renewal before {format_time(caller.renews)}."
+        asked = self._asked.get(name)
+        if asked is not None and asked <= at < asked + self._pause:
+            return f"{name} has just renewed its certificate; it may do so again at {format_time(asked + self._pause)}."
+        self._asked[name] = at
+        return None
 
 
 class CoordinationService(CoordinationServicer):

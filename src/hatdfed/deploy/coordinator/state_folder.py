@@ -15,8 +15,8 @@ from pathlib import Path
 
 from hatdfed.deploy.coordinator.journal import Journal
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.runs.records.database import SQLITE_ERRORS, read_only_address
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.schema import SQLITE_ERRORS, read_only_address
 from hatdfed.setup.config import Config, SupplyConfig
 from hatdfed.setup.layers import Layer, resolve, resolve_over
 from hatdfed.setup.run_identity import run_difference

@@ -20,22 +20,23 @@ from hatdfed.deploy.edge.coordinator_link import (
     CALL_SECONDS,
     REFUSALS,
     CoordinatorLink,
+    OrderStream,
     diagnose_connection,
     renew_certificate_when_due,
 )
-from hatdfed.deploy.edge.denied_peers import DeniedPeers
-from hatdfed.deploy.edge.incoming import Incoming
 from hatdfed.deploy.edge.metrics import make_figures
 from hatdfed.deploy.edge.order_handler import OrderHandler
-from hatdfed.deploy.edge.order_stream import OrderStream
-from hatdfed.deploy.edge.peers import Peers, PeerService
+from hatdfed.deploy.edge.peer_service import PeerService
+from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.presence import CoordinatorPresence
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_meter import RoundMeter
 from hatdfed.deploy.edge.round_runner import RoundRunner
 from hatdfed.deploy.edge.setup import MakeSetup, load_first_state, make_limits, pack_model, read_settings
 from hatdfed.deploy.edge.store import EdgeStore
+from hatdfed.deploy.edge.transfers import Incoming
 from hatdfed.deploy.identity.certificates import format_time
+from hatdfed.deploy.identity.deny import DeniedPeers
 from hatdfed.deploy.identity.join import explain_refusal, report_refusal
 from hatdfed.deploy.identity.names import COORDINATOR, relay_id
 from hatdfed.deploy.identity.renewal import renew_by_proof

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from hatdfed.deploy.edge.outgoing import SendRecord
 from hatdfed.deploy.edge.store import SavedState, pack_state, read_state
+from hatdfed.deploy.edge.transfers import SendRecord
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.server.message import Buffer
 from hatdfed.server.program import ServerState

@@ -8,11 +8,11 @@ import math
 
 from hatdfed.core.fleet import MOST_CONFUSED, FinalAccuracy
 from hatdfed.deploy.edge.coordinator_link import CALL_SECONDS, CoordinatorLink
-from hatdfed.deploy.edge.denied_peers import DeniedPeers
 from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_runner import RoundRunner, read_effort
 from hatdfed.deploy.edge.setup import EdgeSetup
+from hatdfed.deploy.identity.deny import DeniedPeers
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.server.work import Answers, HeldOut
 

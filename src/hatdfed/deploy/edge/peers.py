@@ -1,262 +1,70 @@
-"""Transfers of models between edges: the service at each edge, and the calls to other edges.
-
-Whoever can dial the other does: a sender pushes to a receiver that it can dial; otherwise the receiver pulls. A
-transfer that breaks off goes on where it stopped: the sender asks how far it came, or the receiver says from where on
-it pulls. A peer of version 0.1 does neither, and transfers from and to it begin anew.
-"""
+"""Calls to other edges (`peer_service` answers them): models are pushed and fetched until they have arrived."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import AsyncIterator, Callable, Container, Coroutine, Generator
+from collections.abc import Container, Generator
 from contextlib import closing
 from typing import Any
 
 import grpc
 
-from hatdfed.deploy import history
-from hatdfed.deploy.edge.incoming import MOVED, Incoming
-from hatdfed.deploy.edge.outgoing import Outgoing
-from hatdfed.deploy.edge.retries import Retries
 from hatdfed.deploy.edge.round_mailbox import EARLY, RoundMailbox
-from hatdfed.deploy.edge.transfer_tally import ReceivedFrames, SentFrames
+from hatdfed.deploy.edge.transfers import CURRENT_MODEL, MOVED, Incoming, Outgoing, ReceivedFrames, SentFrames
 from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.identity.names import EDGE_ROLE, NodeId
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
-from hatdfed.deploy.protocol.hatdfed_pb2_grpc import PeerServicer, PeerStub
+from hatdfed.deploy.protocol.hatdfed_pb2_grpc import PeerStub
 from hatdfed.deploy.relay.relay_client import RelayClient
-from hatdfed.deploy.transport.callers import DENIED, CallerCheck
-from hatdfed.deploy.transport.endpoints import Caller, Endpoints
-from hatdfed.deploy.transport.frames import (
-    SLOW,
-    IncomingMessage,
-    PackedMessage,
-    check_header,
-    collect_chunks,
-    describe_message,
-    read_header,
-)
+from hatdfed.deploy.transport.callers import DENIED
+from hatdfed.deploy.transport.endpoints import Endpoints
+from hatdfed.deploy.transport.frames import MAX_SENDS, SLOW, IncomingMessage, collect_chunks, read_header
 from hatdfed.errors import HatdfedError, IdentityError, WireError
-from hatdfed.server.exchange import Received, accept
-from hatdfed.server.message import Buffer, compute_overhead
 
 _log = logging.getLogger("hatdfed.deploy.edge")
-_MAX_COPIES = 2  # of the current model that late joiners may take at a time
 _ASK_SECONDS = 10.0
 _BROKEN_OFF = ("stalled", "cut-short", MOVED)  # after which a transfer goes on
-_CURRENT_MODEL = -1  # in place of a round, when a late joiner asks for the current model
 _RETIRE_SECONDS = 600.0  # that calls may still take on a retired channel
-
-OwnModel = Callable[[], list[Buffer]]
-
-
-class PeerService(PeerServicer):
-    """The calls that other edges may make to this one."""
-
-    def __init__(self, callers: CallerCheck, mailbox: RoundMailbox, idle_seconds: float, own_model: OwnModel) -> None:
-        self._callers = callers
-        self._mailbox = mailbox
-        self._idle_seconds = idle_seconds
-        self._own_model = own_model
-        self._copying: set[str] = set()  # who is being sent the current model
-        self._pushes: dict[str, asyncio.Task[None]] = {}  # in progress, one for each sender
-        self._checking = asyncio.Lock()  # models are checked one by one: checking takes memory of its own
-
-    async def Push(self, stream: AsyncIterator[pb.Frame], context: Any) -> pb.Received:
-        """Receive a model, or answer with the reason of refusal."""
-        name, frames, delivered = "", ReceivedFrames(self._mailbox.transfers, stream), False
-        try:
-            caller = self._callers.identify(context, EDGE_ROLE)
-            name = caller.node.name
-            checked = self._callers.checked(frames, caller)
-            header = await read_header(checked, self._idle_seconds)
-            check_header(header, _max_message_bytes(self._mailbox))  # before it waits for anything
-            await self._replace_push(name, lambda: self._push(header, name, checked))
-            delivered = True
-        except (WireError, IdentityError) as error:
-            self._mailbox.count_refusal(error.reason, name)
-            _log.warning("refused a model of %s: %s", name or "a stranger", error, extra={"node": name})
-            return pb.Received(accepted=False, reason=error.reason)
-        finally:
-            frames.count_end(delivered=delivered)
-        return pb.Received(accepted=True)
-
-    async def Pull(self, request: pb.Wanted, context: Any) -> None:
-        """Send the own model, of a round or the current one."""
-        mailbox, offset, name = self._mailbox, 0, ""
-        try:
-            caller = self._callers.identify(context, EDGE_ROLE)
-            name = caller.node.name
-            if request.round == _CURRENT_MODEL:
-                await self._send_copy(request, caller, context)
-                return
-            outgoing = await self._find_outgoing(request, name)
-            offset = outgoing.find_offset(request)
-            await self._write_frames(outgoing, offset, caller, context)
-        except (WireError, IdentityError) as error:
-            mailbox.count_refusal(error.reason, name)
-            _log.warning("refused to give a model to %s: %s", name or "a stranger", error, extra={"node": name})
-            may_retry = error.reason == EARLY
-            code = grpc.StatusCode.ABORTED if may_retry else grpc.StatusCode.FAILED_PRECONDITION
-            await context.abort(code, str(error))
-        # What was written need not arrive. A peer of version 0.1 never confirms that it did.
-        is_confirmed = offset == outgoing.packed.size or not request.confirms
-        if is_confirmed:
-            await mailbox.mark_delivered(request.round, outgoing.sent.receiver)
-
-    async def HowFar(self, request: pb.Parcel, context: Any) -> pb.Progress:
-        """Tell a sender how much of its message is here."""
-        mailbox, name = self._mailbox, ""
-        try:
-            name = self._callers.identify(context, EDGE_ROLE).node.name
-            if request.run != mailbox.run or mailbox.order is None or request.round != mailbox.order.round:
-                return pb.Progress()
-            sender = mailbox.find_sender(name)
-        except (WireError, IdentityError) as error:
-            mailbox.count_refusal(error.reason, name)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        if sender in mailbox.received:
-            return pb.Progress(offset=request.size)
-        await mailbox.incoming.end_stream(sender)
-        known = mailbox.incoming.find(sender)
-        return pb.Progress(offset=known.filled if known is not None and known.is_same_as(request) else 0)
-
-    async def Probe(self, request: pb.Nothing, context: Any) -> pb.Nothing:
-        """Answer, so that the caller knows that it can dial this edge."""
-        try:
-            self._callers.identify(context, EDGE_ROLE)
-        except IdentityError as error:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
-        return pb.Nothing()
-
-    async def _replace_push(self, name: str, push: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a push; it ends the one before of the same sender, whose connection may be dead."""
-        while (before := self._pushes.get(name)) is not None and not before.done():
-            before.cancel()
-            await asyncio.wait({before})
-        task = self._pushes[name] = asyncio.ensure_future(push())
-        try:
-            await asyncio.wait({task})
-        finally:
-            task.cancel()
-            if self._pushes.get(name) is task:
-                del self._pushes[name]
-        if task.cancelled():
-            raise WireError("replaced", "A newer transfer of the same model has begun.")
-        task.result()
-
-    async def _push(self, header: pb.Parcel, name: str, stream: AsyncIterator[pb.Frame]) -> None:
-        mailbox, t = self._mailbox, header.round
-        if header.run != mailbox.run:
-            raise WireError("foreign", f"{name} sent a model of another run.")
-        await mailbox.wait_for_round(t, time.monotonic() + self._idle_seconds)
-        sender = mailbox.find_sender(name)
-        if sender in mailbox.received:
-            raise WireError("duplicate", f"The model of {name} is already here.")
-        if await mailbox.incoming.wait_for_check(sender, header):
-            return
-        await mailbox.wait_for_room(t, sender, mailbox.until)
-        message = await self._receive(header, sender, name, stream)
-        failpoint("model-received")
-        # If the connection breaks from now on, the next one need not bring the message again.
-        await mailbox.incoming.check(sender, message, lambda: self._check(t, sender, message))
-
-    async def _check(self, t: int, sender: int, message: IncomingMessage) -> None:
-        mailbox = self._mailbox
-        async with self._checking:
-            if not mailbox.is_open(t):
-                raise WireError("late", f"Round {t} is over here.")
-            received = await check_message(mailbox, message.data, t, sender)
-        await mailbox.deliver(t, sender, received, message.data)
-
-    async def _receive(
-        self, header: pb.Parcel, sender: int, name: str, stream: AsyncIterator[pb.Frame]
-    ) -> IncomingMessage:
-        mailbox, incoming = self._mailbox, self._mailbox.incoming
-        message = await incoming.begin(sender, header, _max_message_bytes(mailbox))
-        try:
-            async with asyncio.timeout(mailbox.until - time.monotonic()):
-                await incoming.run_stream(
-                    sender,
-                    collect_chunks(stream, message, incoming.get_rate(sender), idle_seconds=self._idle_seconds),
-                )
-        except TimeoutError:
-            raise WireError("late", f"The model of {name} was still on its way when the round ended.") from None
-        except WireError as error:
-            if error.reason == SLOW:
-                await mailbox.notice_slow_sender()
-            raise
-        return message
-
-    async def _write_frames(self, outgoing: Outgoing, offset: int, caller: Caller, context: Any) -> None:
-        """Send a message to a peer that fetches it, unless the peer reads too slowly."""
-        rate, began = self._mailbox.incoming.make_rate(), time.monotonic()
-        reached, t, delivered = outgoing.record.reached, outgoing.header.round, False
-        frames = SentFrames(self._mailbox.transfers, outgoing.make_frames(offset), offset=offset, reached=reached)
-        try:
-            for frame in frames:
-                self._callers.check(caller)
-                await asyncio.wait_for(context.write(frame), self._idle_seconds)
-                now = time.monotonic()
-                rate.count(now - began, len(frame.chunk))
-                began = now
-                is_whole = offset + frames.size == outgoing.packed.size
-                if not is_whole and t != _CURRENT_MODEL and not self._mailbox.is_open(t):
-                    raise WireError("late", f"Round {t} has ended here.")  # what is sent after it is in no report
-            if offset + frames.size < outgoing.packed.size:
-                raise outgoing.make_spent_error()
-            delivered = True
-        except TimeoutError:
-            raise WireError("stalled", f"A transfer did not move for {self._idle_seconds:g} seconds.") from None
-        finally:
-            frames.count_end(delivered=delivered)
-
-    async def _find_outgoing(self, request: pb.Wanted, name: str) -> Outgoing:
-        mailbox = self._mailbox
-        self._require_run(request, name)
-        order = await mailbox.wait_for_round(request.round, time.monotonic() + self._idle_seconds)
-        receiver = mailbox.find_receiver(name)
-        return await mailbox.make_message(receiver, request.round, time.monotonic() + order.seconds)
-
-    def _require_run(self, request: pb.Wanted, name: str) -> None:
-        if request.run != self._mailbox.run:
-            raise WireError("foreign", f"{name} wants a model of another run.")
-
-    async def _send_copy(self, request: pb.Wanted, caller: Caller, context: Any) -> None:
-        """Send the current model to a late joiner, from where an earlier transfer broke off."""
-        name = caller.node.name
-        self._require_run(request, name)
-        if name in self._copying or len(self._copying) >= _MAX_COPIES:
-            raise WireError(EARLY, f"{name} has to wait for the current model until others have theirs.")
-        self._copying.add(name)
-        packing = asyncio.ensure_future(asyncio.to_thread(lambda: describe_message(self._own_model())))
-
-        def free_place(done: asyncio.Future[PackedMessage]) -> None:
-            done.exception()
-            self._copying.discard(name)
-
-        try:
-            packed = await asyncio.shield(packing)
-            outgoing = Outgoing(packed, packed.make_header(self._mailbox.run, _CURRENT_MODEL, self._mailbox.index))
-            await self._write_frames(outgoing, outgoing.find_offset(request), caller, context)
-        finally:
-            packing.add_done_callback(free_place)  # not before: a caller that leaves does not end the thread
+_IDLE_TIMES = 2.0  # the idle time: for so long a peer that does not answer is called again
 
 
-async def check_message(mailbox: RoundMailbox, data: Buffer, t: int, sender: int) -> Received:
-    """Decode and check a message off the event loop; raises `WireError` if it is refused."""
-    codec, limits = mailbox.program.codec, mailbox.limits
-    digest = history.received_digest(data) if history.is_kept() else ""
-    try:
-        received = await asyncio.to_thread(
-            accept, data, mailbox.message_context, t=t, sender=sender, codec=codec, limits=limits
-        )
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:  # malformed in some other way
-        raise WireError("not-a-message", f"A message cannot be read ({type(error).__name__}).") from None
-    history.note("accept", mailbox.index, round=t, sender=sender, digest=digest)
-    return received
+class Retries:
+    """Says how long a transfer that breaks off is tried again: as long as it gets further."""
+
+    def __init__(self, until: float, idle_seconds: float) -> None:
+        self._until = until
+        self._patience = _IDLE_TIMES * idle_seconds
+        self._last_moved = time.monotonic()
+        self._reached = 0  # bytes that were there at the receiver after the best attempt
+        self._wasted = 0  # attempts since then that sent something in vain
+        self.count = 0
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether another attempt may send anything."""
+        return self._wasted < MAX_SENDS
+
+    def note_reached(self, num_bytes: int) -> None:
+        """Note how many bytes are at the receiver; more than before make up for failures."""
+        if num_bytes > self._reached:
+            self._reached, self._wasted = num_bytes, 0
+
+    def note_failure(self, *, has_sent: bool) -> None:
+        """Note that an attempt has failed, perhaps after it had sent something."""
+        self.count += 1
+        if has_sent:
+            self._wasted += 1
+            self._last_moved = time.monotonic()
+
+    async def wait(self, *, is_early: bool = False) -> bool:
+        """Wait a little; returns whether to try again: longer for a peer whose round has not begun than for others."""
+        if not is_early and time.monotonic() > self._last_moved + self._patience:
+            return False
+        await asyncio.sleep(0.2 + 0.6 * random.random())  # noqa: S311 (so that not all try again at once)
+        return time.monotonic() < self._until
 
 
 class Peers:
@@ -364,7 +172,7 @@ class Peers:
         mailbox = self._mailbox
         try:
             message = await self._fetch(mailbox.incoming, sender, t, until)
-            received = await check_message(mailbox, message.data, t, sender.index)
+            received = await mailbox.check(message.data, t, sender.index)
             await mailbox.deliver(t, sender.index, received, message.data)
             await self._confirm(sender, t, message, until)
         except (WireError, IdentityError) as error:
@@ -379,7 +187,7 @@ class Peers:
     async def copy_model(self, peer: pb.Neighbour, seconds: float) -> bytearray:
         """Fetch a peer's current model."""
         incoming = self._mailbox.incoming.make_another()
-        return (await self._fetch(incoming, peer, _CURRENT_MODEL, time.monotonic() + seconds)).data
+        return (await self._fetch(incoming, peer, CURRENT_MODEL, time.monotonic() + seconds)).data
 
     async def _fetch(self, incoming: Incoming, sender: pb.Neighbour, t: int, until: float) -> IncomingMessage:
         """Fetch a message, from where it broke off if that happens; raises the error of the last attempt."""
@@ -431,7 +239,7 @@ class Peers:
         stream, delivered = ReceivedFrames(self._mailbox.transfers, aiter(call)), False
         try:
             header = await read_header(stream, max(until - time.monotonic(), 0.1))  # it may still be training
-            message = await incoming.begin(sender.index, header, _max_message_bytes(self._mailbox))
+            message = await incoming.begin(sender.index, header, self._mailbox.max_message_bytes)
             rate = incoming.get_rate(sender.index)
             await incoming.run_stream(
                 sender.index, collect_chunks(stream, message, rate, idle_seconds=self._idle_seconds)
@@ -489,12 +297,6 @@ class Peers:
             known = address, self._endpoints.open_channel(address, node)
             self._channels[peer.name] = known
         return PeerStub(known[1])
-
-
-def _max_message_bytes(mailbox: RoundMailbox) -> int:
-    """Return the length of the longest message of this run."""
-    program = mailbox.program
-    return 4 * program.learner.num_params + compute_overhead(num_labels=program.num_labels)
 
 
 def _describe(error: grpc.aio.AioRpcError) -> str:

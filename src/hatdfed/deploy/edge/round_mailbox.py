@@ -13,16 +13,14 @@ from typing import Any
 import torch
 
 from hatdfed.deploy import history
-from hatdfed.deploy.edge.incoming import Incoming
-from hatdfed.deploy.edge.outgoing import Outgoing, SendRecord
-from hatdfed.deploy.edge.transfer_tally import Direction, TransferTally
+from hatdfed.deploy.edge.transfers import Direction, Incoming, Outgoing, SendRecord, TransferTally
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.transport.frames import PackedMessage, describe_message
 from hatdfed.errors import WireError
 from hatdfed.server.aggregation import Inbox
 from hatdfed.server.codecs.base import payload_bits
-from hatdfed.server.exchange import Limits, MessageContext, Received, make_inbox, pack_offer_parts
-from hatdfed.server.message import Buffer
+from hatdfed.server.exchange import Limits, MessageContext, Received, accept, make_inbox, pack_offer_parts
+from hatdfed.server.message import Buffer, compute_overhead
 from hatdfed.server.program import EdgeProgram, Offer, ServerState
 
 EARLY = "early"  # the one reason of refusal after which a peer tries again
@@ -222,6 +220,23 @@ class RoundMailbox:
             if neighbour.name == name:
                 return int(neighbour.index)
         raise WireError("not-a-neighbour", f"{name} is not to receive from this edge in this round.")
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The length of the longest message of this run."""
+        return 4 * self.program.learner.num_params + compute_overhead(num_labels=self.program.num_labels)
+
+    async def check(self, data: Buffer, t: int, sender: int) -> Received:
+        """Decode and check a message off the event loop; raises `WireError` if it is refused."""
+        digest = history.received_digest(data) if history.is_kept() else ""
+        try:
+            received = await asyncio.to_thread(
+                accept, data, self.message_context, t=t, sender=sender, codec=self.program.codec, limits=self.limits
+            )
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:  # malformed in some other way
+            raise WireError("not-a-message", f"A message cannot be read ({type(error).__name__}).") from None
+        history.note("accept", self.index, round=t, sender=sender, digest=digest)
+        return received
 
     async def deliver(self, t: int, sender: int, received: Received, message: Buffer | None = None) -> None:
         """Store a received model that has passed all checks; its message is kept on disk first."""

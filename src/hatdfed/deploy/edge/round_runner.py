@@ -15,7 +15,7 @@ from hatdfed.core.effort import ServerEffort
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.deploy import history
 from hatdfed.deploy.edge.open_round_files import KeptRound, OpenRoundFiles
-from hatdfed.deploy.edge.peers import Peers, check_message
+from hatdfed.deploy.edge.peers import Peers
 from hatdfed.deploy.edge.private_rounds import PrivateRounds
 from hatdfed.deploy.edge.round_mailbox import RoundMailbox
 from hatdfed.deploy.edge.round_meter import RoundMeter
@@ -24,7 +24,7 @@ from hatdfed.deploy.failpoints import failpoint
 from hatdfed.deploy.monitoring.time_by_kind import TimeByKind
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import RunFolderError, WireError
-from hatdfed.runs.malloc import tidy_freed_memory
+from hatdfed.runs.process_memory import tidy_freed_memory
 from hatdfed.server.consensus import sketch
 from hatdfed.server.exchange import stack_label_shares
 from hatdfed.server.program import EdgeProgram, ServerState, Verdict
@@ -139,7 +139,7 @@ class RoundRunner:
         for sender in sorted(kept.received.keys() & senders):
             try:
                 message = bytearray(await self.run_off_loop(kept.received[sender].read_bytes))
-                await mailbox.deliver(t, sender, await check_message(mailbox, message, t, sender))
+                await mailbox.deliver(t, sender, await mailbox.check(message, t, sender))
             except (OSError, WireError) as error:
                 _log.warning("the model of server %d that was kept cannot be used: %s", sender, error)
         return kept

@@ -1,7 +1,7 @@
 """The deny list: names of nodes that are locked out.
 
-It is a text file with one name per line and comments after #. It is read again when it changes, so that an operator can
-lock a node out while a run goes on.
+At the coordinator it is a text file with one name per line and comments after #. It is read again when it changes, so
+that an operator can lock a node out while a run goes on. Edges are told of it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 
 from hatdfed.deploy.identity.names import edge_id
 from hatdfed.deploy.identity.private_files import PUBLIC, write_durably
+from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.errors import IdentityError
 
 _log = logging.getLogger("hatdfed.deploy.deny")
+_edge_log = logging.getLogger("hatdfed.deploy.edge")
 _Stamp = tuple[int, int, int]
 _ABSENT: _Stamp = (0, 0, 0)
 _HEADING = "# Nodes that are locked out, one name a line."
@@ -91,6 +93,24 @@ class DenyList:
         except FileNotFoundError:
             return _ABSENT
         return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+class DeniedPeers:
+    """The deny list as an edge knows it: the coordinator sends it with its welcome and whenever it changes."""
+
+    def __init__(self) -> None:
+        self.digest = ""
+        self._names: frozenset[str] = frozenset()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def update(self, denied: pb.DenyList) -> None:
+        """Replace the list by the coordinator's."""
+        names = frozenset(denied.names)
+        if new := names - self._names:
+            _edge_log.warning("locked out by the coordinator: %s", ", ".join(sorted(new)))
+        self.digest, self._names = denied.digest, names
 
 
 def compute_digest(names: Iterable[str]) -> str:

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from hatdfed.core.energy.energy_model import Cause
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.records.database import (
+from hatdfed.runs.records.database import Records, read_last_verdicts
+from hatdfed.runs.records.schema import (
     METRICS,
     SQLITE_ERRORS,
     TRUST,
-    Records,
     file_version,
-    read_last_verdicts,
     read_only_address,
     refuse_newer,
     select_list,

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hatdfed.runs.records.cleaning import number
-from hatdfed.runs.records.database import MATRIX_LIMIT, Records, RunDatabase
+from hatdfed.runs.records.database import Records, RunDatabase
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.records.schema import MATRIX_LIMIT
 from hatdfed.runs.trust_history import TrustHistory, read_changes
 
 _LONG = ("servers", "links", "ledger")  # as many rows a round as there are servers, or more

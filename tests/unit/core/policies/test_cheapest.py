@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.connected import is_strongly_connected
 
-from hatdfed.core.links import Topology, all_links, is_strongly_connected
+from hatdfed.core.links import Topology, all_links
 from hatdfed.core.policies.cheapest import CheapestLinks, _nearest_first, cheap_cycle, cycle_price
 from hatdfed.randomness import stream
 from hatdfed.testing import policy_context

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+from tests.connected import is_strongly_connected
 
-from hatdfed.core.links import all_links, is_strongly_connected
+from hatdfed.core.links import all_links
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.ring import metropolis_weights
 from hatdfed.randomness import stream

@@ -9,7 +9,6 @@ from hatdfed.core.policies.similarity import (
     SimilarityLinks,
     SimilarityState,
     draw_senders,
-    selection_probabilities,
     temperature_at,
     two_hop,
 )
@@ -17,6 +16,12 @@ from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.testing import feedback_for, policy_context
+
+
+def selection_probabilities(similarity, temperature):
+    """q = softmax(τ_t·s): the law of the first sender that is drawn; −inf marks peers that cannot be."""
+    weights = np.exp(temperature * similarity - (temperature * similarity).max())
+    return weights / weights.sum()
 
 
 def learn(state, losses):

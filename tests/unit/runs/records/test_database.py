@@ -15,8 +15,9 @@ import hatdfed
 from hatdfed.cli.app import app
 from hatdfed.core.energy.energy_model import EnergyRow
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.records.database import LEDGER, TABLES, RunDatabase, current_version
+from hatdfed.runs.records.database import RunDatabase
 from hatdfed.runs.records.reading import reading
+from hatdfed.runs.records.schema import LEDGER, TABLES, current_version
 
 OLD = Path(__file__).resolve().parents[3] / "fixtures" / "v0.1.0"
 NEW_COLUMN = "consensus_distance"
