@@ -236,3 +236,21 @@ def test_the_verdict_on_fresh_seeds_leaves_out_seeds_that_one_side_lacks():
     assert part["verdict"] == "open: 1 of 2 seeds"
     assert part["avg_accuracy_points"]["mean"] == pytest.approx(by_hand[0])
     assert "open: 1 of 2 seeds" in table.markdown([part])
+
+
+def test_a_table_says_how_many_seeds_are_paired():
+    names = (PLUS, "rnd")
+    runs = [
+        (
+            point("digits", name, servers=5, **HARD),
+            seed,
+            {**FIGURES, "avg_accuracy": 60.0 + seed, "link_energy_mj": 1.0},
+        )
+        for name in names
+        for seed in (0, 1)
+    ]
+    table = EXPERIMENTS["fresh_seeds"].tables[0]
+    for played, said in ((runs, "2"), (runs[1:], "2, 1 paired")):
+        rows = table.rows(results_by_seed(played), CLAIMS, SMOKE)
+        (line,) = [each for each in table.markdown(rows).splitlines() if "rnd" in each]
+        assert line.split("|")[-2].strip() == said

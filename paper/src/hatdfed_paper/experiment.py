@@ -101,6 +101,12 @@ class Experiment:
         points = self.decisive_points(scale)
         return sorted(set.intersection(*(set(self.seeds_of(each, scale)) for each in points))) if points else []
 
+    def every_seed(self, scale: Scale) -> list[int]:
+        """All seeds that it uses, also while its points wait for another experiment."""
+        if scale == FULL and self.fleet_seeds is not None:
+            return sorted({seed for seeds in self.fleet_seeds.values() for seed in seeds})
+        return sorted({run["seed"] for run in self.runs(scale)} or range(self.first_seed, self.first_seed + 1))
+
     def is_complete(self, seeds: Collection[int], scale: Scale) -> bool:
         """Whether a comparison over these seeds has all that were planned, without which nothing is decided."""
         return set(self.planned_seeds(scale)) <= set(seeds)

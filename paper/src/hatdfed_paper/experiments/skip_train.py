@@ -19,7 +19,7 @@ from hatdfed.runs.statistics import PairedDifference
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.differences import Contest, points_gained, shared_seeds
 from hatdfed_paper.experiment import BEYOND, Experiment, Table
-from hatdfed_paper.markdown import NOTHING, format_difference, format_figure, table
+from hatdfed_paper.markdown import NOTHING, format_difference, format_figure, format_seeds, table
 from hatdfed_paper.plan import EXPLORE, FULL, PLUS, SMOKE, Scale, Settings, point
 from hatdfed_paper.protocol import Protocol
 from hatdfed_paper.results import Results
@@ -180,7 +180,7 @@ def graph_markdown(rows: Sequence[Row]) -> str:
             *(f"{row[key][0]:,.4g}" for key in ("training_wh", "training_wh_in_1000_rounds", "total_wh")),
             row["against"] or NOTHING,
             NOTHING if row["accuracy_points"] is None else format_difference(row["accuracy_points"], 2),
-            words[row["holds"]], str(len(row["seeds"])),
+            words[row["holds"]], format_seeds(row["seeds"], row["accuracy_points"]),
         ]
         for row in rows
     ]  # fmt: skip
