@@ -131,3 +131,39 @@ def test_outside_a_checkout_results_of_a_checkout_can_be_named(paper):
     code, out, _ = paper("list", "--results", str(ROOT / "paper" / "results"))
     assert code == 0
     assert "ablation" in out
+
+
+def test_from_tuning_to_a_verdict_as_typed(paper):
+    """The stages of tuned_rivals at scale smoke, each named by the one before it."""
+    code, _, err = paper("freeze", "tuned_rivals", "--scale", "smoke", "--results", "nowhere")
+    assert code == 2
+    assert "no results of scale smoke" in err
+    code, out, err = paper("run", "tuned_rivals", "--scale", "smoke", "--jobs", "1")
+    assert code == 0
+    assert "its first stage rival_tuning is played" in err
+    assert "Then: hatdfed paper freeze tuned_rivals --scale smoke" in err
+    code, out, _ = paper("freeze", "tuned_rivals", "--scale", "smoke")
+    assert code == 0
+    assert "next: hatdfed paper run tuned_rivals --scale smoke" in out
+    code, out, _ = paper("run", "tuned_rivals", "--scale", "smoke", "--jobs", "1")
+    assert code == 0
+    _, out, _ = paper("tables", "--scale", "smoke", "--json")
+    tables = json.loads(out)
+    assert {"frontier", "fresh_seeds", "tuned_rivals", "attribution", "planned"} <= set(tables)
+    state = {row["experiment"]: row["state"] for row in tables["planned"]}
+    assert state["tuned_rivals"] == state["rival_tuning"] == "played"
+    assert state["attribution"] == "not played"
+    assert [row["rival"] for row in tables["tuned_rivals_main"]] == ["rnd", "d-psgd", "dac", "sgp"]
+    assert all(not row["verdict"].startswith("open") for row in tables["tuned_rivals_main"])
+
+
+def test_a_table_without_rows_says_that_nothing_was_played(paper):
+    results = str(ROOT / "paper" / "results")
+    code, out, err = paper("tables", "frontier", "planned", "--results", results)
+    if "not played" in out:
+        assert code == 0
+        assert "## frontier" in out
+        assert "Planned, not played" in out
+        assert "rows: frontier" in err
+    rows = [line.split("|") for line in out.splitlines() if line.startswith("| ")][-8:]
+    assert {row[1].strip() for row in rows} >= {"frontier", "fresh_seeds", "tuned_rivals", "attribution"}

@@ -12,9 +12,11 @@ from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.run_identity import run_key
 from hatdfed.sweeps.batches import PlayOptions, TimeLimit
+from hatdfed_paper.claims import Claims
+from hatdfed_paper.experiments import EXPERIMENTS
 from hatdfed_paper.plan import Scale
 from hatdfed_paper.play import play_missing
-from hatdfed_paper.results import ResultFile, Results, ResultsError, locked, read_all, read_sessions
+from hatdfed_paper.results import ResultFile, Results, ResultsError, locked, read_all, read_sessions, run_name
 from hatdfed_paper.todo import todo
 
 CPU = Placement("stacked", "cpu")
@@ -242,3 +244,30 @@ def test_a_setting_that_came_later_changes_no_key_at_its_neutral_value():
     )
     assert run_key(plain) != run_key(resolve({"method": "rnd", "schedule": {"every": 2}}))
     assert run_key(plain) != run_key(resolve({"method": "rnd", "loss": {"name": "label-prior"}}))
+
+
+@pytest.mark.parametrize("stopped_after", [50, 110])
+def test_an_interrupted_plan_has_whole_seeds_of_what_decides_first_and_goes_on(tmp_path, stopped_after):
+    """Of training_effort 24 of 160 runs decide; seeds that one side lacks are in no difference."""
+    name = "training_effort"
+    experiment = EXPERIMENTS[name]
+
+    def stop(done, total):
+        if done > stopped_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path, name, on_rounds=stop)
+    kept = set(read_all(tmp_path, (name,), "tiny")[name].records)
+    order = [run_name(run) for run in experiment.runs(TINY)]
+    decisive = experiment.decisive_runs(TINY)
+    assert kept == set(order[: len(kept)])
+    rows = experiment.tables[0].rows(Results(read_all(tmp_path, (name,), "tiny")), Claims.read(), TINY)
+    for row in rows:
+        assert row["accuracy_points"]["pairs"] == len(row["seeds"])
+        assert row["holds"] is None or decisive <= kept
+    if not decisive <= kept:
+        assert {tuple(row["seeds"]) for row in rows} == {(0,)}
+    first = len(kept)
+    assert play(tmp_path, name).played == len(order) - first
+    assert set(read_all(tmp_path, (name,), "tiny")[name].records) == set(order)

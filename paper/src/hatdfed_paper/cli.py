@@ -22,7 +22,7 @@ from hatdfed_paper.experiments import EXPERIMENTS, THE_PAPER, experiment_named
 from hatdfed_paper.folders import choice_path, no_results, not_frozen, paper_folder, plan_path, results_folder
 from hatdfed_paper.plan import FULL, Scale, scale_named
 from hatdfed_paper.protocol import CONFIRMATORY, estimated_minutes, server_rounds
-from hatdfed_paper.provenance import check_plan
+from hatdfed_paper.provenance import check_plan, refuse_changed_code
 from hatdfed_paper.results import Results, locked, read_all
 from hatdfed_paper.tables import all_markdown, all_tables
 from hatdfed_paper.todo import Todo, todo
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hatdfed_paper.play import OnRun, Outcome
 
 _Table = TypeVar("_Table")
+_NOT_PLAYED = "Planned, not played: there are no rows. The table `planned` says how much is missing."
 
 app = typer.Typer(
     help="The paper's experiments: run them, and make its tables and figures.",
@@ -112,7 +113,13 @@ def freeze_command(
     path = choice_path(name, chosen)
     text = experiment.freeze(_read(chosen, results)[0], chosen)
     write_atomically(path, text.encode())
-    out.print(f"{path}; next: hatdfed paper plan {name} --write, and commit both files.", soft_wrap=True)
+    after = "plan {} --write, and commit both files." if chosen == FULL else f"run {{}}{_at(chosen)}"
+    out.print(f"{path}; next: hatdfed paper {after.format(name)}", soft_wrap=True)
+
+
+def _at(scale: Scale) -> str:
+    """The option that a command of this scale has."""
+    return "" if scale == FULL else f" --scale {scale.name}"
 
 
 @app.command("run")
@@ -179,7 +186,7 @@ def _first_stages(names: list[str], scale: Scale) -> list[str]:
         if first is not None and not experiment_named(name).all_points(scale):
             note(
                 f"{name} has no frozen settings yet: its first stage {first} is played. "
-                f"Then: hatdfed paper freeze {name}"
+                f"Then: hatdfed paper freeze {name}{_at(scale)}"
             )
             name = first
         wanted.append(name)
@@ -191,11 +198,10 @@ def _check_plans(names: list[str], scale: Scale, *, exploratory: bool) -> dict[s
     found = [experiment_named(name) for name in names]
     if scale != FULL or exploratory:
         return {}
-    return {
-        each.name: check_plan(each.name, each.write_plan(), plan_path(each.name))
-        for each in found
-        if each.kind == CONFIRMATORY
-    }
+    confirmatory = [each for each in found if each.kind == CONFIRMATORY]
+    plans = {each.name: check_plan(each.name, each.write_plan(), plan_path(each.name)) for each in confirmatory}
+    refuse_changed_code(list(plans))
+    return plans
 
 
 def _of_scale(dataset: str | None, scale: Scale) -> str | None:
@@ -229,12 +235,13 @@ def tables_command(
     chosen = scale_named(scale)
     tables = all_tables(*_read(chosen, results), chosen)
     if empty := [name for name in _only(names, tables) if not tables[name]]:
-        note(f"Planned, not played, so without rows: {', '.join(empty)}.")
+        note(f"Planned, not played, so without rows: {', '.join(empty)}. The table `planned` says how much is missing.")
     if as_json:
         typer.echo(json.dumps(_only(names, tables), ensure_ascii=False))
         return
-    for name, text in _only(names, all_markdown(tables)).items():
-        typer.echo(f"## {name}\n\n{text}\n")
+    written = all_markdown(tables)
+    for name in _only(names, tables) if names else written:
+        typer.echo(f"## {name}\n\n{written.get(name) or _NOT_PLAYED}\n")
 
 
 @app.command("figures")

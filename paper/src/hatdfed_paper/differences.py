@@ -57,6 +57,12 @@ def mean_of_places(places: Sequence[BySeed]) -> dict[int, float]:
     return {seed: sum(place[seed] for place in places) / len(places) for seed in sorted(seeds)}
 
 
+def shared_seeds(results: Results, contests: Sequence[Contest]) -> list[int]:
+    """The seeds that a method and all its rivals have in every place."""
+    played = [set(results.at(each)) for contest in contests for each in (contest.mine, *contest.rivals.values())]
+    return sorted(set.intersection(*played)) if played else []
+
+
 def _compare(
     results: Results,
     contests: Sequence[Contest],

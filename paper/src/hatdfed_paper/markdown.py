@@ -74,6 +74,16 @@ def format_setting(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
+def format_seeds(seeds: Sequence[int], difference: Row | None) -> str:
+    """How many seeds a row has, and how many of them a difference rests on where the other side lacks some.
+
+    >>> format_seeds([0, 1, 2], {"pairs": 2}), format_seeds([0, 1], {"pairs": 2}), format_seeds([0, 1], None)
+    ('3, 2 paired', '2', '2')
+    """
+    pairs = len(seeds) if difference is None else difference["pairs"]
+    return str(len(seeds)) if pairs == len(seeds) else f"{len(seeds)}, {pairs} paired"
+
+
 def format_difference(difference: Mapping[str, Any], digits: int) -> str:
     """A difference with its interval, where it has one."""
     if difference["low"] is None:

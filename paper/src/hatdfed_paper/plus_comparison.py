@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hatdfed.runs.statistics import paired_or_none
 from hatdfed.setup.layers import resolve
 from hatdfed_paper.differences import Contest, percent_saved, points_gained
-from hatdfed_paper.markdown import KEYS, NOTHING, format_difference, format_figure, format_setting, table
+from hatdfed_paper.markdown import KEYS, NOTHING, format_difference, format_figure, format_seeds, format_setting, table
 from hatdfed_paper.plan import BASELINES, PLUS, SETTING, Settings
 from hatdfed_paper.results import Results
 from hatdfed_paper.rows import Row, interval_or_none, row_of
@@ -62,5 +62,7 @@ def comparison_markdown(rows: Sequence[Row], keys: Sequence[str] = (*PLACE, "met
         ahead = [row["plus_is_ahead_by"][name] for name in differences]
         shown = [format_difference(each, 1) if each is not None else NOTHING for each in ahead]
         figures = [format_figure(row[metric], None, is_energy=metric.endswith("_mj")) for metric in metrics]
-        cells.append([*(format_setting(row[key]) for key in keys), *figures, *shown, str(len(row["seeds"]))])
+        cells.append(
+            [*(format_setting(row[key]) for key in keys), *figures, *shown, format_seeds(row["seeds"], ahead[0])]
+        )
     return table(headings, cells)

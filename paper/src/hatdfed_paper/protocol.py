@@ -13,10 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hatdfed.runs.statistics import PairedDifference
 from hatdfed_paper.plan import Scale, Settings
 from hatdfed_paper.results import run_name
+from hatdfed_paper.verdict_rules import judge_difference
 
 CONFIRMATORY, EXPLORATORY = "confirmatory", "exploratory"
+UNTIL_COMPLETE = (
+    "Runs that decide are played before all others, seed by seed. Nothing is decided before all planned seeds have "
+    "been played; until then tables say how many there are, and differences leave out seeds that one side lacks."
+)
 ROUNDS = 200  # of every planned run, unless its settings or the scale say otherwise
 # Server-rounds per second on one H200, six processes with MPS, measured over the sessions in results/sessions.json.
 RATES = {"fashion-mnist": 6_100, "cifar-10": 1_300}
@@ -29,6 +35,17 @@ class Protocol:
     comparison: str
     null: str  # the hypothesis that the runs may reject
     rule: str  # when the claim is confirmed, partly or not
+
+
+def decide(difference: PairedDifference | None, seeds: Sequence[int], planned: Sequence[int], size: float = 0.0) -> str:
+    """The verdict on a comparison by the one rule of all claims, once all its planned seeds have been played.
+
+    >>> decide(PairedDifference(1.0, 0.5, 1.5, 2), [200, 201], [200, 201, 202])
+    'open: 2 of 3 seeds'
+    """
+    if difference is None or not set(planned) <= set(seeds):
+        return f"open: {len(set(planned) & set(seeds))} of {len(planned)} seeds"
+    return judge_difference(difference, size)
 
 
 def server_rounds(runs: Sequence[Settings], scale: Scale) -> dict[str, int]:

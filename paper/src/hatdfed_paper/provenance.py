@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,9 @@ import hatdfed
 from hatdfed.errors import HatdfedError
 
 OUTSIDE = "not in a git checkout"
+CHANGED = "with uncommitted changes"
+NAMED_BY = "HATDFED_COMMIT"  # names the commit that a copy without git was made of
+NAMED = f"not in a git checkout; named by {NAMED_BY}"
 
 
 class PlanError(HatdfedError):
@@ -18,13 +24,35 @@ class PlanError(HatdfedError):
 
 
 def code_commit() -> dict[str, Any]:
-    """The commit of the code that runs, and whether its files differ from it; null with a note outside a checkout."""
+    """The commit of the code that runs, and whether its files differ from it.
+
+    Outside a checkout it is the one that is named in the environment, with a note, or null. Sessions also keep a digest
+    of the code (`play.source_digest`), by which a named commit can be checked later.
+    """
     place = Path(hatdfed.__file__).resolve().parent
     commit = _git(place, "rev-parse", "HEAD")
     if commit is None:
-        return {"commit": None, "note": OUTSIDE}
+        return _named_commit()
     changed = bool(_git(place, "status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/paper/src"))
-    return {"commit": commit.strip()} | ({"note": "with uncommitted changes"} if changed else {})
+    return {"commit": commit.strip()} | ({"note": CHANGED} if changed else {})
+
+
+def _named_commit() -> dict[str, Any]:
+    named = os.environ.get(NAMED_BY)
+    if not named:
+        return {"commit": None, "note": OUTSIDE}
+    if not re.fullmatch(r"[0-9a-f]{40}", named):
+        raise PlanError(f"{NAMED_BY} is {named!r}, but must be the 40 digits that `git rev-parse HEAD` prints.")
+    return {"commit": named, "note": NAMED}
+
+
+def refuse_changed_code(names: Sequence[str]) -> None:
+    """Refuse to play confirmatory experiments with code that no commit has."""
+    if names and code_commit().get("note") == CHANGED:
+        raise PlanError(
+            f"{' and '.join(names)}: confirmatory, but the code differs from its commit. Commit src/ and paper/src/ "
+            "first, or run with --exploratory."
+        )
 
 
 def check_plan(name: str, text: str, path: Path) -> str:

@@ -57,11 +57,16 @@ def todo(
 
 
 def _wanted(names: Sequence[str], scale: Scale, dataset: str | None) -> dict[str, Wanted]:
-    """Every run once, by its name, under the first experiment that has it."""
+    """Every run once, by its name, under the first experiment that has it; what decides nothing comes last."""
     found: dict[str, Wanted] = {}
+    secondary: set[str] = set()
     for name in names:
-        for settings in experiment_named(name).runs(scale):
+        experiment = experiment_named(name)
+        decisive = experiment.decisive_runs(scale)
+        for settings in experiment.runs(scale):
             if dataset in (None, settings["dataset"]) and run_name(settings) not in found:
                 config = resolve(merge_layers(scale.common, {"checkpoint_every": 0}, settings))
                 found[run_name(settings)] = Wanted(name, settings, config)
-    return found
+                if decisive and run_name(settings) not in decisive:
+                    secondary.add(run_name(settings))
+    return dict(sorted(found.items(), key=lambda run: run[0] in secondary))

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +238,7 @@ def server_rounds(batch: Batch) -> int:
 
 
 def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict[int, Job]]:
-    """Jobs that can be played together, in their order; small enough for every process to get some, where it can be."""
+    """Jobs that can be played together, small enough for every process to get some, where it can be."""
     most = min(servers_at_once, -(-sum(job.config.servers for job in jobs.values()) // processes))
     kinds: dict[str, list[dict[int, Job]]] = {}
     for index, job in jobs.items():
@@ -247,8 +246,8 @@ def make_batches(jobs: Batch, processes: int, servers_at_once: int) -> list[dict
         if alike[-1] and sum(other.config.servers for other in alike[-1].values()) + job.config.servers > most:
             alike.append({})
         alike[-1][index] = job
-    # Kinds take turns: what one leaves of a GPU, another may have use for.
-    return [batch for turn in zip_longest(*kinds.values()) for batch in turn if batch is not None]
+    # In the order of the jobs: when time runs out, those that came first have been played, of whatever kind they are.
+    return sorted((batch for alike in kinds.values() for batch in alike), key=lambda batch: next(iter(batch)))
 
 
 def _kind_of(batch: Batch) -> str:

@@ -15,7 +15,7 @@ from hatdfed.runs.play import Job, play
 from hatdfed.runs.records import database
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import resolve
-from hatdfed.sweeps.batches import PlayOptions, play_jobs
+from hatdfed.sweeps.batches import PlayOptions, make_batches, play_jobs
 from hatdfed.sweeps.workers import WorkerDiedError, Workers
 
 CPU = Placement("stacked", "cpu")
@@ -167,3 +167,15 @@ def test_workers_end_with_the_process_that_started_them():
         time.sleep(0.1)
     os.kill(pid, 9)
     pytest.fail("a worker outlived its parent")
+
+
+def test_whoever_stops_early_has_played_the_first_jobs_of_all_kinds():
+    """Jobs of fleets of 3 and of 30, seed by seed: the larger ones fill their batches sooner."""
+    settings = [{"servers": servers, "seed": seed, "dataset": "digits"} for seed in range(4) for servers in (3, 30, 3)]
+    batches = make_batches({n: Job(resolve(each)) for n, each in enumerate(settings)}, 1, 30)
+    assert sorted(n for batch in batches for n in batch) == list(range(len(settings)))
+    for count in range(1, len(batches)):
+        played = {n for batch in batches[:count] for n in batch}
+        assert set(range(min(n for batch in batches[count:] for n in batch))) <= played
+    first = [min(batch) for batch in batches]
+    assert first == sorted(first)

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from hatdfed.runs.statistics import PairedDifference
 from hatdfed_paper.claims import Claims
-from hatdfed_paper.differences import Contest, points_gained
+from hatdfed_paper.differences import Contest, points_gained, shared_seeds
 from hatdfed_paper.experiment import BEYOND, Experiment, Table
-from hatdfed_paper.markdown import NOTHING, format_difference, format_figure, table
+from hatdfed_paper.markdown import NOTHING, format_difference, format_figure, format_seeds, table
 from hatdfed_paper.plan import EXPLORE, FULL, PLUS, SMOKE, Scale, Settings, point
 from hatdfed_paper.protocol import Protocol
 from hatdfed_paper.results import Results
@@ -120,6 +120,12 @@ def _points(dataset: str, scale: Scale) -> Iterator[Settings]:
             yield place(dataset, degree, method, scale)
 
 
+def _decisive(dataset: str, scale: Scale) -> Iterator[Settings]:
+    if dataset in _SIZES[scale.name].datasets:
+        for degree, method in product(CYCLES, (SKIP, OURS)):
+            yield place(dataset, degree, method, scale)
+
+
 def lines() -> list[tuple[int, str]]:
     """Neighbours and method of every line of the table."""
     return [*product(CYCLES, WITHOUT_BUDGET), *product((_BUDGET_DEGREE,), IN_BUDGET)]
@@ -134,6 +140,8 @@ def graph_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
             continue
         rival = place(dataset, degree, RIVALS[method], scale) if method in RIVALS else None
         gained = None if rival is None else points_gained(results, [Contest(mine, {"": rival})], "avg_accuracy")
+        contest = [Contest(mine, {} if rival is None else {"": rival})]
+        is_complete = EXPERIMENT.is_complete(shared_seeds(results, contest), scale)
         training, total = (_watt_hours(results, mine, name) for name in ("training_energy_mj", "total_energy_mj"))
         rows.append(
             {
@@ -144,7 +152,7 @@ def graph_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
                     each * _PUBLISHED_ROUNDS / mine["rounds"] for each in training.values()
                 ),
                 "against": RIVALS.get(method), "accuracy_points": interval_or_none(gained),
-                "holds": None if rival is None or gained is None else judge(
+                "holds": None if rival is None or not is_complete or gained is None else judge(
                     gained, training, _watt_hours(results, rival, "training_energy_mj")
                 ),
                 "seeds": sorted(results.at(mine)),
@@ -172,7 +180,7 @@ def graph_markdown(rows: Sequence[Row]) -> str:
             *(f"{row[key][0]:,.4g}" for key in ("training_wh", "training_wh_in_1000_rounds", "total_wh")),
             row["against"] or NOTHING,
             NOTHING if row["accuracy_points"] is None else format_difference(row["accuracy_points"], 2),
-            words[row["holds"]], str(len(row["seeds"])),
+            words[row["holds"]], format_seeds(row["seeds"], row["accuracy_points"]),
         ]
         for row in rows
     ]  # fmt: skip
@@ -200,5 +208,6 @@ EXPERIMENT = Experiment(
         "those of the paper.",
     ),
     known="none of these settings; digits, and validation accuracies of fleets of 10 and 12 servers on CIFAR-10",
+    decisive=_decisive,
     tables=(Table("skip_train", graph_rows, graph_markdown),),
 )

@@ -113,6 +113,12 @@ def _points(dataset: str, scale: Scale) -> Iterator[Settings]:
     yield from (settings for n, settings in enumerate(found) if settings not in found[:n])
 
 
+def _decisive(dataset: str, scale: Scale) -> Iterator[Settings]:
+    for servers in _fleets(scale):
+        for world in (each for each in worlds(servers, dataset).values() if each.kind == GROUPS):
+            yield from (place(dataset, servers, world, method) for method in (TRUST, RIVAL))
+
+
 def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
     """Every world: what it has more than its reference, the rival and a server alone, and what its links cost."""
     rows = []
@@ -121,7 +127,9 @@ def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
             places = {method: place(dataset, servers, world, method) for method in world.methods}
             if all(results.at(each) for each in places.values()):
                 row = {"dataset": dataset, "servers": servers, "world": name, "kind": world.kind}
-                rows.append(row | _judge_world(results, world, places))
+                judged = _judge_world(results, world, places)
+                holds = judged["holds"] if EXPERIMENT.is_complete(judged["seeds"], scale) else None
+                rows.append({**row, **judged, "holds": holds})
     return [*rows, *_pooled(results, scale)] if rows else []
 
 
@@ -139,7 +147,8 @@ def _judge_world(results: Results, world: World, places: Mapping[str, Settings])
         **{f"{each}_accuracy": _mean(found) for each, found in own.items()},
         "reference": world.reference, "points": interval_or_none(gained), "minority_points": interval_or_none(least),
         "rival_points": interval_or_none(rival), "alone_points": interval_or_none(alone), "link_share": share,
-        "holds": judge(world, gained, least, rival, alone, share), "seeds": sorted(own[TRUST]),
+        "holds": judge(world, gained, least, rival, alone, share),
+        "seeds": sorted(set.intersection(*(set(found) for found in own.values()))),
     }  # fmt: skip
 
 
@@ -180,7 +189,9 @@ def _pooled(results: Results, scale: Scale) -> list[Row]:
         if difference is not None:
             seeds = sorted(set.intersection(*(set(each) for each in leads)))
             row = {"dataset": dataset, "servers": 0, "world": "all with groups", "kind": "all", "reference": RIVAL}
-            holds = None if difference.low is None else difference.low > 0
+            holds = None
+            if difference.low is not None and EXPERIMENT.is_complete(seeds, scale):
+                holds = difference.low > 0
             rows.append({**row, "points": interval_or_none(difference), "holds": holds, "seeds": seeds})
     return rows
 
@@ -232,5 +243,6 @@ EXPERIMENT = Experiment(
         f"the smallest group not distinguishably below {ALONE}; bad data, above -1 point; liars, above -3 points.",
     ),
     known="none of these worlds on test data; plain worlds of table1 with five servers and other methods, on seeds 0–9",
+    decisive=_decisive,
     tables=(Table("trust", _rows, _markdown),),
 )

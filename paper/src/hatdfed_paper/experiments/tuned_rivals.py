@@ -20,15 +20,16 @@ from typing import Any
 from hatdfed.randomness import stream
 from hatdfed.setup.layers import merge_layers
 from hatdfed_paper.claims import Claims
+from hatdfed_paper.differences import Contest, points_gained, shared_seeds
 from hatdfed_paper.experiment import BEYOND, Experiment, Table
 from hatdfed_paper.experiments.equal_footing import without_thrift
 from hatdfed_paper.folders import choice_path
-from hatdfed_paper.markdown import table
+from hatdfed_paper.markdown import format_difference, table
 from hatdfed_paper.plan import BASELINES, FULL, HARD, PLUS, Scale, Settings, point
 from hatdfed_paper.plus_comparison import PLACE, compare_plus, comparison_markdown
-from hatdfed_paper.protocol import Protocol
+from hatdfed_paper.protocol import Protocol, decide
 from hatdfed_paper.results import Results, ResultsError
-from hatdfed_paper.rows import Row, row_of
+from hatdfed_paper.rows import Row, interval_or_none, row_of
 
 TUNED = (*BASELINES, "el-oracle", "full", "hat-dfed", PLUS)
 DENSE = (*BASELINES, "full")
@@ -119,6 +120,41 @@ def _points(dataset: str, scale: Scale) -> Iterator[Settings]:
         yield settings
 
 
+def _few(dataset: str, scale: Scale) -> dict[str, Settings]:
+    """Every method in the contest with few servers; nothing before settings are frozen."""
+    return {each["method"]: each for way, each in _contests(dataset, scale) if way == "as it is"}
+
+
+def _decisive(dataset: str, scale: Scale) -> Iterator[Settings]:
+    here = _few(dataset, scale)
+    yield from (here[name] for name in (PLUS, *BASELINES) if name in here)
+
+
+def _main_rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
+    """The one comparison of the plan: the recipe against each of the four."""
+    rows = []
+    for dataset in scale.datasets:
+        here = _few(dataset, scale)
+        for rival in (name for name in BASELINES if here):
+            contest = [Contest(here[PLUS], {rival: here[rival]})]
+            gained = points_gained(results, contest, "avg_accuracy")
+            if gained is not None:
+                seeds = shared_seeds(results, contest)
+                verdict = decide(gained, seeds, _TUNED.planned_seeds(scale))
+                row = {"dataset": dataset, "rival": rival, "seeds": seeds, "verdict": verdict}
+                rows.append({**row, "avg_accuracy_points": interval_or_none(gained)})
+    return rows
+
+
+def _main_markdown(rows: Sequence[Row]) -> str:
+    cells = [
+        [row["dataset"], row["rival"], format_difference(row["avg_accuracy_points"], 1), row["verdict"],
+         str(len(row["seeds"]))]
+        for row in rows
+    ]  # fmt: skip
+    return table(["data set", "rival", "hat-dfed-plus-0.1 is ahead, points", "verdict", "seeds"], cells)
+
+
 def _rows(results: Results, claims: Claims, scale: Scale) -> list[Row]:
     """Every method with its tuned settings, and what the recipe is ahead of it by; its own row: of the baselines."""
     rows = []
@@ -169,7 +205,7 @@ TUNING = Experiment(
     "First stage of tuned_rivals: the same trials for every method, on validation data",
     _tuning_points,
     BEYOND,
-    fleet_seeds={5: range(300, 303)},
+    fleet_seeds={5: range(310, 313)},
     known="table1, plus, plus_equal and plus_dense, on seeds 0–9",
     tables=(Table("rival_tuning", _tuning_rows, _tuning_markdown),),
 )
@@ -180,14 +216,21 @@ _TUNED = Experiment(
     BEYOND,
     fleet_seeds={5: range(230, 240), 20: range(230, 235), 50: range(230, 235)},
     protocol=Protocol(
-        comparison=f"{PLUS} against the mean of {', '.join(BASELINES)}, every method with its tuned settings: test "
+        comparison=f"{PLUS} against each of {', '.join(BASELINES)}, every method with its tuned settings: test "
         "accuracy with five servers (λ 0.3, ρ 0.5), seed by seed, on each data set",
-        null="the difference is 0 points or less",
-        rule="reproduced if the 95 % interval lies above 0; otherwise not. The dense contest is secondary.",
+        null="the difference to at least one of the four is 0 points or less",
+        rule="on each data set by itself: reproduced if the 95 % interval lies above 0 against every one of the four, "
+        "which needs no correction for their number; otherwise not. The four keep their own loss. The dense contest, "
+        "in which they have the recipe's, and all other rows are secondary; their intervals are not corrected for "
+        "their number. Tuned passes cost joules of training, which the tables show; no claim is at equal joules.",
     ),
     known="table1, plus, plus_equal and plus_dense, on seeds 0–9; validation results of rival_tuning",
     first=TUNING.name,
     freeze=_freeze,
-    tables=(Table("tuned_rivals", _rows, partial(comparison_markdown, keys=("words", *PLACE[:2], "method"))),),
+    decisive=_decisive,
+    tables=(
+        Table("tuned_rivals", _rows, partial(comparison_markdown, keys=("words", *PLACE[:2], "method"))),
+        Table("tuned_rivals_main", _main_rows, _main_markdown),
+    ),
 )
 EXPERIMENTS = (TUNING, _TUNED)
