@@ -169,6 +169,11 @@ def _draw_server(
         flips_labels=bool(members.is_liar[i]) and ATTACKS[config.world.attack].flips_labels,
     )
     phases, held_out = [], _held_out_count(config, len(shard))
+    if held_out >= len(shard):
+        raise ConfigError(
+            f"{'feedback' if config.feedback == 'own' else 'probe_from'} holds out samples of each server's own, but "
+            f"server {i} owns {len(shard)}, which leaves it none to train on. Every server needs two or more."
+        )
     for kind in dict.fromkeys((kinds[members.group[i]], kinds[members.last_group[i]])):
         places = shard
         if kind != PLAIN or flaws:
