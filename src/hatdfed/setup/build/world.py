@@ -186,7 +186,9 @@ def _draw_server(
 def _make_world(config: Config, dataset: Dataset, pools: Pools, seen: _SeenAs, drawn: _DrawnWorld) -> World:
     change_at = int(config.world.change_at * (config.horizon or config.rounds))
     sources = []
-    for i, (first, *later) in enumerate(drawn.servers):
+    for i, phases in enumerate(drawn.servers):
+        # A change at round 0 is none: what servers were before it, nobody has seen.
+        first, *later = phases if change_at else phases[-1:]
         changes = [
             DataChange(change_at, phase.shard, _validation(config, pools, seen, phase), phase.held_out)
             for phase in later

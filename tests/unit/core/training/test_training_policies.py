@@ -50,6 +50,12 @@ def test_impossible_numbers_of_passes_are_refused(first, last):
         Taper(first, last)
 
 
+@pytest.mark.parametrize(("cheap", "dear"), [(1, 2), (0, 0), (2, -1), (10**9, 1)])
+def test_impossible_numbers_of_passes_by_price_are_refused(cheap, dear):
+    with pytest.raises(ConfigError, match=r"training.cheap is .* which make 1 to 1000"):
+        ByPrice(cheap=cheap, dear=dear)
+
+
 def test_dear_machines_make_fewer_passes():
     passes, asks = played(ByPrice(cheap=3, dear=0), rounds=2)
     is_dear = training_context(N).training_joules == 30.0
