@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-
 MOST_PASSES = 1000  # of a round: more is most likely a typing error, and would take days
 
 

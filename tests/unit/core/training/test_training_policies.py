@@ -88,6 +88,12 @@ def test_a_cycle_of_skip_train_has_training_rounds_first():
     assert (asks == (passes > 0)).all()
 
 
+def test_a_budget_of_a_run_without_end_is_spread_at_once():
+    policy = SkipTrain(train_rounds=2, sync_rounds=3, budget_rounds=8)
+    context = training_context(N)._replace(t=1, horizon=10**9)
+    assert (policy.find_probability(policy.init(N), context) == 8 / (4 * 10**8 - 1)).all()
+
+
 @pytest.mark.parametrize("budget", [0, 7, 25, 100])
 def test_a_budget_of_rounds_is_never_exceeded_and_lasts_to_the_end(budget):
     passes, _ = played(SkipTrain(train_rounds=1, sync_rounds=1, budget_rounds=budget), rounds=60, num_servers=40)
