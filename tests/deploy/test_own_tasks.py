@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.alone import mailbox_simulation, run_alone
-from tests.deploy.deployment import Deployment
+from tests.deploy.deployment import Deployment, settings
 
 from hatdfed.data.datasets import load_dataset
 from hatdfed.deploy.edge.setup import make_edge_setup
@@ -41,6 +41,16 @@ def test_edges_learn_a_regression_as_simulated_servers_do(play, tmp_path, one_th
     assert summary["personal_accuracy"] is None
     assert summary["metrics"]["rmse"] == pytest.approx(expected.metrics["rmse"].mean(), rel=1e-4)
     assert summary["metrics_by_server"].keys() == expected.metrics.keys()
+
+
+def test_an_edge_with_labels_that_no_test_sample_has_has_no_personal_accuracy(play, tmp_path, one_thread):
+    def without_labels(*args, **more):
+        setup = make_edge_setup(*args, **more)
+        return setup._replace(test=setup.test._replace(label_shares=np.zeros_like(setup.test.label_shares)))
+
+    _, summary = play(deployed(tmp_path, settings("rnd", rounds=1, network="linear"), make_setup=without_labels))
+    assert summary["personal_accuracy"] is None
+    assert len(summary["accuracy_by_server"]) == 3
 
 
 def test_edges_learn_from_tables_of_their_own(play, tmp_path, one_thread, config):

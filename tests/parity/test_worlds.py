@@ -70,6 +70,12 @@ def assert_parity(config):
     return expected
 
 
+def test_groups_that_change_before_the_first_round_are_measured_as_they_are_then():
+    config = settings({**CHANGING, "changing": 1.0, "change_at": 0.0}, rounds=2)
+    assert_parity(config)
+    assert all(source.change is None for source in make_world(config, DATASET).sources)
+
+
 @pytest.mark.parametrize("world", [CHANGING, {**CHANGING, "differ": "inputs"}], ids=["labels", "inputs"])
 def test_two_groups_of_which_some_change(world):
     records = assert_parity(settings(world))

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_PASSES = 1000  # of a round: more is most likely a typing error, and would take days
+
 
 class ServerEffort(NamedTuple):
     """What one server is to do in a round."""

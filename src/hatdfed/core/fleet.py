@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -48,8 +49,8 @@ class Fleet(Protocol):
         """Which fleet this is and what it computes with, for the reader of a result."""
 
     @property
-    def refused(self) -> Mapping[str, int]:
-        """How many messages servers have refused, by reason."""
+    def refused(self) -> Counter[str]:
+        """How many messages servers have refused, by reason; a run that goes on adds those of its earlier rounds."""
 
     def validation_accuracy(self) -> Accuracies:
         """[N] of the models as they are now, on validation data."""
@@ -109,9 +110,11 @@ def measured_accuracy(
     """From which test samples each server answers rightly; `label_shares` is what its own data consist of.
 
     The personal accuracy is taken label by label and weighted by these shares: what personalised methods such as DAC
-    aim at. A label that the test data lack counts nowhere.
+    aim at. A label that the test data lack counts nowhere; of a server that has no other, it is unknown.
     """
     by_label = np.stack([correct[:, labels == label].mean(axis=1) for label in np.unique(labels)], axis=1)
     held = label_shares[:, np.unique(labels)]
     overall = correct.mean(axis=1)
-    return FinalAccuracy(overall, (by_label * held).sum(axis=1) / held.sum(axis=1), overall)
+    total = held.sum(axis=1)
+    personal = np.divide((by_label * held).sum(axis=1), total, out=np.full(len(held), np.nan), where=total > 0)
+    return FinalAccuracy(overall, personal, overall)

@@ -172,7 +172,8 @@ def make_torch_optimiser(
     except (TypeError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
-            f"learner.optimiser_settings is {dict(settings)}, which torch.optim.{kind.__name__} refuses: {reason:.200}"
+            f"torch.optim.{kind.__name__} cannot take learner.learning_rate {learning_rate:g} with "
+            f"learner.optimiser_settings {dict(settings)!s:.200}: {reason.rstrip('.'):.200}. Change one of them."
         ) from None
     return optimiser
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from hatdfed.core.effort import MOST_PASSES
 from hatdfed.setup.machine_profiles import MachineProfile
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -19,7 +20,7 @@ Bits = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]  # such price
 Joules = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]  # Mbit/s
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Amount = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # of joules or watts
 PerServer = Amount | Annotated[tuple[Amount, ...], Field(min_length=1)]
 
@@ -297,7 +298,7 @@ class Config(Section):
     """ρ: probability that a device connects in a round."""
     churn: Share = 0.0
     """Probability that a server is absent for a period of ten rounds; it then neither trains, sends nor receives."""
-    devices: Count = 30
+    devices: Annotated[int, Field(ge=1, le=1_000_000)] = 30
     """Number of devices of each server."""
     images_per_server: Count = 800
     """Number of samples (images, rows, sequences) that a server owns."""
@@ -324,7 +325,7 @@ class Config(Section):
 
     network: str = "small-cnn"
     """Network that the servers train."""
-    local_passes: Count = 2
+    local_passes: Annotated[int, Field(ge=1, le=MOST_PASSES)] = 2
     """Number of passes over a round's data (D4)."""
     batch_size: Count = 64
     """Number of samples in a training batch."""

@@ -213,6 +213,17 @@ def test_models_that_became_no_numbers_are_told():
     assert any("own model was not finite" in note for note in result.summary["notes"])
 
 
+@pytest.mark.parametrize("fleet", ["stacked", "mailbox"])
+def test_what_was_refused_before_a_stop_is_counted_after_it(fleet, tmp_path):
+    how = {**SMALL, "rounds": 4, "learner": {"optimiser": "sgd", "learning_rate": 1e30}, "checkpoint_every": 1}
+    with np.errstate(all="ignore"):
+        whole = run(**how, fleet=fleet)
+        with pytest.raises(PowerCutError):
+            run(**how, fleet=fleet, out=tmp_path / "run", on_round=stop_after(2))
+        resumed = resume(tmp_path / "run")
+    same(resumed, whole)
+
+
 @pytest.mark.parametrize(
     ("settings", "is_told"),
     [

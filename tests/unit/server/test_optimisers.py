@@ -76,8 +76,15 @@ def test_a_step_leaves_its_arguments_unchanged():
             "no setting 'weight_deccay'. Did you mean",
         ),
         ({"optimiser": "AdamW", "optimiser_settings": {"lr": 1}}, "which is set by learner.learning_rate"),
-        ({"optimiser": "AdamW", "optimiser_settings": {"weight_decay": -1}}, "AdamW refuses: Invalid weight_decay"),
-        ({"optimiser": "AdamW", "optimiser_settings": {"betas": "no"}}, "torch.optim.AdamW refuses"),
+        (
+            {"optimiser": "AdamW", "optimiser_settings": {"weight_decay": -1}},
+            "'weight_decay': -1}: Invalid weight_decay",
+        ),
+        ({"optimiser": "AdamW", "optimiser_settings": {"betas": "no"}}, "torch.optim.AdamW cannot take"),
+        (
+            {"optimiser": "adagrad", "learning_rate": 1e300},
+            "torch.optim.Adagrad cannot take learner.learning_rate 1e+300",
+        ),
         ({"optimiser": "sgd", "optimiser_settings": {"foreach": True}}, "torch.optim.SGD has no setting 'foreach'"),
     ],
 )

@@ -30,6 +30,7 @@ def test_a_policy_is_built_with_its_settings():
     [
         ({"training": {"name": "evry"}}, "evry"),
         ({"training": {"name": "every", "round": 3}}, "has no setting 'round'"),
+        ({"training": {"name": "every", "rounds": 2**63}}, f"training.rounds is {2**63}, but must lie within"),
         ({"training": {"name": "every", "ask_every": 2}}, "Set uploads.keep to samples"),
         ({"training": {"name": "by-price", "cheap": 5}, "privacy": {"clip": 1.0}}, "makes up to 5 passes"),
     ],

@@ -189,6 +189,13 @@ def test_with_feedback_from_their_own_images_servers_never_train_on_what_they_ar
         assert held == {image.numpy().tobytes() for image in POOLS.train.x[torch.from_numpy(kept_back)]}
 
 
+@pytest.mark.parametrize("held_out", [{"feedback": "own"}, {"probe_from": "held-out"}])
+def test_a_server_that_would_have_nothing_left_to_train_on_is_refused(held_out):
+    with pytest.raises(ConfigError, match=f"{next(iter(held_out))} holds out samples .* server 0 owns 1, which leaves"):
+        make_world(settings(**held_out, images_per_server=1), DATASET)
+    assert make_world(settings(**held_out, images_per_server=2), DATASET).sources
+
+
 def test_own_feedback_is_seen_as_the_server_sees_its_data_before_and_after_a_change():
     config = settings({**CHANGING, "changing": 1.0}, feedback="own")
     world, members = make_world(config, DATASET), config_members(config)

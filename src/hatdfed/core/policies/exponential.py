@@ -58,7 +58,7 @@ def exponential_offsets(num_servers: int, peers: int) -> list[list[int]]:
     """
     levels, step = [], 1
     while step < num_servers:
-        ahead = (j * step % num_servers for j in range(1, peers + 1))
+        ahead = (j * step % num_servers for j in range(1, min(peers, num_servers) + 1))  # further ones are the same
         levels.append([offset for offset in dict.fromkeys(ahead) if offset])
         step *= peers + 1
     return levels

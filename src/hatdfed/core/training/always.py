@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hatdfed.core.effort import Effort, full_effort
+from hatdfed.core.effort import MOST_PASSES, Effort, full_effort
 from hatdfed.core.training.base import Stateless, TrainingContext
 from hatdfed.errors import ConfigError
 
@@ -33,10 +33,10 @@ class ByPrice(Stateless):
     dear: int = 1  # passes of the others
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dear <= self.cheap or not self.cheap:
+        if not 0 <= self.dear <= self.cheap or not 0 < self.cheap <= MOST_PASSES:
             raise ConfigError(
                 f"training.cheap is {self.cheap} and training.dear {self.dear}, but dear machines make no more passes "
-                "than cheap ones, which make at least one."
+                f"than cheap ones, which make 1 to {MOST_PASSES}."
             )
 
     def find_most_passes(self, passes: int) -> int:

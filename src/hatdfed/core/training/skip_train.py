@@ -91,11 +91,16 @@ class SkipTrain:
         budget = self._find_budget(context)
         if not self.spread:
             return np.where(state.rounds < budget, 1.0, 0.0)
-        left = sum(self._is_training(t) for t in range(context.t, context.horizon))
+        left = self._count_training(context.horizon) - self._count_training(context.t)
         return np.clip((budget - state.rounds) / max(1, left), 0.0, 1.0)
 
     def _is_training(self, t: int) -> bool:
         return t % (self.train_rounds + self.sync_rounds) < self.train_rounds
+
+    def _count_training(self, rounds: int) -> int:
+        """Training rounds among the first so many."""
+        cycles, more = divmod(rounds, self.train_rounds + self.sync_rounds)
+        return cycles * self.train_rounds + min(more, self.train_rounds)
 
     def _find_budget(self, context: TrainingContext) -> Vector:
         """Rounds of training that each server has energy for."""

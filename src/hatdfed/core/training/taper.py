@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hatdfed.core.effort import Effort, full_effort
+from hatdfed.core.effort import MOST_PASSES, Effort, full_effort
 from hatdfed.core.training.base import Stateless, TrainingContext
 from hatdfed.errors import ConfigError
 
@@ -27,10 +27,10 @@ class Taper(Stateless):
     last: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (min(self.first, self.last) >= 0 and 0 < max(self.first, self.last) <= 1000):  # also refuses NaN
+        if not (min(self.first, self.last) >= 0 and 0 < max(self.first, self.last) <= MOST_PASSES):  # also refuses NaN
             raise ConfigError(
-                f"training.first is {self.first} and training.last {self.last}, but passes are numbers from 0 to 1000, "
-                "and at least one of the two is above 0."
+                f"training.first is {self.first} and training.last {self.last}, but passes are numbers from 0 to "
+                f"{MOST_PASSES}, and at least one of the two is above 0."
             )
 
     def find_most_passes(self, passes: int) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -70,7 +71,7 @@ class RemoteFleet:
         return {"fleet": "remote"}
 
     @property
-    def refused(self) -> Mapping[str, int]:
+    def refused(self) -> Counter[str]:
         """Refusals by reason, of edges and of the hub, since this start of the coordinator."""
         return self._hub.refused + self._hub.open_round.refused
 

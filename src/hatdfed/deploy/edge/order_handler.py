@@ -177,9 +177,10 @@ class OrderHandler:
             figures.has_test = True
             figures.own_accuracy = float(measured.own[0])
             figures.accuracy = float(measured.overall[0])
-            if setup.program.task.kind.has_classes:
-                figures.personal_accuracy = float(measured.personal[0])
-            figures.without_classes = not setup.program.task.kind.has_classes
+            personal = float(measured.personal[0])
+            if math.isfinite(personal):
+                figures.personal_accuracy = personal
+            figures.without_classes = not math.isfinite(personal)
             known = {name: float(values[0]) for name, values in measured.metrics.items()}
             figures.metrics.update({name: value for name, value in known.items() if math.isfinite(value)})
             if measured.confusion is not None and len(measured.confusion) <= MOST_CONFUSED:

@@ -20,8 +20,10 @@ from safetensors.numpy import save
 
 from hatdfed.core.coordinator import Coordinator, CoordinatorState, read_state
 from hatdfed.core.fleet import Fleet, Snapshot
+from hatdfed.core.refusals import MEANINGS
 from hatdfed.errors import RunFolderError
 from hatdfed.jsonable import to_jsonable
+from hatdfed.runs.records.cleaning import whole
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ class Checkpoints:
     def write(self, state: CoordinatorState) -> None:
         """Both halves as they are now."""
         arrays = {name: np.ascontiguousarray(array) for name, array in self.fleet.snapshot().items()}
-        metadata = {"run": self.run, "state": json.dumps(to_jsonable(state))}
+        counted = json.dumps(self.fleet.refused, sort_keys=True)
+        metadata = {"run": self.run, "state": json.dumps(to_jsonable(state)), "refused": counted}
         write_atomically(self.path, save(arrays, metadata=metadata))
 
     def restore(self, coordinator: Coordinator) -> CoordinatorState:
         """Where the coordinator goes on; the fleet goes back to that round, too."""
-        data, snapshot = self._read()
+        data, snapshot, counted = self._read()
         state = read_state(data, coordinator.start(np.zeros(coordinator.prices.num_servers)))
         if type(state.t) is not int or not 0 <= state.t <= self.rounds:
             raise RunFolderError(
@@ -55,13 +58,16 @@ class Checkpoints:
                 f"0 to {self.rounds}. Put back the file that belongs there, or start the run again."
             )
         self.fleet.restore(snapshot)
+        self.fleet.refused.update(counted)
         return state
 
-    def _read(self) -> tuple[Any, Snapshot]:
-        """The coordinator's state as JSON has it, and the fleet's arrays."""
+    def _read(self) -> tuple[Any, Snapshot, dict[str, int]]:
+        """The coordinator's state as JSON has it, the fleet's arrays, and what servers had refused by then."""
         try:
             with safe_open(self.path, framework="numpy") as file:
-                data, owner = json.loads(file.metadata()["state"]), file.metadata()["run"]
+                metadata = file.metadata()
+                data, owner = json.loads(metadata["state"]), metadata["run"]
+                counted = _read_counts(json.loads(metadata.get("refused", "{}")))  # older files have none
                 snapshot: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except FileNotFoundError:
             raise RunFolderError(
@@ -75,7 +81,13 @@ class Checkpoints:
                 f"The checkpoint {self.path} was made with other settings than those in config.yaml. "
                 "Put back the file that belongs there, or start a new run."
             )
-        return data, snapshot
+        return data, snapshot, counted
+
+
+def _read_counts(content: Any) -> dict[str, int]:
+    """How many messages were refused, by reasons that there are."""
+    counts = {word: whole(count) for word, count in content.items()} if isinstance(content, dict) else {}
+    return {word: count for word, count in counts.items() if word in MEANINGS and count is not None and count > 0}
 
 
 def read_round(path: Path) -> int:

@@ -31,6 +31,8 @@ from hatdfed.setup.build.supply import make_supply
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
+_LARGEST_INTEGER = 10**15  # of a component's setting: far from what numpy and torch count in
+
 
 def make_coordinator(
     config: Config,
@@ -215,6 +217,8 @@ def build_component(
         if name not in fields - set(given):
             hint = did_you_mean(name, fields - set(given)) if fields - set(given) else "It has none."
             raise ConfigError(f"{key} {component.name!r} has no setting {name!r}. {hint}")
+        if (number := component.settings[name]) and isinstance(number, int) and abs(number) > _LARGEST_INTEGER:
+            raise ConfigError(f"{settings_key or key}.{name} is {number}, but must lie within ±{_LARGEST_INTEGER}.")
     settings = {**{name: value for name, value in given.items() if name in fields}, **component.settings}
     try:
         built: T = TypeAdapter(maker).validate_python(settings)

@@ -169,6 +169,11 @@ def _draw_server(
         flips_labels=bool(members.is_liar[i]) and ATTACKS[config.world.attack].flips_labels,
     )
     phases, held_out = [], _held_out_count(config, len(shard))
+    if held_out >= len(shard):
+        raise ConfigError(
+            f"{'feedback' if config.feedback == 'own' else 'probe_from'} holds out samples of each server's own, but "
+            f"server {i} owns {len(shard)}, which leaves it none to train on. Every server needs two or more."
+        )
     for kind in dict.fromkeys((kinds[members.group[i]], kinds[members.last_group[i]])):
         places = shard
         if kind != PLAIN or flaws:
@@ -181,7 +186,9 @@ def _draw_server(
 def _make_world(config: Config, dataset: Dataset, pools: Pools, seen: _SeenAs, drawn: _DrawnWorld) -> World:
     change_at = int(config.world.change_at * (config.horizon or config.rounds))
     sources = []
-    for i, (first, *later) in enumerate(drawn.servers):
+    for i, phases in enumerate(drawn.servers):
+        # A change at round 0 is none: what servers were before it, nobody has seen.
+        first, *later = phases if change_at else phases[-1:]
         changes = [
             DataChange(change_at, phase.shard, _validation(config, pools, seen, phase), phase.held_out)
             for phase in later

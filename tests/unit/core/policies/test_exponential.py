@@ -75,6 +75,7 @@ def test_levels_are_counted_in_whole_numbers():
     # The trap: log(243) / log(3) is 4.999… in floating point, and a level short when cut off.
     assert len(exponential_offsets(244, 2)) == 6
     assert len(exponential_offsets(243, 2)) == 5
+    assert exponential_offsets(5, 10**12) == [[1, 2, 3, 4]]
     assert exponential_offsets(1, 2) == exponential_offsets(0, 2) == []
 
 

@@ -50,6 +50,12 @@ def test_impossible_numbers_of_passes_are_refused(first, last):
         Taper(first, last)
 
 
+@pytest.mark.parametrize(("cheap", "dear"), [(1, 2), (0, 0), (2, -1), (10**9, 1)])
+def test_impossible_numbers_of_passes_by_price_are_refused(cheap, dear):
+    with pytest.raises(ConfigError, match=r"training.cheap is .* which make 1 to 1000"):
+        ByPrice(cheap=cheap, dear=dear)
+
+
 def test_dear_machines_make_fewer_passes():
     passes, asks = played(ByPrice(cheap=3, dear=0), rounds=2)
     is_dear = training_context(N).training_joules == 30.0
@@ -80,6 +86,12 @@ def test_a_cycle_of_skip_train_has_training_rounds_first():
     passes, asks = played(SkipTrain(train_rounds=2, sync_rounds=3), rounds=10)
     assert [bool(row.all()) for row in passes] == [True, True, False, False, False] * 2
     assert (asks == (passes > 0)).all()
+
+
+def test_a_budget_of_a_run_without_end_is_spread_at_once():
+    policy = SkipTrain(train_rounds=2, sync_rounds=3, budget_rounds=8)
+    context = training_context(N)._replace(t=1, horizon=10**9)
+    assert (policy.find_probability(policy.init(N), context) == 8 / (4 * 10**8 - 1)).all()
 
 
 @pytest.mark.parametrize("budget", [0, 7, 25, 100])
