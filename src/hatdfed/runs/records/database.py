@@ -137,7 +137,7 @@ class RunDatabase:
             self._connection.executemany(LEDGER.insert_first(unmeasured), [row[:unmeasured] for row in rows])
 
     def read_measured(self) -> list[tuple[str, float, float, int, int, str]]:
-        """By cause of which anything was measured: modelled and measured joules of that, its rows, all rows, meters."""
+        """For every cause that was measured: its modelled and measured joules, measured rows, all rows, and meters."""
         query = (
             "SELECT cause, SUM(modelled_joules), SUM(measured_joules), COUNT(measured_joules), COUNT(*), "
             "GROUP_CONCAT(DISTINCT meter) FROM ledger GROUP BY cause HAVING COUNT(measured_joules) > 0 ORDER BY cause"
