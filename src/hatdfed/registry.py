@@ -154,7 +154,7 @@ class Registry(Mapping[str, T], Generic[T]):
         is_notebook = module in _MAIN and (file is None or not Path(file).is_file())
         if name in self and not (name in self._loaded and self._is_redefined(name, thing, is_notebook)):
             raise ConfigError(f"The name {name!r} in {self.group} is taken. Choose another one.")
-        self._loaded[name] = self._checked(name, thing, "this notebook" if is_notebook else f"module {module}")
+        self._loaded[name] = self._check(name, thing, "this notebook" if is_notebook else f"module {module}")
         if is_notebook:
             self._of_notebook.add(name)
         elif module not in _MAIN and module.partition(".")[0] != "hatdfed":
@@ -198,9 +198,9 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{point.name!r} of {self.group} cannot be loaded from {_owner(point)} ({reason}). "
                 "Fix or uninstall that package."
             ) from None
-        return self._checked(point.name, thing, _owner(point))
+        return self._check(point.name, thing, _owner(point))
 
-    def _checked(self, name: str, thing: T, owner: str) -> T:
+    def _check(self, name: str, thing: T, owner: str) -> T:
         if not self._fits(thing):
             raise ConfigError(f"{name!r} of {self.group}, from {owner}, is {thing!r}, but must be {self._wanted}.")
         if missing := [method for method in self._methods if not _has_method(thing, method)]:

@@ -29,7 +29,7 @@ class CandidateRule:
     refresh_every: int = 10  # rounds
 
     def first(self, seed: int, num_servers: int) -> Indices:  # -> [N, d]
-        """Everybody's candidates in round 0."""
+        """The candidates of all servers in round 0."""
         return regular_graph(num_servers, self.count, stream(seed, "candidates"))
 
     def is_due(self, t: int) -> bool:
@@ -37,7 +37,7 @@ class CandidateRule:
         return t > 0 and t % self.refresh_every == 0
 
     def swap(self, candidates: Indices, preference: FloatColumn, seed: int, t: int) -> CandidateSwap:
-        """What becomes of the candidates before round t; those with the least preference [E] are offered."""
+        """Swap some candidates before round t; each server offers those with the least preference [E]."""
         offered = max(1, round(_OFFERED_SHARE * candidates.shape[1]))
         return swap_candidates(candidates, preference, offered, stream(seed, "candidates", t))
 
@@ -49,7 +49,7 @@ class CandidateSwap(NamedTuple):
     origin: Indices  # [N, d] column of the old table, −1 for a new candidate
 
     def carry(self, column: FloatColumn) -> FloatColumn:  # [E] -> [E]
-        """What is known about the old candidates as a column for the new ones.
+        """Carry a column of the old candidates over to the new ones.
 
         A new one starts from the mean of the old ones of its receiver: nothing speaks for it or against it.
         """

@@ -268,7 +268,7 @@ class Coordinator:
             horizon=self.horizon,
             budget=self.budget,
             links=considered.links,
-            prices=self.prices.drifted(considered.model_joules, considered.links, state.t),
+            prices=self.prices.apply_drift(considered.model_joules, considered.links, state.t),
             active=presence.active,
             reachable=presence.reachable,
         )
@@ -298,7 +298,7 @@ class Coordinator:
             compute_joules=fill_with_mean(_sum_joules(rows, Cause.TRAINING, size), took_part),
             prices=self.prices,
             links=considered.links,
-            link_joules=self.prices.drifted(considered.message_joules, considered.links, plan.t),
+            link_joules=self.prices.apply_drift(considered.message_joules, considered.links, plan.t),
             draw=plan.draw,
             report=report,
             possible=context.possible,
@@ -328,7 +328,7 @@ class Coordinator:
         considered, limits = self._considered(state.candidates), self.limits or ReportLimits()
         links, size = considered.links, self.prices.num_servers
         is_possible = links.at_receivers(there) & links.at_senders(there)
-        message_joules = self.prices.drifted(considered.message_joules, links, state.t)
+        message_joules = self.prices.apply_drift(considered.message_joules, links, state.t)
         sending = np.bincount(links.sender, np.where(is_possible, message_joules, 0.0), size)
         passes = self.passes if self.training is None else self.training.find_most_passes(self.passes)
         effort = ServerEffort(passes, asks=True)

@@ -28,14 +28,14 @@ class Effort(NamedTuple):
         return ServerEffort(int(self.passes[server]), bool(self.asks[server]))
 
     def of_servers(self, first: int, last: int) -> Effort:
-        """The same for servers `first` to `last` − 1."""
+        """The effort of servers `first` to `last` − 1."""
         return Effort(self.passes[first:last], self.asks[first:last])
 
     def rest(self, who: NDArray[np.bool_]) -> Effort:  # [N]
-        """The same, but some servers rest and ask nobody."""
+        """Let some servers rest: they neither train nor ask for data."""
         return Effort(np.where(who, 0, self.passes), self.asks & ~who)
 
 
 def full_effort(num_servers: int, passes: int) -> Effort:
-    """Everybody trains on new data in every round, as in the paper."""
+    """The effort of the paper: everybody trains on new data in every round."""
     return Effort(np.full(num_servers, passes, dtype=np.int64), np.ones(num_servers, dtype=bool))

@@ -38,13 +38,13 @@ def falsify(report: RoundReport, liars: NDArray[np.int64]) -> RoundReport:
     samples = max((each.num_samples for each in report.servers if each is not None), default=0)
     lying = set(liars.tolist())
     told = (
-        _falsified(each, liars, samples) if each is not None and server in lying else each
+        _falsify(each, liars, samples) if each is not None and server in lying else each
         for server, each in enumerate(report.servers)
     )
     return replace(report, servers=tuple(told))
 
 
-def _falsified(report: ServerReport, liars: NDArray[np.int64], num_samples: int) -> ServerReport:
+def _falsify(report: ServerReport, liars: NDArray[np.int64], num_samples: int) -> ServerReport:
     is_liar = np.isin(report.senders, liars)
     false = {
         "loss": np.where(is_liar, LOSS_OF_LIARS, LOSS_OF_HONEST),

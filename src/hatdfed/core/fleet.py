@@ -104,10 +104,10 @@ class SeparateFleets:
             fleet.close()
 
 
-def measured_accuracy(
+def measure_accuracy(
     correct: NDArray[Any], labels: NDArray[np.int64], label_shares: NDArray[np.float64]
 ) -> FinalAccuracy:  # [N, n], [n], [N, classes]
-    """From which test samples each server answers rightly; `label_shares` is what its own data consist of.
+    """Compute accuracies from the test samples that each server classifies correctly, and the labels of its own data.
 
     The personal accuracy is taken label by label and weighted by these shares: what personalised methods such as DAC
     aim at. A label that the test data lack counts nowhere; of a server that has no other, it is unknown.

@@ -31,7 +31,7 @@ class RegretSums(NamedTuple):
     num_links: int = 0  # drawn in every round; 0 before the first, −1 where their number has changed
 
     def add(self, propensity: FloatColumn, utility: FloatColumn, num_possible: int) -> RegretSums:
-        """With one more round, if it left a choice: some links were drawn, but not all that were possible."""
+        """Add a round, if it left a choice: some links were drawn, but not all that were possible."""
         num_links = round(float(propensity.sum()))
         if not 0 < num_links < num_possible:
             return self

@@ -65,7 +65,7 @@ def is_present(seed: int, t: int, server: int, churn: float) -> bool:
 
 
 def present(seed: int, t: int, num_servers: int, churn: float) -> NDArray[np.bool_]:  # -> [N]
-    """All servers at once."""
+    """Draw which servers are present in round t, given the chance of being away."""
     if churn == 0:
         return np.ones(num_servers, dtype=bool)
     return _present(seed, t // STRETCH, num_servers, churn).copy()
@@ -168,7 +168,7 @@ class ServerReport(NamedTuple):
 
 
 class Worked(Protocol):
-    """What a server did with its devices' data."""
+    """A server's work in a round, as energy is computed from it."""
 
     @property
     def num_samples(self) -> int:
@@ -192,7 +192,7 @@ class LinkUse(NamedTuple):
 
 
 class WorkDone(NamedTuple):
-    """The same as three numbers, for whoever knows no more of it."""
+    """A server's work in a round as three numbers."""
 
     num_samples: int
     devices_online: int

@@ -30,7 +30,7 @@ class RunBudget:
     attempts: int = 1  # how often a model may be sent along a link in a round, at worst
 
     def allow(self, spent: float, context: PolicyContext) -> float:
-        """What this round may spend."""
+        """Joules that this round may spend."""
         finish = min(self.finish_rounds, context.horizon - 1)
         aside = min(finish * self.find_link_cost(np.flatnonzero(context.possible), context), self.joules / 2)
         if context.t >= context.horizon - finish:
@@ -44,7 +44,7 @@ class RunBudget:
     def fit(
         self, effort: Effort, cost: NDArray[np.float64], allowed: float, rng: np.random.Generator
     ) -> Effort:  # cost: [N] of each server's effort, at worst
-        """The same effort for as many servers as are affordable; the others rest."""
+        """Cut the effort to as many servers as the budget affords; the others rest."""
         rests = np.ones(len(cost), dtype=bool)
         for server in rng.permutation(len(cost)).tolist():
             if cost[server] <= allowed:

@@ -63,7 +63,7 @@ class Trace:
         return whole + self._area_up_to(after_last) - self._area_up_to(after_first)
 
     def spread(self, num_servers: int) -> Trace:
-        """The same with one column for each server; a `ConfigError` ends in what is wrong with it."""
+        """The trace with one column for each server; a `ConfigError` ends in what is wrong with it."""
         if self.num_columns == 1:
             return Trace(self.seconds, np.repeat(self.values, num_servers, axis=1), self.is_linear, self.period)
         if self.num_columns < num_servers:

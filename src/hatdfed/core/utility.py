@@ -84,7 +84,7 @@ def gain_of_receiver(facts: RoundFacts, norm: Normalisation) -> Table:
         gain = np.zeros_like(facts.gain)
         gain[has_links] = minmax(facts.gain[has_links])
         return gain[:, None]
-    return facts.links.by_receiver(_normalised(facts.links.at_receivers(facts.gain), facts.possible, norm))
+    return facts.links.by_receiver(_normalise(facts.links.at_receivers(facts.gain), facts.possible, norm))
 
 
 def gain_of_server_times_importance(facts: RoundFacts, norm: Normalisation) -> Table:
@@ -100,7 +100,7 @@ def thrift_in_joules(facts: RoundFacts, norm: Normalisation) -> Table:
     if norm is minmax and facts.possible.all():  # in place, for fleets of thousands
         _stretch(cost, cost)
     else:
-        cost = _normalised(cost, facts.possible, norm)
+        cost = _normalise(cost, facts.possible, norm)
     return facts.links.by_receiver(np.subtract(1, cost, out=cost))
 
 
@@ -115,7 +115,7 @@ def thrift_in_unit_costs(facts: RoundFacts, norm: Normalisation) -> Table:
     machine = np.where(prices.compute_joules > prices.compute_joules.min(), 2.0, 1.0)
     online = facts.upload_joules / (prices.device_upload_bits * prices.device_joules_per_bit)
     sender = machine * online / prices.num_devices + 0.4 * online
-    share = _normalised(facts.links.at_senders(sender) + link, drawn, softmax)
+    share = _normalise(facts.links.at_senders(sender) + link, drawn, softmax)
     return facts.links.by_receiver(np.where(drawn, 1 - share, 1.0))
 
 
@@ -149,7 +149,7 @@ class LinkUtility:
         return column
 
 
-def _normalised(values: FloatColumn, where: BoolColumn, norm: Normalisation) -> FloatColumn:
+def _normalise(values: FloatColumn, where: BoolColumn, norm: Normalisation) -> FloatColumn:
     """`norm` over the entries that count; 0 elsewhere."""
     result = np.zeros(values.shape)
     if where.any():

@@ -38,7 +38,7 @@ class LocalWork:
 
 
 class DataChange(NamedTuple):
-    """From round `t` on, a server owns other images: as many, in the same order; and is measured on others."""
+    """Other images of a server from round `t` on, as many and in the same order, and others that it is measured on."""
 
     t: int
     shard: Indices

@@ -63,7 +63,7 @@ def draw_amounts(seed: int, num_servers: int, images_per_server: int, ratio: flo
 
 
 def share_work(samples: int, owned: int, images_per_server: int) -> int:
-    """As much of a round's `samples` as a server has of the mean number of images."""
+    """A server's part of a round's `samples`, in proportion to its number of images."""
     return max(1, round(samples * owned / images_per_server))
 
 

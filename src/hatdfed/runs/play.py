@@ -31,7 +31,7 @@ from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.trained_models import keep_models
-from hatdfed.setup.build.placement import FLEETS, Placement, chosen_placement
+from hatdfed.setup.build.placement import FLEETS, Placement, choose_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
@@ -96,7 +96,7 @@ def run(
     complete = _complete(config, with_target(settings, target))
     job = Job(complete, None if out is None else Path(out), keeps_models=out is None)
     placement = Placement(fleet, device, shards, address)
-    with _shown(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
+    with _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
         (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
     tell_end(callbacks, result)
     return result
@@ -126,14 +126,14 @@ def resume(
     job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
     fleet, shards = _same_fleet(folder, fleet, shards)
     placement = Placement(fleet, device, shards, address)
-    with _shown(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
+    with _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
         (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
     tell_end(callbacks, result)
     return result
 
 
 @contextmanager
-def _shown(wanted: bool | None, job: Job, on_round: OnRound | None) -> Iterator[OnRound | None]:
+def _show_rounds(wanted: bool | None, job: Job, on_round: OnRound | None) -> Iterator[OnRound | None]:
     """Who is told of every round: the caller, and whoever looks on."""
     with interactive_counter("round", wanted) as show:
         if show is None:
@@ -178,7 +178,7 @@ def _play_what_fits(
     on_round: OnRound | None,
     on_note: Callable[[str], None] | None,
 ) -> list[RunResult]:
-    if len(jobs) > 1 and chosen_placement(placement).fleet != "stacked":
+    if len(jobs) > 1 and choose_placement(placement).fleet != "stacked":
         # They gain nothing from being together, and one after another takes the memory of one.
         return [_play_what_fits([job], dataset, placement, on_round, on_note)[0] for job in jobs]
     configs = [job.config for job in jobs]
@@ -208,7 +208,7 @@ def _play_batch(jobs: Sequence[Job], batch: SimulatedRuns, on_round: OnRound | N
     with ExitStack() as stack, _suitable_threads(batch.num_total):
         stack.callback(batch.fleets.close)
         for job in jobs:  # all of them before the first is touched: any may be refused
-            stack.enter_context(_claimed(job))
+            stack.enter_context(_lock(job))
         opened = [
             _open(job, simulation, notes, on_round, stack)
             for job, simulation, notes in zip(jobs, batch.simulations, batch.notes, strict=True)
@@ -260,7 +260,7 @@ def _tell_computation(fleet: Fleet) -> list[str]:
     return [f"Computed by the {describe_computation(how)}."] if "because" in how else []
 
 
-def _claimed(job: Job) -> AbstractContextManager[None]:
+def _lock(job: Job) -> AbstractContextManager[None]:
     """The run's folder for oneself: two that play the same run would take away each other's rounds."""
     if job.out is None:
         return nullcontext()

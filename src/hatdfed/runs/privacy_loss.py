@@ -58,7 +58,7 @@ def describe_privacy(config: Config, rounds_trained: Sequence[int | None]) -> di
 
 
 def format_privacy(privacy: Mapping[str, Any]) -> str:
-    """The same in a sentence."""
+    """Describe the privacy of a run in a sentence."""
     epsilon, delta = number(privacy.get("epsilon")), number(privacy.get("delta"))
     if epsilon is None or delta is None:
         return "Privacy: no ε is known that holds for all servers."

@@ -65,14 +65,14 @@ def follow_rounds(show: Show, folder: Path | None = None) -> OnRound:
     def on_round(config: Config, record: RoundRecord) -> None:
         nonlocal spent
         row, column = round_row(record, seconds=None), ROUND_COLUMNS["avg_accuracy"]
-        spent = (_spent_before(record.t, folder) if spent is None else spent) + joules_of(row)
+        spent = (_sum_joules_before(record.t, folder) if spent is None else spent) + joules_of(row)
         accuracy = f"{column.label} {column.text(row[column.name])}"
         show(record.t + 1, config.rounds, f"{accuracy}  spent {format_energy(spent)}")
 
     return on_round
 
 
-def _spent_before(t: int, folder: Path | None) -> float:
+def _sum_joules_before(t: int, folder: Path | None) -> float:
     """Sum the joules of the rounds before round t from the folder's records."""
     rounds = RunFolder(folder).read_rounds() if t and folder is not None else []
     return math.fsum(joules_of(row) for row in rounds if row["t"] < t)

@@ -24,7 +24,7 @@ from hatdfed.setup.config import Config
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run brought; lists of plain records that a data frame takes as they are."""
+    """The results of a run, as lists of plain records that a data frame takes as they are."""
 
     config: Config
     summary: dict[str, Any]

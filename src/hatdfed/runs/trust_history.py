@@ -18,7 +18,7 @@ START = "start"
 
 
 class TrustHistory(NamedTuple):
-    """What a run believed about its servers."""
+    """A run's beliefs about its servers over time."""
 
     changes: Sequence[TrustChange]
     verdicts: Verdicts | None = None  # [N, N] those that were kept last; row receives, nan: unknown

@@ -32,7 +32,7 @@ class TrustChange(NamedTuple):
 
 
 class KeptBeliefs(NamedTuple):
-    """What the rows so far say, and the verdicts that were kept last."""
+    """The beliefs that are on record, and the verdicts that were kept last."""
 
     state: tuple[str, ...] = ()
     group: Groups = np.empty(0, dtype=np.int64)
@@ -64,7 +64,7 @@ def find_new_beliefs(
 
 
 def restore_kept(changes: Iterable[TrustChange], verdicts: Verdicts | None) -> KeptBeliefs:
-    """What rows that were read back say."""
+    """Restore what is on record from rows that were read back."""
     last = {change.server: change for change in changes}
     rows = [last[server] for server in sorted(last)]
     if [row.server for row in rows] != list(range(len(rows))):
@@ -97,8 +97,8 @@ def _find_changes(kept: KeptBeliefs, t: int, beliefs: Beliefs, group: Groups) ->
             beliefs.state[server],
             None if group[server] == NO_GROUP else int(group[server]),
             _find_reason(server, kept, beliefs, before, group, left[server], joined[server]),
-            _known(left[server]),
-            _known(joined[server]),
+            _finite_or_none(left[server]),
+            _finite_or_none(joined[server]),
         )
         for server in changed.tolist()
     ]
@@ -144,5 +144,5 @@ def _mean_over(verdict: FloatMatrix, chosen: BoolMatrix) -> FloatMatrix:  # -> [
     return mean
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None

@@ -35,7 +35,7 @@ Mailbox = Mapping[int, Received]  # by sender
 
 
 class Limits(NamedTuple):
-    """What a received message may hold at most."""
+    """Limits of a received message."""
 
     num_params: int  # exactly so many
     norm: float  # of its model

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 @contextmanager
-def _unfused() -> Iterator[None]:
+def _prevent_fusion() -> Iterator[None]:
     """Without gradients, or with oneDNN, torch fuses whole layers into one operation that it does not count."""
     with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # torch warns of settings for other machines
@@ -36,7 +36,7 @@ def count_forward_flops(module: nn.Module, sample: Tensor) -> ForwardFlops:  # [
     that it counts, or one that it cannot look into, is estimated at two for each parameter.
     """
     try:
-        with _unfused(), FlopCounterMode(display=False) as counter:
+        with _prevent_fusion(), FlopCounterMode(display=False) as counter:
             module(sample)
         counted = float(counter.get_total_flops())
     except Exception:  # noqa: BLE001 (it is somebody else's module; that it takes such samples was seen before)

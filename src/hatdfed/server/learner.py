@@ -159,13 +159,13 @@ class Learner:
 
     @cached_property
     def largest_personal_norm(self) -> float:
-        """The same for the part that stays at home."""
+        """The norm beyond which the personal part of no model is used."""
         fresh = self.init(0)
         return largest_norm(torch.cat([fresh[: self.sent.start], fresh[self.sent.stop :]]))
 
     @cached_property
     def compared(self) -> list[tuple[int, int]]:
-        """Where the sent part has the tensors that training changes: those whose similarity is measured."""
+        """The place of the tensors that training changes in the sent part: their similarity is measured."""
         places = [self._find_slice(name) for name in self.moved if self.roles[name] == "shared"]
         return [(start - self.sent.start, stop - self.sent.start) for start, stop in places]
 

@@ -60,7 +60,7 @@ class Offer(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a merge showed."""
+    """The results of a merge: weights, scores, accuracy and losses."""
 
     accuracy: float  # of the merged model on validation data
     importance: Tensor  # [D]
@@ -288,7 +288,7 @@ def server_arrays(server: ServerState) -> dict[str, NDArray[Any]]:
 
 
 def server_from(arrays: Snapshot) -> ServerState:
-    """The server behind the arrays."""
+    """Restore a server's state from arrays."""
     step, mass = arrays["scalars"]
     first, second = torch.tensor(arrays["first"]), torch.tensor(arrays["second"])
     return ServerState(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hatdfed.core.effort import ServerEffort
-from hatdfed.core.fleet import FinalAccuracy, measured_accuracy
+from hatdfed.core.fleet import FinalAccuracy, measure_accuracy
 from hatdfed.server.measured_metrics import Figures, join_figures
 from hatdfed.server.tasks import Classification, Task
 
@@ -60,12 +60,12 @@ class HeldOut(NamedTuple):
     task: Task = Classification()
 
     def of_servers(self, first: int, last: int) -> HeldOut:
-        """The same for servers `first` to `last` − 1."""
+        """The test data of servers `first` to `last` − 1."""
         kind_of = None if self.kind_of is None else self.kind_of[first:last]
         return self._replace(label_shares=self.label_shares[first:last], kind_of=kind_of)
 
     def accuracy(self, answers: Answers) -> FinalAccuracy:
-        """What the answers are worth: on the data in common, on those of each server's kind, and on its own labels.
+        """Accuracies of the answers: on the data in common, on those of each server's kind, and on its own labels.
 
         The personal accuracy is about the labels that a server has, so it is that of its own kind.
         """
@@ -75,11 +75,11 @@ class HeldOut(NamedTuple):
             own = overall if answers.own is None else answers.own.mean(axis=1)
             return FinalAccuracy(overall, np.full(len(overall), np.nan), own, metrics=metrics)
         if answers.own is None or self.kind_of is None:
-            found = measured_accuracy(answers.scores, self.data.y.numpy(), self.label_shares)
+            found = measure_accuracy(answers.scores, self.data.y.numpy(), self.label_shares)
             return found._replace(metrics=metrics, confusion=answers.confusion)
         servers = range(len(overall))
         parts = [
-            measured_accuracy(answers.own[i : i + 1], self.own_data(i).y.numpy(), self.label_shares[i : i + 1])
+            measure_accuracy(answers.own[i : i + 1], self.own_data(i).y.numpy(), self.label_shares[i : i + 1])
             for i in servers
         ]
         personal, own = (np.concatenate(list(each)) for each in zip(*((p.personal, p.own) for p in parts), strict=True))

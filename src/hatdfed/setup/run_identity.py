@@ -245,38 +245,38 @@ def run_key(config: Config) -> str:
     Defaults inside a policy or an aggregator that a configuration does not name are not in it.
     """
     named = {**config.model_dump(mode="json"), "method": _FIRST_NAMES.get(config.method, config.method)}
-    return _digest(_chosen(named, Role.RESULT, known=Since.FIRST_RESULTS))
+    return _digest(_select(named, Role.RESULT, known=Since.FIRST_RESULTS))
 
 
 def resume_digest(config: Config) -> str:
     """A short name for what must not change while a run is under way; checkpoints and journals carry it."""
-    return _digest(_chosen(config, Role.RESUME, known=Since.V0_1))
+    return _digest(_select(config, Role.RESUME, known=Since.V0_1))
 
 
 def is_resume_digest(digest: str, config: Config) -> bool:
     """Whether `digest` is that of `config`, from this version or from a journal of 0.1, which left nothing out."""
-    everything = _chosen(config, Role.RESUME, known=Since.V0_1, with_unused=True)
+    everything = _select(config, Role.RESUME, known=Since.V0_1, with_unused=True)
     return digest in (resume_digest(config), _digest(everything))
 
 
 def result_key(settings: Settings, *, but: Collection[str] = ()) -> str:
-    """The same text for the same run; with `but=("seed",)`, for runs that differ by no more than their seed."""
-    return _text(_chosen(settings, Role.RESULT, known=Since.V0_1, but=but))
+    """A text that is equal for equal runs; with `but=("seed",)`, for runs that differ by no more than their seed."""
+    return _text(_select(settings, Role.RESULT, known=Since.V0_1, but=but))
 
 
 def world_key(settings: Settings, *, but: Collection[str] = ()) -> str:
-    """The same text for settings under which a seed means the same."""
-    return _text(_chosen(settings, Role.WORLD, known=Since.V0_1, but=but))
+    """A text that is equal for settings under which a seed means the same."""
+    return _text(_select(settings, Role.WORLD, known=Since.V0_1, but=but))
 
 
 def sources_key(settings: Settings) -> str:
-    """The same text for runs whose servers get the same data in the same batches."""
-    return _text(_chosen(settings, Role.SOURCES, known=Since.V0_1))
+    """A text that is equal for runs whose servers get the same data in the same batches."""
+    return _text(_select(settings, Role.SOURCES, known=Since.V0_1))
 
 
 def fleet_key(settings: Settings) -> str:
-    """The same text for runs that can share a fleet."""
-    return _text(_chosen(settings, Role.FLEET, known=Since.V0_1))
+    """A text that is equal for runs that can share a fleet."""
+    return _text(_select(settings, Role.FLEET, known=Since.V0_1))
 
 
 def without_newer(settings: Settings, known: Since) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def _text(content: Any) -> str:
 
 def _first_difference(there: Settings, asked: Settings, role: Role) -> Difference | None:
     there, asked = _plain(there), _plain(asked)
-    unused = _unused(there) & _unused(asked)
+    unused = _find_unused(there) & _find_unused(asked)
     for key, setting in SETTINGS.items():
         before, now = _value(there, key), _value(asked, key)
         if role in setting.roles and key not in unused and before != now:
@@ -324,12 +324,12 @@ def _first_difference(there: Settings, asked: Settings, role: Role) -> Differenc
     return None
 
 
-def _chosen(
+def _select(
     settings: Settings, role: Role, *, known: Since, but: Collection[str] = (), with_unused: bool = False
 ) -> dict[str, Any]:
     """The settings of a role, in their sections, without those that say no more than what was `known` before them."""
     plain, kept = _plain(settings), dict[str, Any]()
-    left_out = {*but, *_neutral_since(plain, known), *(() if with_unused else _unused(plain))}
+    left_out = {*but, *_neutral_since(plain, known), *(() if with_unused else _find_unused(plain))}
     for key, setting in SETTINGS.items():
         if role in setting.roles and key not in left_out:
             section, _, name = key.rpartition(".")
@@ -345,7 +345,7 @@ def _neutral_since(settings: Mapping[str, Any], known: Since) -> set[str]:
     return {key for key, setting in later.items() if key not in away and setting.section not in sections}
 
 
-def _unused(settings: Mapping[str, Any]) -> set[str]:
+def _find_unused(settings: Mapping[str, Any]) -> set[str]:
     """Settings that mean nothing here, and those at which they do."""
     switches = [(key, setting.only_with) for key, setting in SETTINGS.items() if setting.only_with is not None]
     off = [(key, other) for key, other in switches if _value(settings, other) == SETTINGS[other].neutral]

@@ -68,7 +68,7 @@ class TimeLimit:
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """What all runs have in common, and who is told about them."""
+    """Options that all runs of a batch share, and callbacks for their progress."""
 
     placement: Placement
     data_dir: Path | str | None = None
@@ -233,7 +233,7 @@ def play_runs(
 
 
 def server_rounds(batch: Batch) -> int:
-    """The size of a batch."""
+    """The rounds of all servers of a batch, as the measure of its size."""
     return sum(job.config.servers * job.last_round for job in batch.values())
 
 

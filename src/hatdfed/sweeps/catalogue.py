@@ -112,7 +112,7 @@ def count_rounds_left(job: Job) -> int:
 
 
 def read_played(job: Job) -> RunResult:
-    """What `play` brings of a job that is finished, from its folder; of a paused run the records so far."""
+    """Read the results of a finished job from its folder; of a paused run the records so far."""
     if job.out is None:
         raise ValueError("only a run in a folder can be read")
     folder = RunFolder(job.out)

@@ -103,7 +103,7 @@ def play_comparison(
         if on_run is not None:
             on_run(result, len(results), len(runs))
 
-    with _claimed(folder):
+    with _lock(folder):
         play_runs(runs, LocalExecutor(processes).play, how, done)
     return [results[run.name] for run in runs]
 
@@ -130,7 +130,7 @@ def refuse_other_folder(out: Path) -> None:
         raise RunFolderError(f"{out} already holds {there[0]}, which is no comparison. Choose another --out.")
 
 
-def _claimed(folder: Path | None) -> AbstractContextManager[None]:
+def _lock(folder: Path | None) -> AbstractContextManager[None]:
     """The folder for oneself."""
     if folder is None:
         return nullcontext()

@@ -158,7 +158,7 @@ def read_sweep(source: Path | str | Mapping[str, Any] | SweepFile) -> SweepFile:
     content = _name_data(source) if isinstance(source, Mapping) else read_yaml(Path(source))
     _refuse_unknown(content)
     try:
-        sweep = SweepFile.model_validate(_spelled_out(content))
+        sweep = SweepFile.model_validate(_spell_out(content))
     except ValidationError as error:
         raise ConfigError(f"The sweep cannot be read: {describe_error(error)}") from None
     _check(sweep)
@@ -174,29 +174,29 @@ def _name_data(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _refuse_unknown(content: Mapping[str, Any]) -> None:
-    _known(content, SweepFile, "The sweep")
+    _refuse_unknown_keys(content, SweepFile, "The sweep")
     search = content.get("search")
     if isinstance(search, Mapping):
-        _known(search, SearchPlan, "The sweep's search")
+        _refuse_unknown_keys(search, SearchPlan, "The sweep's search")
         if isinstance(search.get("sampler"), str):
             require_one_of("search.sampler", search["sampler"], get_args(Sampler))
         _refuse_unknown_pruner(search.get("pruner"))
         parameters = search.get("parameters")
         for name, choice in parameters.items() if isinstance(parameters, Mapping) else ():
             if isinstance(choice, Mapping):
-                _known(choice, Choice, f"search.parameters.{name}")
+                _refuse_unknown_keys(choice, Choice, f"search.parameters.{name}")
 
 
 def _refuse_unknown_pruner(pruner: object) -> None:
     name = pruner
     if isinstance(pruner, Mapping):
-        _known(pruner, Pruner, "search.pruner")
+        _refuse_unknown_keys(pruner, Pruner, "search.pruner")
         name = pruner.get("name")
     if isinstance(name, str):
         require_one_of("search.pruner", name, get_args(PrunerName))
 
 
-def _known(content: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
+def _refuse_unknown_keys(content: Mapping[str, Any], model: type[BaseModel], where: str) -> None:
     for key in content:
         if key not in model.model_fields:
             raise ConfigError(f"{where} has a key {key!r}, which is none of ours. {_nearest(key, model)}")
@@ -206,7 +206,7 @@ def _nearest(key: object, model: type[BaseModel]) -> str:
     return did_you_mean(str(key), model.model_fields)
 
 
-def _spelled_out(content: Mapping[str, Any]) -> dict[str, Any]:
+def _spell_out(content: Mapping[str, Any]) -> dict[str, Any]:
     """Empty sections are none; a list in a search is a choice among its values, a pruner may be a name."""
     given = {key: value for key, value in content.items() if value is not None}
     search = given.get("search")

@@ -19,14 +19,14 @@ Settings = Mapping[str, Any]  # by dotted names
 
 @dataclass(frozen=True)
 class Point:
-    """What one row of the table is about: what was varied, and its runs, one a seed."""
+    """One row of the table: the settings that were varied, and the runs with them, one for each seed."""
 
     settings: Settings
     runs: tuple[PlannedRun, ...]
 
     @property
     def label(self) -> str:
-        """What was varied, in a line."""
+        """The varied settings in one line."""
         short = short_keys(self.settings)
         return folder_name(self.settings, short) if self.settings else "as in base"
 
@@ -62,7 +62,7 @@ class PointMaker:
 
 def points(sweep: SweepFile, folder: Path | None = None) -> list[Point]:
     """All points of a grid and a zip, in the order of the file; those that come to the same runs are one."""
-    varied = [{**together, **combined} for together in _zipped(sweep.zip) for combined in _combined(sweep.grid)]
+    varied = [{**together, **combined} for together in _zip_lists(sweep.zip) for combined in _combine_lists(sweep.grid)]
     short = short_keys([*sweep.zip, *sweep.grid, "seed"])
     maker = PointMaker(sweep, folder)
     return distinct(maker.point(settings, folder_name(settings, short)) for settings in varied)
@@ -84,11 +84,11 @@ def all_runs(found: Sequence[Point]) -> list[PlannedRun]:
     return list({run.name: run for point in found for run in point.runs}.values())
 
 
-def _zipped(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def _zip_lists(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)] if lists else [{}]
 
 
-def _combined(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def _combine_lists(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
 
 

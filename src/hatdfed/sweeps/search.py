@@ -148,9 +148,9 @@ class Search:
         """Propose trials up to the end of the group that is open: a kill may have left it half proposed."""
         end = min((self.told // self._plan.at_once + 1) * self._plan.at_once, self._plan.num_trials)
         for number in range(len(self._trials()), end):
-            self._study.add_trial(self._proposed(number))  # whole or not at all
+            self._study.add_trial(self._propose(number))  # whole or not at all
 
-    def _proposed(self, number: int) -> FrozenTrial:
+    def _propose(self, number: int) -> FrozenTrial:
         return propose(self._plan, number, self._trials(), self._study.directions)
 
     def _prune(self, player: Player, rounds: int) -> None:
@@ -165,7 +165,7 @@ class Search:
         for trial in longer:
             self._measure(trial, rounds, figures)
         known = [trial for trial in self.trials if rounds in trial.measured]
-        losers = find_losers(self._plan.pruner, [_measured(self._plan, trial, rounds) for trial in known])
+        losers = find_losers(self._plan.pruner, [_make_measured(self._plan, trial, rounds) for trial in known])
         for trial in longer:
             if trial.number in losers:
                 self._stop(trial, rounds)
@@ -233,7 +233,7 @@ def find_judged_rounds(sweep: SweepFile) -> list[int]:
     return find_rounds(sweep.search.pruner, base.rounds)
 
 
-def _measured(plan: SearchPlan, trial: Trial, rounds: int) -> Measured:
+def _make_measured(plan: SearchPlan, trial: Trial, rounds: int) -> Measured:
     values, config = trial.measured[rounds], trial.point.runs[0].config
     signed = tuple(v if OBJECTIVES[name][1] else -v for name, v in zip(plan.objectives, values, strict=True))
     accuracy = values[plan.objectives.index(plan.judged or plan.objectives[0])]
@@ -251,7 +251,7 @@ def _refuse_leak(config: Config, settings: Settings) -> None:
 
 
 def corners(plan: SearchPlan) -> list[Settings]:
-    """The lowest and the highest value of every parameter, and the first and the last of choices."""
+    """Settings at both ends of every parameter: its lowest and highest value, or the first and last of its choices."""
     lows = {key: choice.choices[0] if choice.choices else choice.low for key, choice in plan.parameters.items()}
     highs = {key: choice.choices[-1] if choice.choices else choice.high for key, choice in plan.parameters.items()}
     return [lows, highs]

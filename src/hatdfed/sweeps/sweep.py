@@ -155,7 +155,7 @@ class SweepPlan:
 
 
 def plan_sweep(source: Path | str | Mapping[str, Any] | SweepFile, out: Path | None = None) -> SweepPlan:
-    """What a sweep file stands for; a folder that holds something else is refused."""
+    """Plan the points and runs of a sweep file; a folder that holds something else is refused."""
     file = read_sweep(source)
     folder = SweepFolder(default_folder(source, file) if out is None else out)
     folder.refuse_others(file)
@@ -196,23 +196,23 @@ def _search(file: SweepFile, plan: SearchPlan, folder: SweepFolder, playing: Pla
 
 
 def kept(result: RunResult) -> Figures:
-    """What comes back from wherever a run was played; the rest is in its folder."""
+    """The figures of a run that come back from wherever it was played; the rest is in its folder."""
     return figures_of(result.summary, result.rounds)
 
 
 def read_kept(job: Job) -> Figures:
-    """The same of a run that was played before."""
+    """Read the same figures of a run that was played before."""
     run = _folder_of(job)
     return figures_of(run.read_results() or {}, run.read_rounds())
 
 
-def kept_so_far(rounds: int, result: RunResult) -> Figures:
-    """What comes back of a run that pauses after so many rounds."""
+def keep_figures_so_far(rounds: int, result: RunResult) -> Figures:
+    """The figures of a run that pauses after so many rounds."""
     return figures_after(result.rounds, rounds)
 
 
 def read_so_far(rounds: int, job: Job) -> Figures:
-    """The same of a run that has been played so far, or farther."""
+    """Read the same figures of a run that has been played so far, or farther."""
     return figures_after(_folder_of(job).read_rounds(), rounds)
 
 
@@ -252,7 +252,7 @@ class Playing:
             self._count(run, rounds)
 
         new = [replace(run, until=rounds) for run in runs if run.name not in self.failed]
-        how = replace(self.how, keep=partial(kept_so_far, rounds))
+        how = replace(self.how, keep=partial(keep_figures_so_far, rounds))
         play_runs(new, self._play, how, done, self._fail, read=partial(read_so_far, rounds))
         return found
 
@@ -339,7 +339,7 @@ class SweepFolder:
         self.refuse_others(sweep)
         with locked_folder(self.path, "--out"):
             self.refuse_others(sweep)
-            content = yaml.safe_dump(_spoken(sweep), sort_keys=False, allow_unicode=True)
+            content = yaml.safe_dump(_drop_unset(sweep), sort_keys=False, allow_unicode=True)
             write_atomically(self.path / "sweep.yaml", content.encode())
             yield
 
@@ -350,6 +350,6 @@ def default_folder(source: Path | str | Mapping[str, Any] | SweepFile, sweep: Sw
     return Path("runs") / f"{stem}-{sweep.version}"
 
 
-def _spoken(sweep: SweepFile) -> dict[str, Any]:
+def _drop_unset(sweep: SweepFile) -> dict[str, Any]:
     """What was said, without what was not."""
     return {key: value for key, value in sweep.model_dump(mode="json", exclude_none=True).items() if value != {}}

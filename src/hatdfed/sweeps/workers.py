@@ -69,12 +69,12 @@ class Workers:
 
     @property
     def busy(self) -> int:
-        """Tasks that are not over."""
+        """Tasks in progress."""
         return sum(worker.is_busy for worker in self._all)
 
     @property
     def count(self) -> int:
-        """What the tasks that are not over have counted together."""
+        """The sum of the counters of the tasks in progress."""
         return sum(int(worker.counter.value) for worker in self._all if worker.is_busy)
 
     def start(self, task: Any, work: Callable[..., Any], *arguments: Any) -> None:

@@ -65,7 +65,7 @@ def test_the_ledger_charges_what_a_link_costs_in_its_round():
 @pytest.mark.parametrize("with_table", [True, False])
 def test_what_is_told_before_a_round_is_what_is_charged_in_it(with_table):
     prices = draw_prices(2, N, **WORLD, drift=DRIFT, with_table=with_table)
-    told = prices.drifted(prices.joules_of(LINKS), LINKS, 9)
+    told = prices.apply_drift(prices.joules_of(LINKS), LINKS, 9)
     charged = [prices.link(9, int(i), int(j)).joules for i, j in LINKS.pairs(np.arange(len(LINKS)))]
     np.testing.assert_allclose(told, charged, rtol=1e-12)
 
@@ -73,7 +73,7 @@ def test_what_is_told_before_a_round_is_what_is_charged_in_it(with_table):
 def test_without_drift_prices_are_the_same_in_every_round():
     prices = draw_prices(2, N, **WORLD)
     joules = prices.joules_of(LINKS)
-    assert prices.drifted(joules, LINKS, 9) is joules
+    assert prices.apply_drift(joules, LINKS, 9) is joules
     assert prices.link(0, 4, 1).joules == prices.link(9, 4, 1).joules
 
 

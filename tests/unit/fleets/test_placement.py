@@ -12,7 +12,7 @@ from hatdfed.data.datasets import load_dataset
 from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.fleets.stacked import memory
 from hatdfed.fleets.stacked.choose_model import choose_model
-from hatdfed.fleets.stacked.memory import Footprint, Sizes, footprint, predicted_bytes
+from hatdfed.fleets.stacked.memory import Footprint, Sizes, compute_footprint, predicted_bytes
 from hatdfed.fleets.stacked.rows import Execution
 from hatdfed.runs.play import Job, play
 from hatdfed.runs.process_memory import keep_freed_memory
@@ -133,7 +133,7 @@ def test_a_single_run_and_runs_with_folders_that_exhaust_the_memory_fail(monkeyp
 def test_less_memory_means_less_at_once():
     program = make_program(resolve({**SMALL, "network": "small-cnn"}), DATASET)
     model = choose_model(program.learner, make_pools(DATASET).train, torch.device("cpu"))
-    need = footprint(program.learner, model.bytes_per_sample, Sizes(64, 100, 500))
+    need = compute_footprint(program.learner, model.bytes_per_sample, Sizes(64, 100, 500))
     assert need.a_server == 4 * 4 * -(-program.learner.num_params // 64) * 64
     assert need.total(10, Execution(torch.device("cpu"), 10, 10)) > need.total(10, Execution(torch.device("cpu"), 1, 1))
     assert Footprint(1, 10, 100, 1000).total(3, Execution(torch.device("cpu"), 2, 2)) == 1000 + 3 + 200

@@ -82,7 +82,7 @@ def test_a_search_that_is_stopped_goes_on_to_the_same_trials(whole, tmp_path, mo
 def test_a_group_that_was_half_proposed_is_filled(whole, tmp_path):
     sweep = read_sweep(SEARCH)
     first = Search(sweep, tmp_path / "search.sqlite")
-    first._study.add_trial(first._proposed(0))  # killed here
+    first._study.add_trial(first._propose(0))  # killed here
     second = Search(sweep, tmp_path / "search.sqlite")
     second._fill_group()
     assert [point.settings for point in second.points] == tried(whole[1])[:6]

@@ -40,15 +40,15 @@ def cap_to_budget(log_weights: Vector, budget: int, *, exploration: float = 0.0)
     if budget == 0:
         return np.zeros_like(log_weights)
     if exploration == 0:
-        return _capped_at_one(log_weights, top, budget)
+        return _cap_at_one(log_weights, top, budget)
     drawable = log_weights > -np.inf
     floor = exploration * budget / np.count_nonzero(drawable)
     # Above the floor there is room for 1 − floor: in units of that room it is the same problem.
-    above = _capped_at_one(log_weights, top, (1 - exploration) * budget / (1 - floor)) if floor < 1 else 0.0
+    above = _cap_at_one(log_weights, top, (1 - exploration) * budget / (1 - floor)) if floor < 1 else 0.0
     return np.where(drawable, np.minimum(floor + (1 - floor) * above, 1.0), 0.0)
 
 
-def _capped_at_one(log_weights: Vector, top: float, total: float) -> Vector:
+def _cap_at_one(log_weights: Vector, top: float, total: float) -> Vector:
     """min(1, c·w) with the c for which it sums to `total`."""
     probability = np.empty_like(log_weights)
     scale = total / _weigh(log_weights, top, probability)

@@ -56,7 +56,7 @@ def balanced_rounding(probability: FloatMatrix, rng: np.random.Generator) -> Boo
     can bear, in one direction or the other so that every probability stays what it was in the mean. While most links
     are open, circles of four are settled by the thousand; walks settle the rest.
     """
-    probability = _swept(probability, rng)
+    probability = _sweep(probability, rng)
     open_links = _open_links(probability)
     drawn = probability > 0.5
     receivers = [set(np.flatnonzero(row).tolist()) for row in open_links]
@@ -72,7 +72,7 @@ def balanced_rounding(probability: FloatMatrix, rng: np.random.Generator) -> Boo
     return drawn
 
 
-def _swept(probability: FloatMatrix, rng: np.random.Generator) -> FloatMatrix:
+def _sweep(probability: FloatMatrix, rng: np.random.Generator) -> FloatMatrix:
     """Circles of two receivers and two senders, many at a time, until few links are open.
 
     Receivers are paired at random. A pair's circles share no sender; those of other pairs may, as every circle leaves

@@ -39,8 +39,8 @@ def balanced_units(
     top = scaled.max(axis=1, keepdims=True)
     probability = np.exp(scaled - np.where(np.isfinite(top), top, 0.0))
     for _ in range(_MOST_SWEEPS):
-        probability = _scaled(probability, degree, candidates)
-        probability = _scaled(probability, degree, None)
+        probability = _scale(probability, degree, candidates)
+        probability = _scale(probability, degree, None)
         if np.abs(_column_sums(probability, candidates) - degree * active).max() < _TOLERANCE:
             break
     units = _whole_rows(rows_to(probability, degree), possible, degree * active)
@@ -50,7 +50,7 @@ def balanced_units(
     return units if _settle_columns(units, possible, candidates, degree * active) else None
 
 
-def _scaled(probability: FloatMatrix, total: int, columns: Indices | None) -> FloatMatrix:
+def _scale(probability: FloatMatrix, total: int, columns: Indices | None) -> FloatMatrix:
     """Rows, or columns if their numbers are given, brought to `total`, as nearly as can be with none above 1."""
     scaled: FloatMatrix = probability * _at(total / np.maximum(_sums(probability, columns), 1e-300), columns)
     if scaled.max() <= 1:
@@ -180,7 +180,7 @@ def halving_rounding(units: Units, candidates: Indices, rng: np.random.Generator
         is_odd = (value & bit) > 0
         place = np.cumsum(is_odd) - 1
         same_sender = place[by_sender[is_odd[by_sender]]]
-        value[is_odd] += np.where(_raised(same_sender, rng), bit, -bit)
+        value[is_odd] += np.where(_choose_raised(same_sender, rng), bit, -bit)
         drawn[link[value == UNITS]] = True
         is_open = (value > 0) & (value < UNITS)
         place = np.cumsum(is_open) - 1
@@ -189,7 +189,7 @@ def halving_rounding(units: Units, candidates: Indices, rng: np.random.Generator
     return drawn.reshape(units.shape)
 
 
-def _raised(same_sender: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:  # [n] -> [n]
+def _choose_raised(same_sender: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:  # [n] -> [n]
     """Which links are raised: of two neighbours by receiver, and of two neighbours in `same_sender`, always one.
 
     Every receiver has an even number of links, and every sender: so neighbours, two by two, share a server, and a walk

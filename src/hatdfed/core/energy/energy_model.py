@@ -113,19 +113,19 @@ class EnergyPrices:
         joules.setflags(write=False)
         return joules
 
-    def drifted(self, joules: FloatColumn, links: LinkTable, t: int) -> FloatColumn:  # [E] -> [E]
+    def apply_drift(self, joules: FloatColumn, links: LinkTable, t: int) -> FloatColumn:  # [E] -> [E]
         """Prices of links as they are in round t."""
         return joules if self.drift is None else joules * self.drift.factor(t, links.receiver, links.sender)
 
     def joules_of(self, links: LinkTable) -> FloatColumn:  # -> [E]
-        """The same for the links that are considered; makes no matrix where there is none."""
+        """Joules of the links that are considered; makes no matrix where there is none."""
         known = self.link_joules_per_bit
         if isinstance(known, LinkEfficiencies):
             return (self.model_bits + self.overhead_bits) * known[links.receiver, links.sender]
         return (self.model_bits + self.overhead_bits) * links.from_dense(known)
 
     def with_overhead(self, share: float) -> float:
-        """What a message with so much of a float32 model costs, as a share of one with the whole model."""
+        """The price of a message with this share of a float32 model, as a share of that of a whole one."""
         whole = self.model_bits + self.overhead_bits
         return share if not self.overhead_bits else (share * self.model_bits + self.overhead_bits) / whole
 
@@ -180,7 +180,7 @@ def grow_prices(
     strong_joules_per_sample: float,
     link_kbit_per_joule: tuple[float, float],
 ) -> EnergyPrices:
-    """The same world after servers joined: nobody's price changes, and those of the new ones depend on nothing else."""
+    """The prices after servers joined: those known before stay, and those of new servers depend on nothing else."""
     known = prices.num_servers
     compute, joules_per_bit = np.zeros(num_servers), np.zeros((num_servers, num_servers))
     compute[:known], joules_per_bit[:known, :known] = prices.compute_joules, prices._table

@@ -30,7 +30,7 @@ Real = TypeVar("Real", float, NDArray[np.float64])
 
 @dataclass(frozen=True, eq=False)
 class LinkEfficiencies:
-    """What the table of world `seed` would hold, looked up by `[receivers, senders]` or by one of each."""
+    """The link efficiencies of world `seed`, computed when they are looked up by `[receivers, senders]`."""
 
     seed: int
     num_servers: int
@@ -47,7 +47,7 @@ class LinkEfficiencies:
         return np.where(receiver == sender, 0.0, 1 / self._bits_per_joule(bits))
 
     def one(self, receiver: int, sender: int) -> float:
-        """The same for a single link, in whole numbers of any length."""
+        """The efficiency of a single link, computed in whole numbers of any length."""
         if receiver == sender:
             return 0.0
         factors, summands = self._powers
@@ -62,7 +62,7 @@ class LinkEfficiencies:
         return 1000 * (least + (most - least) * (bits * 2.0**-53))
 
     def table(self) -> FloatMatrix:  # [N, N]
-        """All of them."""
+        """The efficiencies of all links."""
         size = (self.num_servers, self.num_servers)
         efficiency = stream(self.seed, "link-efficiency").uniform(*self.kbit_per_joule, size=size)
         joules_per_bit: FloatMatrix = 1 / (1000 * efficiency)

@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
     @property
     def length(self) -> float:
-        """Seconds in between."""
+        """Seconds from begin to end."""
         return self.end - self.begin
 
 
@@ -43,7 +43,7 @@ class Batteries(NamedTuple):
     harvest: Trace  # [N] watts
 
     def can_cover(self, charge: Values, most: Values) -> NDArray[np.bool_]:  # [N] each
-        """Who can pay the most that a round can cost."""
+        """Whose charge covers the most that a round can cost."""
         enough: NDArray[np.bool_] = charge - most >= self.reserve
         return enough
 
@@ -124,7 +124,7 @@ class Supply:
 
 
 def own_joules(rows: Iterable[EnergyRow], num_servers: int) -> Values:  # -> [N]
-    """What every server spent itself: all but the uploads, which are their devices'."""
+    """Joules that every server spent itself: all but uploads, which its devices pay."""
     return _joules_by_server((row for row in rows if row.cause is not Cause.UPLOAD), num_servers)
 
 

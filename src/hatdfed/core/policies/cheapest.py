@@ -40,7 +40,7 @@ class CheapestLinks(Stateless):
         possible, prices = context.links.to_dense(context.possible), context.links.to_dense(context.prices)
         members = np.flatnonzero(context.active)
         among = np.ix_(members, members)
-        trip = members[cheap_cycle(_with_dear_gaps(prices[among], possible[among]))]
+        trip = members[cheap_cycle(_price_gaps(prices[among], possible[among]))]
         receivers, senders = np.roll(trip, -1), trip
         there = possible[receivers, senders]  # no trip at all may exist: then its gaps are not drawn
         receivers, senders = receivers[there], senders[there]
@@ -63,7 +63,7 @@ def cheap_cycle(prices: FloatMatrix) -> Tour:
 
 
 def cycle_price(prices: FloatMatrix, tour: Tour) -> float:
-    """What a model's way along the whole trip costs."""
+    """The price of a model's way along the whole cycle."""
     return float(prices[np.roll(tour, -1), tour].sum())
 
 
@@ -72,11 +72,11 @@ def _cheap_cycle(prices_in_bytes: bytes, num_servers: int) -> bytes:
     prices = np.frombuffer(prices_in_bytes).reshape(num_servers, num_servers)
     by_number = np.arange(num_servers)
     tours = [by_number, by_number[::-1], *(_nearest_first(prices, start) for start in by_number[:_STARTS])]
-    best = min((_relocated(prices, tour) for tour in tours), key=lambda tour: cycle_price(prices, tour))
+    best = min((_relocate(prices, tour) for tour in tours), key=lambda tour: cycle_price(prices, tour))
     return best.astype(np.int64).tobytes()
 
 
-def _with_dear_gaps(prices: FloatMatrix, possible: NDArray[np.bool_]) -> FloatMatrix:
+def _price_gaps(prices: FloatMatrix, possible: NDArray[np.bool_]) -> FloatMatrix:
     """Prices in which one impossible link costs more than any trip without one."""
     dearest = prices[possible].max(initial=0.0) or 1.0
     return np.where(possible, prices, dearest * (len(prices) + 1))
@@ -94,7 +94,7 @@ def _nearest_first(prices: FloatMatrix, start: int) -> Tour:
     return np.array(tour, dtype=np.int64)
 
 
-def _relocated(prices: FloatMatrix, tour: Tour) -> Tour:
+def _relocate(prices: FloatMatrix, tour: Tour) -> Tour:
     """Move single servers to where they add least, as long as that saves anything."""
     if len(tour) < 3:
         return tour

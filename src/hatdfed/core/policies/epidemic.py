@@ -107,13 +107,13 @@ def random_regular_graph(num_servers: int, degree: int, rng: np.random.Generator
         return all_links(num_servers) & ~random_regular_graph(num_servers, num_servers - 1 - degree, rng)
     for attempt in range(_ALL_TRIES):
         repair = degree > _STRICT_UP_TO_DEGREE or attempt >= _STRICT_TRIES
-        graph = _paired_stubs(num_servers, degree, rng, repair=repair)
+        graph = _pair_stubs(num_servers, degree, rng, repair=repair)
         if graph is not None:
             return graph
-    return _relabelled_lattice(num_servers, degree, rng)
+    return _draw_lattice(num_servers, degree, rng)
 
 
-def _paired_stubs(num_servers: int, degree: int, rng: np.random.Generator, *, repair: bool) -> BoolMatrix | None:
+def _pair_stubs(num_servers: int, degree: int, rng: np.random.Generator, *, repair: bool) -> BoolMatrix | None:
     """One try; None where it got stuck."""
     graph = np.zeros((num_servers, num_servers), dtype=bool)
     stubs = np.repeat(np.arange(num_servers), degree)
@@ -131,7 +131,7 @@ def _paired_stubs(num_servers: int, degree: int, rng: np.random.Generator, *, re
     return graph
 
 
-def _relabelled_lattice(num_servers: int, degree: int, rng: np.random.Generator) -> BoolMatrix:
+def _draw_lattice(num_servers: int, degree: int, rng: np.random.Generator) -> BoolMatrix:
     """Servers at random places of a ring, each with its nearest neighbours and, for odd degrees, its opposite."""
     place = rng.permutation(num_servers)
     ahead = (place[:, None] - place[None, :]) % num_servers

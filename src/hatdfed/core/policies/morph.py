@@ -82,15 +82,15 @@ class Morph(Policy):
         self, links: BoolMatrix, measured: FloatMatrix, possible: BoolMatrix, rng: np.random.Generator
     ) -> BoolMatrix:
         """One sender less by softmax(+β·sim), one more by softmax(−β·sim) of those that were none before."""
-        preference = self.sharpness * estimated_similarity(measured)
+        preference = self.sharpness * estimate_similarity(measured)
         added = draw_senders(-preference, possible & ~links, 1, rng)
         dropped = draw_senders(preference, links, 1, rng)
         able = added.any(axis=1, keepdims=True) & dropped.any(axis=1, keepdims=True)
         return np.where(able, links & ~dropped | added, links)
 
 
-def estimated_similarity(measured: FloatMatrix) -> FloatMatrix:  # [N, N], nan where unknown -> [N, N] without nan
-    """What a server thinks of every other: measured, else through those in between, else its average, else 0.
+def estimate_similarity(measured: FloatMatrix) -> FloatMatrix:  # [N, N], nan where unknown -> [N, N] without nan
+    """Complete the similarities of servers: as measured, else through servers in between, else a server's mean, else 0.
 
     Through those in between means the average of sim(i, y)·sim(y, z) over all y where both factors were measured.
     """

@@ -20,7 +20,7 @@ from hatdfed.core.round import LinkDraw
 
 
 class Picked(NamedTuple):
-    """Who has picked whom."""
+    """Exchanges that picked servers still have to complete."""
 
     owed: BoolColumn  # [E] links along which a server that was picked has yet to receive
 
@@ -35,11 +35,11 @@ class PairwiseAveraging(Policy):
     learns_in_silence: ClassVar[bool] = True
 
     def init(self, num_servers: int) -> Picked:
-        """Nobody."""
+        """The state before round 0: no server has been picked."""
         return Picked(np.zeros(len(LinkTable.all_of(num_servers)), dtype=bool))
 
     def grow(self, state: Picked, num_servers: int) -> Picked:
-        """Nobody has picked those who joined."""
+        """Add servers that have not been picked."""
         return Picked(LinkTable.all_of(num_servers).grow(state.owed))
 
     def propose(self, state: Picked, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
@@ -57,7 +57,7 @@ class PairwiseAveraging(Policy):
         return make_draw(links, drawn, np.where(owed, 1.0, propensity), share_equally(links, drawn))
 
     def update(self, state: Picked, draw: LinkDraw, feedback: Feedback, context: PolicyContext) -> Picked:
-        """Who received has what was owed; who was picked and could not receive is owed a model."""
+        """Note who received the model that was owed to it; a picked server that could not receive is owed one."""
         drawn = draw.drawn
         new = _turn(draw.links, drawn & ~state.owed) & ~drawn
         return Picked((state.owed & ~drawn) | new)

@@ -33,7 +33,7 @@ class ParameterServer(Stateless):
     has_parameter_server: ClassVar[bool] = True
 
     def propose(self, state: object, context: PolicyContext, rng: np.random.Generator) -> LinkDraw:
-        """Everybody who can reach the host and be reached by it gets the models of all these."""
+        """Give the models of all servers that reach the host, and that it reaches, to all of these."""
         links = context.links
         possible = links.to_dense(context.possible)
         host = find_host(possible, links.to_dense(context.prices))

@@ -66,7 +66,7 @@ class Pens(Policy):
         """
         possible, count = context.links.to_dense(context.possible), self.sampled
         if not self._is_first_phase(context):
-            possible, count = possible & neighbours_found(state, self.best), self.best
+            possible, count = possible & find_neighbours(state, self.best), self.best
         drawn = draw_senders(np.zeros(possible.shape), possible, count, rng)
         return certain(context.links, context.links.from_dense(drawn))
 
@@ -83,8 +83,8 @@ class Pens(Policy):
         return context.t < self.first_phase * context.horizon
 
 
-def neighbours_found(state: PensState, best: int) -> BoolMatrix:  # -> [N, N]
-    """Whose model was kept in more than best / N of the server's rounds, whether it was asked for or not.
+def find_neighbours(state: PensState, best: int) -> BoolMatrix:  # -> [N, N]
+    """Find whose model was kept in more than best / N of the server's rounds, whether it was asked for or not.
 
     In whole numbers, because best / N·rounds as a float can fall on the wrong side of a count that equals it.
     """

@@ -48,12 +48,12 @@ class SimilarityLinks(Policy):
             raise ConfigError(f"policy.temperature is {self.temperature}, but must be a number of at least 0.")
 
     def init(self, num_servers: int) -> SimilarityState:
-        """Nobody knows anybody."""
+        """The state before round 0: no similarity is known."""
         shape = (num_servers, num_servers)
         return SimilarityState(np.zeros(shape), np.zeros(shape, dtype=bool))
 
     def grow(self, state: SimilarityState, num_servers: int) -> SimilarityState:
-        """New servers are strangers."""
+        """Add servers of which no similarity is known."""
         new = (0, num_servers - len(state.similarity))
         return SimilarityState(np.pad(state.similarity, (new, new)), np.pad(state.sampled, (new, new)))
 

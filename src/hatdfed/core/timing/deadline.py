@@ -73,9 +73,9 @@ class Deadline(NamedTuple):
         return time._replace(seconds=min(self.seconds, float(done.max())) if len(done) else self.seconds)
 
     def find_longest(self) -> float:
-        """Until the deadline."""
+        """Seconds until the deadline."""
         return self.seconds
 
     def next_busy(self, time: RoundTime) -> Seconds:  # -> [N]
-        """For how much of the next round each server is still training."""
+        """Seconds of the next round in which each server is still training."""
         return np.maximum(0.0, time.ready - time.seconds)

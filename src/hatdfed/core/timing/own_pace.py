@@ -36,11 +36,11 @@ class OwnPace(NamedTuple):
         return
 
     def find_training(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # -> [N]
-        """Those that are due: what they have trained since their last cycle is computed now."""
+        """Servers whose cycle ends in this tick: what they have trained since their last one is computed now."""
         return self.find_due(t)
 
     def find_exchanging(self, t: int, busy: Seconds | None) -> NDArray[np.bool_]:  # -> [N]
-        """Those that are due."""
+        """Servers whose cycle ends in this tick."""
         return self.find_due(t)
 
     def find_due(self, t: int) -> NDArray[np.bool_]:  # -> [N]
@@ -69,7 +69,7 @@ class OwnPace(NamedTuple):
         return time._replace(seconds=self.tick)
 
     def find_longest(self) -> float:
-        """A tick."""
+        """Seconds of a tick."""
         return self.tick
 
     def next_busy(self, time: RoundTime) -> None:

@@ -40,4 +40,4 @@ class Pace(Protocol):
         """Seconds that a round takes at most; None: as long as the slowest server needs."""
 
     def next_busy(self, time: RoundTime) -> Seconds | None:  # -> [N]
-        """Before the next round."""
+        """Seconds of the next round in which servers still train for this one."""

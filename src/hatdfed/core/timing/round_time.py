@@ -32,7 +32,7 @@ class RoundTime(NamedTuple):
 
     @property
     def waiting(self) -> Seconds:
-        """[N] for the slowest."""
+        """[N] seconds in which each server waits for the slowest."""
         return np.maximum(0.0, self.seconds - self.done)
 
 

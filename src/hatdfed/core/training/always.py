@@ -40,7 +40,7 @@ class ByPrice(Stateless):
             )
 
     def find_most_passes(self, passes: int) -> int:
-        """Those of cheap machines."""
+        """The passes of a cheap machine, which makes the most."""
         return self.cheap
 
     def propose(self, state: object, context: TrainingContext, rng: np.random.Generator) -> Effort:

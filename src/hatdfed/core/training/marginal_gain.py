@@ -85,7 +85,7 @@ class MarginalGain:
         )
 
     def find_probability(self, state: Gains, context: TrainingContext) -> Vector:
-        """With which each server trains; their mean over those that take part is 1 − `saved` after the warm-up."""
+        """The probability of each server to train; after the warm-up, its mean over those present is 1 − `saved`."""
         if context.t < self.warm_up * context.horizon:
             return np.ones(context.num_servers)
         worth = self._find_worth(state, context)

@@ -84,7 +84,7 @@ class SkipTrain:
         return RoundsTrained(state.rounds + trained)
 
     def find_probability(self, state: RoundsTrained, context: TrainingContext) -> Vector:
-        """With which each server trains in a training round: budgeted rounds left over training rounds left.
+        """The probability of each server to train in a training round: budgeted rounds left over training rounds left.
 
         It is 1 as long as there are any, where a budget is not to be spread.
         """

@@ -34,9 +34,9 @@ from hatdfed.deploy.coordinator.open_round import (
     BAD_REPORT,
     OpenRound,
     count_refusals,
+    find_waiting,
     make_missing_order,
     make_round_orders,
-    still_waiting,
 )
 from hatdfed.deploy.coordinator.participation import Participation
 from hatdfed.deploy.coordinator.settings import DeploySettings
@@ -368,7 +368,7 @@ class EdgeHub:
     def _release_neighbours(self, member: EdgeMember, outcome: pb.Outcome) -> None:
         """Tell neighbours that still wait for a server that is done, to send or to fetch a model, not to."""
         if (plan := self.open_round.plan) is not None:
-            for index in still_waiting(plan, self.membership, member, outcome, self.open_round.returned):
+            for index in find_waiting(plan, self.membership, member, outcome, self.open_round.returned):
                 self.send_order(index, make_missing_order(self.epoch, plan.t, {member.index}))
 
     def _bring_up_to_date(self, plan: RoundPlan, member: EdgeMember) -> None:

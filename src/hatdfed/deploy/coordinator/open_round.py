@@ -195,7 +195,7 @@ class OpenRound:
             raise
 
 
-def still_waiting(
+def find_waiting(
     plan: RoundPlan, membership: Membership, member: EdgeMember, outcome: pb.Outcome, returned: set[int]
 ) -> set[int]:
     """Return the servers that still wait for `member`, which is done: to receive its model, or to have theirs fetched.

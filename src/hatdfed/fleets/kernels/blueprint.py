@@ -57,7 +57,7 @@ def read_blueprint(module: nn.Module, sample: Sequence[int]) -> Blueprint:
     if len(sample) != 3:
         raise NotStackableError(f"its samples have the shape {list(sample)}, not channels, height and width")
     image: ImageShape = (sample[0], sample[1], sample[2])
-    layers = [(name, layer) for name, layer in _flattened(module) if not isinstance(layer, nn.Identity)]
+    layers = [(name, layer) for name, layer in _flatten(module) if not isinstance(layer, nn.Identity)]
     _refuse_repeated(module, layers)
     stages: list[StageLayers] = []
     while layers and isinstance(layers[0][1], nn.Conv2d):
@@ -70,14 +70,14 @@ def read_blueprint(module: nn.Module, sample: Sequence[int]) -> Blueprint:
     return Blueprint(tuple(stages), tuple(_head(layers[1:])), image)
 
 
-def _flattened(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def _flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The layers in the order in which they are called; `named_children` would leave out one that comes twice."""
     if type(module) is not nn.Sequential:  # a subclass may do anything with its layers
         yield prefix.removesuffix("."), module
         return
     for name, child in module._modules.items():
         if child is not None:
-            yield from _flattened(child, f"{prefix}{name}.")
+            yield from _flatten(child, f"{prefix}{name}.")
 
 
 def _refuse_repeated(module: nn.Module, layers: list[tuple[str, nn.Module]]) -> None:

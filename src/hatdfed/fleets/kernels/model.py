@@ -181,7 +181,7 @@ class StackedNetwork:
             elif isinstance(layer, Relu):
                 h = h.relu()
             else:
-                h = _dropped(h, layer, seeds, step)
+                h = _drop_units(h, layer, seeds, step)
         return h, outputs
 
     def update_statistics(
@@ -206,7 +206,7 @@ class StackedNetwork:
             centre = mean if stage.bias is None else mean - tensors[stage.bias]
             weights.append(tensors[stage.weight] * scale[:, :, None, None, None])
             biases.append(tensors[f"{stage.norm}.bias"] - centre * scale)
-        return Folded(self, tuple(weights), tuple(biases), tuple(self._folded_head(tensors)))
+        return Folded(self, tuple(weights), tuple(biases), tuple(self._fold_head(tensors)))
 
     def logits(self, folded: Folded, x: Tensor, *, exact: bool) -> Tensor:  # [S or 1, B, H, W, C] -> [S, B, classes]
         """What the models answer, in evaluation mode."""
@@ -219,7 +219,7 @@ class StackedNetwork:
             h = torch.baddbmm(bias[:, None], h.relu(), weight.transpose(1, 2))
         return h
 
-    def _folded_head(self, tensors: Tensors) -> list[tuple[Tensor, Tensor]]:
+    def _fold_head(self, tensors: Tensors) -> list[tuple[Tensor, Tensor]]:
         """One (weight, bias) for every run of linear layers; the first takes features with channels last."""
         runs: list[list[LinearLayer]] = [[]]
         for layer in self.blueprint.head:
@@ -278,7 +278,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
     return result
 
 
-def _dropped(x: Tensor, layer: DropoutLayer, seeds: Tensor, step: int) -> Tensor:
+def _drop_units(x: Tensor, layer: DropoutLayer, seeds: Tensor, step: int) -> Tensor:
     place = {"step": step, "layer": layer.layer, "batch": x.shape[1], "units": x.shape[2]}
     if x.is_cuda and triton_vectors.supports(x):
         return x * triton_dropout.make_factors(seeds, **place, probability=layer.probability)
@@ -287,10 +287,12 @@ def _dropped(x: Tensor, layer: DropoutLayer, seeds: Tensor, step: int) -> Tensor
 
 
 def _bytes_per_sample(blueprint: Blueprint, pixels: int, device: torch.device) -> BytesPerSample:
-    return BytesPerSample(pixels * FLOAT, _bytes_trained(blueprint, pixels), _bytes_judged(blueprint, pixels, device))
+    return BytesPerSample(
+        pixels * FLOAT, _count_training_bytes(blueprint, pixels), _count_judging_bytes(blueprint, pixels, device)
+    )
 
 
-def _bytes_trained(blueprint: Blueprint, pixels: int) -> int:
+def _count_training_bytes(blueprint: Blueprint, pixels: int) -> int:
     """What one sample leaves behind on its way forward and back."""
     numbers = pixels + INDEX
     for stage in blueprint.stages:
@@ -303,7 +305,7 @@ def _bytes_trained(blueprint: Blueprint, pixels: int) -> int:
     return FLOAT * (numbers + 3 * sum(units))
 
 
-def _bytes_judged(blueprint: Blueprint, pixels: int, device: torch.device) -> int:
+def _count_judging_bytes(blueprint: Blueprint, pixels: int, device: torch.device) -> int:
     """What one image takes in one model's evaluation; C on a CPU keeps nothing but the answer."""
     if device.type == "cpu":
         return FLOAT * (pixels + _OUTPUTS)

@@ -50,7 +50,7 @@ class Footprint:
         return self.fixed + servers * self.a_server + max(trained * self.training, judged * self.judging)
 
 
-def footprint(learner: Learner, sample: BytesPerSample, sizes: Sizes) -> Footprint:
+def compute_footprint(learner: Learner, sample: BytesPerSample, sizes: Sizes) -> Footprint:
     """Of a fleet of such networks."""
     row = -(-learner.num_kept // ROW_ALIGNMENT) * ROW_ALIGNMENT * FLOAT
     moments = sum(part.numel() for part in learner.optimiser.init(1)[1:])
@@ -100,7 +100,7 @@ def execution_for(members: Sequence[RunServers], device: torch.device) -> Execut
 def _need(members: Sequence[RunServers], device: torch.device) -> Footprint:
     learner, pool = members[0].program.learner, members[0].sources[0].pool
     model = choose_model(learner, pool, device, load_of(members))
-    return footprint(learner, model.bytes_per_sample, sizes_of(members))
+    return compute_footprint(learner, model.bytes_per_sample, sizes_of(members))
 
 
 def free_memory(device: torch.device) -> int:

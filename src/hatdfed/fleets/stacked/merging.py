@@ -83,15 +83,15 @@ def sent_models(codec: Codec, models: Tensor, memories: Sequence[Memory]) -> Sen
     """Every model through its codec and back, without the wire."""
     if isinstance(codec, ManyAtOnce):
         starts = range(0, len(models), _CODED_AT_ONCE)
-        parts = [_coded(codec, models[at : at + _CODED_AT_ONCE], memories[at : at + _CODED_AT_ONCE]) for at in starts]
-        return parts[0] if len(parts) == 1 else Sent(torch.cat([part.models for part in parts]), *_joined(parts))
+        parts = [_encode(codec, models[at : at + _CODED_AT_ONCE], memories[at : at + _CODED_AT_ONCE]) for at in starts]
+        return parts[0] if len(parts) == 1 else Sent(torch.cat([part.models for part in parts]), *_join(parts))
     encoded = [codec.encode(model, memory) for model, memory in zip(models, memories, strict=True)]
-    decoded = [_decoded(codec, payload, models.shape[1]).to(models.device) for payload, _ in encoded]
+    decoded = [_decode(codec, payload, models.shape[1]).to(models.device) for payload, _ in encoded]
     compression = [payload_bits(payload) / (32 * models.shape[1]) for payload, _ in encoded]
     return Sent(torch.stack(decoded), [memory for _, memory in encoded], compression)
 
 
-def _decoded(codec: Codec, payload: Payload, num_params: int) -> Tensor:
+def _decode(codec: Codec, payload: Payload, num_params: int) -> Tensor:
     """What a receiver sees; where it would refuse the message, a model that is not finite, which is not merged."""
     try:
         return codec.decode(payload, num_params)
@@ -99,13 +99,13 @@ def _decoded(codec: Codec, payload: Payload, num_params: int) -> Tensor:
         return torch.full((num_params,), torch.nan)
 
 
-def _coded(codec: ManyAtOnce, models: Tensor, memories: Sequence[Memory]) -> Sent:
+def _encode(codec: ManyAtOnce, models: Tensor, memories: Sequence[Memory]) -> Sent:
     payload, remembered = codec.encode(models, torch.stack(list(memories)))
     share = payload_bits(payload) / (32 * models.numel())
     return Sent(codec.restore(payload, models.shape[1]), list(remembered), [share] * len(models))
 
 
-def _joined(parts: Sequence[Sent]) -> tuple[list[Memory], list[float]]:
+def _join(parts: Sequence[Sent]) -> tuple[list[Memory], list[float]]:
     return [each for part in parts for each in part.memories], [each for part in parts for each in part.compression]
 
 

@@ -99,7 +99,7 @@ class RunView:
         confusion: Tensor | None = None
         for part in rows.parts([self.run], _count_servers_at_once(rows, samples) if metrics.names else None):
             kept, found = [], []
-            for x, y in _pieces(samples):
+            for x, y in _split_samples(samples):
                 outputs = rows.compute_outputs(part, x[None])
                 found.append(rows.measure(outputs, y[None]))
                 kept += [outputs] if metrics.names else []
@@ -142,11 +142,11 @@ class RunView:
         for i in range(self.num_servers):
             check_frozen(snapshot.get(f"{i}.frozen"), self._learner)
             for name, tensor in (("params", models.params), ("first", models.first), ("second", models.second)):
-                tensor[i] = _remembered(snapshot, f"{i}.{name}", [tuple(tensor[i].shape)], tensor.device)
+                tensor[i] = _read_tensor(snapshot, f"{i}.{name}", [tuple(tensor[i].shape)], tensor.device)
             shapes = (tuple(rows.memories[first + i].shape), (self.num_params,))  # a codec may begin with an empty one
-            rows.memories[first + i] = _remembered(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
-            rows.steps[first + i], rows.mass[first + i] = _remembered(snapshot, f"{i}.scalars", [(2,)]).tolist()
-            rows.held[first + i] = _remembered_samples(snapshot, f"{i}.held", len(rows.pool.y))
+            rows.memories[first + i] = _read_tensor(snapshot, f"{i}.codec_memory", shapes, rows.how.device)
+            rows.steps[first + i], rows.mass[first + i] = _read_tensor(snapshot, f"{i}.scalars", [(2,)]).tolist()
+            rows.held[first + i] = _read_held(snapshot, f"{i}.held", len(rows.pool.y))
         rows.norms[self._rows] = compute_norms(rows.shared[self._rows]).double()
 
     def close(self) -> None:
@@ -168,11 +168,11 @@ def _count_servers_at_once(rows: Rows, samples: Samples) -> int:
     return max(1, min(rows.how.judged_at_once, _OUTPUTS_AT_ONCE // (len(samples.y) * positions * kind.num_outputs)))
 
 
-def _pieces(samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+def _split_samples(samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
     yield from zip(torch.split(samples.x, SAMPLES_AT_ONCE), torch.split(samples.y, SAMPLES_AT_ONCE), strict=True)
 
 
-def _remembered_samples(snapshot: Snapshot, name: str, num_samples: int) -> Indices:
+def _read_held(snapshot: Snapshot, name: str, num_samples: int) -> Indices:
     """The samples that a server holds; none in a snapshot of a server that keeps nothing."""
     held = snapshot.get(name, NOTHING)
     if held.dtype != np.int64 or held.ndim != 1 or not ((held >= 0) & (held < num_samples)).all():
@@ -182,7 +182,7 @@ def _remembered_samples(snapshot: Snapshot, name: str, num_samples: int) -> Indi
     return np.array(held)
 
 
-def _remembered(
+def _read_tensor(
     snapshot: Snapshot, name: str, shapes: Sequence[tuple[int, ...]], device: torch.device | str = "cpu"
 ) -> Tensor:
     """One array of a snapshot; a shape that only could be stretched to fit would be another model."""

@@ -82,7 +82,7 @@ class StepTimer:
         rows, plans = self._make_rows(servers), self._make_plans(servers)
         samples = model.samples(self._pool)
         asked = model.samples(_repeat(self._pool, _ASKED)).x[None]
-        before = self._allocated()
+        before = self._count_allocated()
         used = self._play(model, rows, samples, plans, asked) - before
         if isinstance(model, LiftedModel) and model.lifting.graphs:
             self._play(model, rows, samples, plans, asked)  # captures what has been called once
@@ -122,7 +122,7 @@ class StepTimer:
         indices = np.arange(self._load.batch, dtype=np.int64)
         return [WorkPlan((indices,), len(indices), 0, indices[:1], seed) for seed in range(servers)]
 
-    def _allocated(self) -> int:
+    def _count_allocated(self) -> int:
         return torch.cuda.memory_allocated(self._device) if self._device.type == "cuda" else 0
 
     def _synchronise(self) -> None:

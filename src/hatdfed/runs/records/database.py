@@ -40,6 +40,8 @@ Records = list[dict[str, Any]]
 
 COMMIT_SECONDS = 1.0
 _CACHE_KIB = 128  # of pages in memory, full after a few dozen rounds: from then on it does not grow
+_UNMEASURED = EnergyRow._fields.index("modelled_joules")  # columns of a ledger in which nothing was measured
+_INSERT_UNMEASURED = LEDGER.insert_first(_UNMEASURED)
 
 
 class RunDatabase:
@@ -133,11 +135,10 @@ class RunDatabase:
         if any(row.measured_joules is not None for row in rows):
             self._connection.executemany(LEDGER.insert, rows)
         else:
-            unmeasured = EnergyRow._fields.index("modelled_joules")
-            self._connection.executemany(LEDGER.insert_first(unmeasured), [row[:unmeasured] for row in rows])
+            self._connection.executemany(_INSERT_UNMEASURED, [row[:_UNMEASURED] for row in rows])
 
     def read_measured(self) -> list[tuple[str, float, float, int, int, str]]:
-        """By cause of which anything was measured: modelled and measured joules of that, its rows, all rows, meters."""
+        """For every cause that was measured: its modelled and measured joules, measured rows, all rows, and meters."""
         query = (
             "SELECT cause, SUM(modelled_joules), SUM(measured_joules), COUNT(measured_joules), COUNT(*), "
             "GROUP_CONCAT(DISTINCT meter) FROM ledger GROUP BY cause HAVING COUNT(measured_joules) > 0 ORDER BY cause"

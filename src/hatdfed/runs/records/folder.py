@@ -45,12 +45,12 @@ class RunFolder:
 
     @property
     def database(self) -> Path:
-        """Rounds and ledger."""
+        """The file with the records of rounds and the ledger."""
         return self.path / "run.sqlite"
 
     @property
     def checkpoint(self) -> Path:
-        """Where a resumed run goes on."""
+        """The file from which a run is resumed."""
         return self.path / "checkpoint.safetensors"
 
     @property
@@ -103,7 +103,7 @@ class RunFolder:
         self.write_json("environment.json", {**environment(), "computed_by": dict(computed_by)})
 
     def first_fleet(self) -> Mapping[str, Any]:
-        """What the run was computed by when it began; nothing where nobody noted it."""
+        """The fleet and device that computed the run when it began; empty where they were not noted."""
         try:
             content = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
@@ -168,7 +168,7 @@ def named_path(text: str) -> Path:
 
 
 def refuse_file_of_run(path: Path) -> None:
-    """What belongs to a run is not a place to write something else."""
+    """Refuse to write something else to a file that belongs to a run."""
     real = path.resolve()
     is_one = real.name in _FILES or real.name.startswith(_DATABASES)
     if is_one and os.path.isfile(real.parent / "config.yaml"):  # noqa: PTH113 (pathlib fails on names that are too long)

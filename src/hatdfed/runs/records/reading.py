@@ -123,7 +123,7 @@ class RunReader:
         return np.frombuffer(row[0], dtype="<f4").astype(np.float64).reshape(num_servers, num_servers)
 
     def trust(self, limit: int) -> TrustHistory | None:
-        """What the run's policy believed, from the first so many rows; None where it does not learn whom to hear."""
+        """The beliefs of the run's policy, from the first so many rows; None where it learns nothing about servers."""
         if file_version(self._connection) < TRUST.since:
             return None
         columns = select_list(self._connection, "trust")

@@ -26,10 +26,10 @@ class _Loader(_Fastest):  # type: ignore[misc]
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What config.yaml says, as it stands: a run of another version is shown too."""
+    """The settings in config.yaml, unchecked: a run of another version is shown too."""
     loader = None
     try:
-        loader = _Loader(_content(folder / "config.yaml"))
+        loader = _Loader(_read_text(folder / "config.yaml"))
         settings = loader.get_single_data()
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
         raise RunFolderError(f"The settings of {folder.name} are not plain YAML.") from None
@@ -44,7 +44,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def read_document(folder: Path, name: str) -> dict[str, Any]:
     """One of the folder's JSON files; empty where there is none."""
     try:
-        content = json.loads(_content(folder / name))
+        content = json.loads(_read_text(folder / name))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError):
@@ -52,7 +52,7 @@ def read_document(folder: Path, name: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _content(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """The text of a small file that is really one: a pipe would never end, and a link may lead anywhere."""
     name = f"{path.name} of {path.parent.name}"
     try:

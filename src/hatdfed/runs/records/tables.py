@@ -30,7 +30,7 @@ def read_tables(folder: RunFolder, servers: int) -> dict[str, Any]:
 
 
 def read_trust(database: RunDatabase) -> TrustHistory | None:
-    """What the run's policy believed; None where it does not learn whom to hear."""
+    """The beliefs of the run's policy; None where it learns nothing about servers."""
     changes, last = read_changes(database.records("trust")), database.last_verdicts()
     if not changes:
         return None
@@ -38,7 +38,7 @@ def read_trust(database: RunDatabase) -> TrustHistory | None:
 
 
 def records_of(database: RunDatabase, folder: RunFolder | None, table: str, servers: int) -> Sequence[dict[str, Any]]:
-    """One table, now or later."""
+    """The records of one table; those of a large run are read when they are first used."""
     if folder is None or servers <= MATRIX_LIMIT:
         return database.records(table)
     return LazyRecords(folder.database, table)

@@ -79,12 +79,12 @@ class Plain:
 
 
 def payload_bits(payload: Payload) -> int:
-    """What the payload takes on the wire, without the envelope."""
+    """Bits of the payload on the wire, without the envelope."""
     return sum(8 * tensor.numel() * tensor.element_size() for tensor in payload.values())
 
 
 def message_share(codec: Codec, num_params: int) -> float:
-    """What a message takes of a float32 model at most, known before it is sent."""
+    """The most that a message takes, as a share of a float32 model; known before it is sent."""
     payload, _ = codec.encode(torch.zeros(num_params), codec.init(num_params))
     return payload_bits(payload) / (32 * num_params)
 

@@ -14,7 +14,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True)
 class Placement:
-    """What the user asked for, or what became of it."""
+    """Fleet, device and shards, as the user asked for them or as they were chosen."""
 
     fleet: str = "auto"
     device: str = "auto"
@@ -32,8 +32,8 @@ class Placement:
             raise ConfigError("--shards and --address are for --fleet sharded. Add it, or leave them out.")
 
 
-def chosen_placement(asked: Placement) -> Placement:
-    """Without `auto`: the stacked fleet, which runs any network, and the GPU where there is one."""
+def choose_placement(asked: Placement) -> Placement:
+    """Replace `auto`: by the stacked fleet, which runs any network, and by the GPU where there is one."""
     device = "cpu" if asked.fleet == "sharded" and asked.device == "auto" else device_of(asked)
     if asked.fleet == "mailbox":
         if device == "cuda":

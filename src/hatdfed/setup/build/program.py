@@ -98,7 +98,7 @@ def _refuse_missing_plan(config: Config, program: EdgeProgram) -> None:
 
 
 def initial_seed(config: Config, server: int) -> int:
-    """What server `server` initialises its model from: its own draw, or everybody's."""
+    """The seed from which a server draws its first model: its own, or that of all servers."""
     return torch_seed(config.seed, "initial-model", 0 if config.common_init else server)
 
 

@@ -34,7 +34,7 @@ _SHARES = (1.0, 0.5, 0.25, 0.1)  # of a CPU, and of a GPU where there is one: as
 
 
 class ShardActor:
-    """In its own process: a shard, and the way to Ray's object store."""
+    """A shard in a process of its own, which reads and writes Ray's object store."""
 
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -168,7 +168,7 @@ class RayShards:
 
 
 def need_of_shards(nodes: Sequence[Node], shards: int, device: str) -> Need:
-    """As much for each shard as the cluster has for all of them: a CPU and a GPU, or a part of both."""
+    """The share of the cluster for each shard: as many CPUs and GPUs, or parts of them, for all alike."""
     for share in _SHARES:
         need = Need(share, share if device == "cuda" else 0.0)
         if sum(need.places(node) for node in nodes) >= shards:

@@ -23,7 +23,7 @@ from hatdfed.fleets.stacked.memory import execution_for
 from hatdfed.fleets.stacked.rows import RunServers
 from hatdfed.fleets.stacked.step_timer import Load
 from hatdfed.server.program import EdgeProgram
-from hatdfed.setup.build.placement import Placement, chosen_placement
+from hatdfed.setup.build.placement import Placement, choose_placement
 from hatdfed.setup.build.program import describe_flops, find_forward_flops, initial_seed, make_actors, make_learner
 from hatdfed.setup.build.world import World, make_worlds
 from hatdfed.setup.config import Config
@@ -75,7 +75,7 @@ def make_batch(
     """Compatible runs in one fleet, where `placement` allows it; `names` mark their messages."""
     _refuse_measured(configs)
     parts = _parts(configs, dataset)
-    placement = chosen_placement(placement)
+    placement = choose_placement(placement)
     fleets: FleetGroup
     if placement.fleet == "mailbox":
         fleets = SeparateFleets(*map(_with_mailboxes, configs, parts, names))
@@ -105,14 +105,14 @@ def make_batch(
 
 
 def describe_computation(computed_by: Mapping[str, str | int]) -> str:
-    """By which fleet, on which device and how the servers of a run are computed, and why."""
+    """Describe which fleet computes the servers of a run, on which device, how, and why."""
     how = f"{computed_by['fleet']} fleet on {computed_by['device']}: {computed_by['kernels']}"
     return f"{how}, because {computed_by['because']}" if "because" in computed_by else how
 
 
 def foresee_computation(config: Config, dataset: Dataset, placement: Placement) -> str:
-    """The same of a run that has not begun; a trial step with a few samples finds out."""
-    device = chosen_placement(placement).device
+    """Describe the same for a run that has not begun; a trial step with a few samples finds out."""
+    device = choose_placement(placement).device
     few = make_tensors(dataset.train.take(slice(0, _TRIED_SAMPLES)), dataset.format)
     load = Load(config.servers, min(config.batch_size, config.samples_per_round))
     model = choose_model(make_learner(config, dataset), few, torch.device(device), load)

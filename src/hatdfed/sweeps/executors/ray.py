@@ -66,7 +66,7 @@ class RayExecutor:
 
 
 def worker_placement(asked: Placement, need: Need) -> Placement:
-    """Where the runs are computed there: on the GPU if a batch is given some of one, and never without."""
+    """Choose where workers compute runs: on the GPU if a batch is given some of one, and never without."""
     if asked.device == "cuda" and not need.gpus:
         raise ConfigError(
             "--device is cuda, but a batch gets no GPU on the Ray cluster. Use, say, --gpus-per-batch 0.25."
@@ -149,17 +149,19 @@ def _take_word(task: _Task, word: tuple[str, Any], game: BatchScheduler) -> None
         task.error = str(content)
     elif kind == "run":
         index, parcel = content
-        task.kept[index] = _kept(task.batch[index], parcel, game.how)
+        task.kept[index] = _keep_delivered(task.batch[index], parcel, game.how)
 
 
-def _kept(job: Job, parcel: Mapping[str, bytes], how: PlayOptions) -> Any:
+def _keep_delivered(job: Job, parcel: Mapping[str, bytes], how: PlayOptions) -> Any:
     """The run in its folder; what is kept of it is taken from there, as if it had been played here."""
     if job.out is not None:
         deliver(parcel, job, job.out)
         result = read_played(job)
         return result if how.keep is None else how.keep(result)
     with tempfile.TemporaryDirectory(prefix="hatdfed-run-") as scratch:
-        return _kept(job._replace(out=Path(scratch) / "run"), parcel, how)  # its folder is gone when it is read
+        return _keep_delivered(
+            job._replace(out=Path(scratch) / "run"), parcel, how
+        )  # its folder is gone when it is read
 
 
 def _close(task: _Task, game: BatchScheduler, error: Exception | None) -> None:

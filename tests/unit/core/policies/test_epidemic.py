@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hatdfed.core.links import all_links
-from hatdfed.core.policies.epidemic import EpidemicLocal, EpidemicOracle, _relabelled_lattice, random_regular_graph
+from hatdfed.core.policies.epidemic import EpidemicLocal, EpidemicOracle, _draw_lattice, random_regular_graph
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.testing import TopologyPolicyLaws, policy_context
@@ -106,7 +106,7 @@ def test_the_oracle_is_uniform_over_links(n, degree):
 
 @pytest.mark.parametrize(("n", "degree"), [(5, 4), (6, 3), (54, 26), (53, 10), (54, 51), (20, 9)])
 def test_dense_graphs_are_found_too_and_the_last_resort_is_regular(n, degree):
-    for graph in (random_regular_graph(n, degree, stream(0)), _relabelled_lattice(n, degree, stream(0))):
+    for graph in (random_regular_graph(n, degree, stream(0)), _draw_lattice(n, degree, stream(0))):
         np.testing.assert_array_equal(graph, graph.T)
         assert (graph.sum(axis=1) == degree).all()
         assert not graph.diagonal().any()

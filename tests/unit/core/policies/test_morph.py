@@ -3,7 +3,7 @@ import pytest
 
 from hatdfed.core.links import all_links
 from hatdfed.core.policies.base import Feedback
-from hatdfed.core.policies.morph import Morph, MorphState, estimated_similarity
+from hatdfed.core.policies.morph import Morph, MorphState, estimate_similarity
 from hatdfed.core.round import RoundReport
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
@@ -114,7 +114,7 @@ def test_strangers_are_judged_through_those_in_between():
             [NAN, NAN, NAN, NAN, NAN],
         ]
     )
-    estimate = estimated_similarity(measured)
+    estimate = estimate_similarity(measured)
     np.testing.assert_allclose(estimate[0, 1:], [0.5, -0.4, (0.5 * 0.8 - 0.4 * 0.5) / 2, 0.05])
     np.testing.assert_allclose(estimate[1, [0, 2, 3, 4]], [0.8 * 0.3, 0.8, 0.8, 0.8])
     np.testing.assert_allclose(estimate[4], 0)
@@ -124,10 +124,10 @@ def test_strangers_are_judged_through_those_in_between():
 def test_a_measured_zero_is_knowledge():
     measured = np.full((3, 3), NAN)
     measured[0, 1], measured[0, 2], measured[1, 2] = 0.0, 0.9, 0.7
-    assert estimated_similarity(measured)[0, 1] == 0
-    assert estimated_similarity(measured)[0, 2] == 0.9
+    assert estimate_similarity(measured)[0, 1] == 0
+    assert estimate_similarity(measured)[0, 2] == 0.9
     measured[0, 2] = NAN
-    assert estimated_similarity(measured)[0, 2] == 0  # through server 1, 0·0.7
+    assert estimate_similarity(measured)[0, 2] == 0  # through server 1, 0·0.7
 
 
 def test_the_state_keeps_the_last_measurement_and_the_links_of_the_draw():

@@ -3,7 +3,7 @@ import pytest
 
 from hatdfed.core.links import Topology, all_links
 from hatdfed.core.policies.base import Feedback
-from hatdfed.core.policies.pens import Pens, PensState, neighbours_found
+from hatdfed.core.policies.pens import Pens, PensState, find_neighbours
 from hatdfed.core.round import RoundReport
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
@@ -33,7 +33,7 @@ def found(selected_by_server_0, rounds, best=2):
     """The neighbours of server 0, of five, after so many selections."""
     selected = np.zeros((5, 5), dtype=np.int64)
     selected[0] = selected_by_server_0
-    return np.flatnonzero(neighbours_found(PensState(selected, np.full(5, rounds)), best)[0]).tolist()
+    return np.flatnonzero(find_neighbours(PensState(selected, np.full(5, rounds)), best)[0]).tolist()
 
 
 def test_neighbours_were_kept_in_more_than_their_share_of_the_rounds():
@@ -49,8 +49,8 @@ def test_the_threshold_counts_rounds_and_not_contacts():
 def test_a_count_on_the_threshold_is_not_above_it_even_in_floats():
     for n in range(2, 60):
         selected = np.full((n, n), 2, dtype=np.int64)
-        assert not neighbours_found(PensState(selected, np.full(n, n)), 2).any()
-        assert neighbours_found(PensState(selected + 1, np.full(n, n)), 2).all()
+        assert not find_neighbours(PensState(selected, np.full(n, n)), 2).any()
+        assert find_neighbours(PensState(selected + 1, np.full(n, n)), 2).all()
 
 
 def test_models_with_weight_in_the_merge_are_counted_and_ones_own_is_not():
@@ -77,7 +77,7 @@ def test_the_second_phase_begins_after_its_share_of_the_horizon():
         if t < 10:
             assert (links.sum(axis=1) == 3).all()
         else:
-            np.testing.assert_array_equal(links, neighbours_found(state, 2))
+            np.testing.assert_array_equal(links, find_neighbours(state, 2))
             assert state.rounds[0] == 10
         state = play_round(policy, state, t, {0: [1, 4], 1: [2], 3: [0, 5]})
     assert links.sum() == 5

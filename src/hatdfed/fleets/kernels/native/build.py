@@ -70,7 +70,7 @@ def _compiler() -> tuple[str, ...] | None:
 def _library(compiler: tuple[str, ...], sources: Sequence[str], macros: Sequence[str]) -> ctypes.CDLL | None:
     for tuning in _TUNING:
         command = (*compiler, *_FLAGS, *tuning, *macros)
-        library = _cached(command, sources) if _own_folder(cache_folder()) else _temporary(command, sources)
+        library = _load_cached(command, sources) if _own_folder(cache_folder()) else _temporary(command, sources)
         if library is not None:
             return library
     return None
@@ -92,7 +92,7 @@ def _own_folder(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and private and os.access(folder, os.W_OK)
 
 
-def _cached(command: tuple[str, ...], sources: Sequence[str]) -> ctypes.CDLL | None:
+def _load_cached(command: tuple[str, ...], sources: Sequence[str]) -> ctypes.CDLL | None:
     path = cache_folder() / f"{_fingerprint(command, sources)}.so"
     if _own_file(path):
         with contextlib.suppress(OSError):  # cut short by a full disk or a power cut: made again

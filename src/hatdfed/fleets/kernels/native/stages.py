@@ -71,14 +71,14 @@ class NativeStages:
         """
         servers, batch = len(weights[0]), x.shape[1]
         first, last = self._stages[0].shape, self._stages[-1].shape
-        x = _checked(x, (1 if len(x) == 1 else servers, batch, first.height, first.width, first.channels_in))
+        x = _check(x, (1 if len(x) == 1 else servers, batch, first.height, first.width, first.channels_in))
         outputs = 0 if head is None else head[0].shape[1]
         out = torch.empty(servers, batch, *((outputs,) if head else (*last.pooled, last.channels_out)))
         memory: list[object] = [x, out]
         layers = (Layer * len(self._stages))()
         for number, (stage, weight, bias) in enumerate(zip(self._stages, weights, biases, strict=True)):
-            weight = _checked(weight, _weight_shape(servers, stage.shape))
-            bias = _checked(bias, (servers, stage.shape.channels_out))
+            weight = _check(weight, _weight_shape(servers, stage.shape))
+            bias = _check(bias, (servers, stage.shape.channels_out))
             filters = torch.empty(servers, stage.infer_filters)
             functions = (ctypes.cast(stage.library[name], ctypes.c_void_p).value for name in ("pack", "infer_images"))
             pointers = (tensor.data_ptr() for tensor in (weight, bias, filters))
@@ -116,9 +116,9 @@ class _TrainStage(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         servers, batch = x.shape[:2]
         shape, width = stage.shape, stage.channels
-        x = _checked(x, (servers, batch, shape.height, shape.width, shape.channels_in))
-        weight = _checked(weight, _weight_shape(servers, shape))
-        counts = _checked_counts(counts, servers, batch)
+        x = _check(x, (servers, batch, shape.height, shape.width, shape.channels_in))
+        weight = _check(weight, _weight_shape(servers, shape))
+        counts = _check_counts(counts, servers, batch)
         pooled = torch.empty(servers, batch, *shape.pooled, shape.channels_out)
         mean, variance = torch.empty(servers, shape.channels_out), torch.empty(servers, shape.channels_out)
         kept = {
@@ -130,7 +130,7 @@ class _TrainStage(torch.autograd.Function):
         }
         job = training_job(
             batch, _blocks(batch), epsilon, counts=counts, x=x, weight=weight, pooled=pooled, mean=mean,
-            scale=_checked(scale, mean.shape), shift=_checked(shift, mean.shape), variance=variance,
+            scale=_check(scale, mean.shape), shift=_check(shift, mean.shape), variance=variance,
             image_sums=torch.empty(servers, batch, 2, width), **kept,
         )  # fmt: skip
         share(stage.library.train_forward, job, servers, (stage.vectors, _blocks(batch), _blocks(batch)))
@@ -151,7 +151,7 @@ class _TrainStage(torch.autograd.Function):
         grad_shift = torch.empty(servers, channels)
         job = training_job(
             batch, blocks, counts=counts, x=x, weight=weight, grad_x=grad_x, grad_weight=grad_weight,
-            grad_pooled=_checked(grad_pooled, (servers, batch, *stage.shape.pooled, channels)),
+            grad_pooled=_check(grad_pooled, (servers, batch, *stage.shape.pooled, channels)),
             grad_scale=grad_scale, grad_shift=grad_shift, image_sums=torch.empty(servers, batch, 2, stage.channels),
             tap_sums=torch.empty(servers, blocks, 9 * stage.shape.channels_in * stage.channels),
             back_filters=torch.empty(servers, stage.back_filters) if grad_x is not None else None,
@@ -174,14 +174,14 @@ def _weight_shape(servers: int, shape: StageShape) -> tuple[int, ...]:
     return servers, shape.channels_out, shape.channels_in, 3, 3
 
 
-def _checked(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def _check(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """Contiguous; C trusts sizes blindly, so they are looked at here."""
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.shape != torch.Size(shape):
         raise ValueError(f"expected float32 {tuple(shape)} on the CPU, got {tensor.dtype} {tuple(tensor.shape)}")
     return tensor.contiguous()
 
 
-def _checked_counts(counts: Tensor, servers: int, batch: int) -> Tensor:
+def _check_counts(counts: Tensor, servers: int, batch: int) -> Tensor:
     counts = counts.to("cpu", torch.int64).contiguous()
     if counts.shape != (servers,) or any(not 0 <= count <= batch for count in counts.tolist()):
         raise ValueError(f"expected {servers} counts from 0 to {batch}, got {counts.tolist()}")

@@ -44,7 +44,7 @@ def infer_stage(shape: StageShape, x: Tensor, weight: Tensor, bias: Tensor, prec
     if shape.channels_in <= MOST_NARROW:
         group = _SERVERS_A_GROUP if shared else 1
         narrow.narrow_infer[(_ceil(servers, group) * tiles,)](
-            x, _set_into_4x4(weight), bias, features, servers, batch, GROUP=group, K=_rounded(16 * shape.channels_in),
+            x, _set_into_4x4(weight), bias, features, servers, batch, GROUP=group, K=_round_up(16 * shape.channels_in),
             **constants, num_warps=4, num_stages=2,
         )  # fmt: skip
     else:
@@ -62,7 +62,7 @@ def narrow_forward(
     servers, batch = x.shape[:2]
     kernels = _set_into_4x4(weight)
     block = _block(precision)
-    constants = _constants(shape) | {"K": _rounded(16 * shape.channels_in), "BLOCK": block, "PRECISION": precision}
+    constants = _constants(shape) | {"K": _round_up(16 * shape.channels_in), "BLOCK": block, "PRECISION": precision}
     moments = _room_for_moments(shape, x, block)
     grid = (servers * moments[0].shape[1],)
     narrow.narrow_statistics[grid](x, kernels, counts, *moments, batch, **constants, num_warps=4)
@@ -83,7 +83,7 @@ def patches_times_gradient(
     parts = _ceil(batch * _whole_windows(shape), block * _TILES_A_PART)
     products = x.new_empty(servers, parts, 4, 4, 4, shape.channels_in, shape.channels_out)
     sums = x.new_empty(servers, parts, shape.channels_out)
-    rows = min(_ROWS_AT_ONCE, _rounded(16 * shape.channels_in))
+    rows = min(_ROWS_AT_ONCE, _round_up(16 * shape.channels_in))
     narrow.narrow_gradients[(servers * parts * _ceil(16 * shape.channels_in, rows),)](
         x, gradient, which, counts, products, sums, batch, K=rows, BLOCK=block, PART=_TILES_A_PART,
         PRECISION=precision, **_constants(shape), num_warps=4, num_stages=1,
@@ -106,7 +106,7 @@ def patches_times_patches(shape: StageShape, x: Tensor, counts: Tensor, precisio
     grams = x.new_empty(servers, parts, positions, *patch, *patch)
     sums = x.new_empty(servers, parts, positions, *patch)
     constants = {name: value for name, value in _constants(shape).items() if name not in ("F", "FP")}
-    columns = _rounded(16 * shape.channels_in)
+    columns = _round_up(16 * shape.channels_in)
     rows = min(_ROWS_AT_ONCE, columns)
     narrow.narrow_gram[(servers * parts * positions * _ceil(16 * shape.channels_in, rows),)](
         x, counts, grams, sums, batch, POSITIONS=positions, K=rows, KP=columns, BLOCK=block, PART=_TILES_A_PART,
@@ -163,7 +163,7 @@ def weight_gradient(shape: StageShape, x: Tensor, to_y: Tensor, counts: Tensor, 
     products = x.new_empty(servers, parts, 3, 3, shape.channels_in, shape.channels_out)
     # Two warps: with four, Triton takes instructions that want both operands transposed, at a heavy price.
     wide.wide_weights[(servers * parts * 3,)](
-        x, to_y, counts, products, batch, RP=_rounded(3 * shape.channels_in), BLOCK=block,
+        x, to_y, counts, products, batch, RP=_round_up(3 * shape.channels_in), BLOCK=block,
         PART=_PIXELS_A_PART // block, PRECISION=precision, **_constants(shape), num_warps=2, num_stages=1,
     )  # fmt: skip
     return products.sum(1).permute(0, 4, 3, 1, 2)
@@ -198,7 +198,7 @@ def _combine(
     variance = torch.empty_like(mean)
     wide.combine_statistics[(len(counts),)](
         counts, *moments, mean, variance, batch, WINDOWS=_windows(shape), BLOCK=block, CHUNK=32,
-        PIXELS=shape.convolved[0] * shape.convolved[1], F=shape.channels_out, FP=_rounded(shape.channels_out),
+        PIXELS=shape.convolved[0] * shape.convolved[1], F=shape.channels_out, FP=_round_up(shape.channels_out),
     )  # fmt: skip
     return mean, variance
 
@@ -229,13 +229,13 @@ def _set_into_4x4(weight: Tensor) -> Tensor:
 def _constants(shape: StageShape) -> dict[str, Any]:
     filters = shape.channels_out
     sizes = {"H": shape.height, "W": shape.width, "C": shape.channels_in, "F": filters, "PADDING": shape.padding}
-    return sizes | {"FP": _rounded(filters)}
+    return sizes | {"FP": _round_up(filters)}
 
 
 def _pool_constants(shape: StageShape) -> dict[str, Any]:
     height, width = shape.convolved
     filters = shape.channels_out
-    return {"HC": height, "WC": width, "F": filters, "FP": _rounded(filters), "BLOCK": _POOL_BLOCK}
+    return {"HC": height, "WC": width, "F": filters, "FP": _round_up(filters), "BLOCK": _POOL_BLOCK}
 
 
 def _windows(shape: StageShape) -> int:
@@ -250,7 +250,7 @@ def _whole_windows(shape: StageShape) -> int:
 
 def _channels(shape: StageShape) -> int:
     """Input channels a matrix product."""
-    return min(_CHANNELS_AT_ONCE, _rounded(shape.channels_in))
+    return min(_CHANNELS_AT_ONCE, _round_up(shape.channels_in))
 
 
 def _block(precision: str) -> int:
@@ -258,7 +258,7 @@ def _block(precision: str) -> int:
     return 16 if precision == "ieee" else 64
 
 
-def _rounded(number: int) -> int:
+def _round_up(number: int) -> int:
     """The next power of two that a matrix product takes."""
     return max(16, 1 << (number - 1).bit_length())
 
