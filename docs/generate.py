@@ -3,6 +3,7 @@
 README.md              the table of `make run`, from docs/make_run/comparison.json, and how long it takes
 first-run.md           how long a newcomer's first commands take, from benchmarks/results
 methods.md             the methods, from their definition
+claims.md              every sentence with a figure, from its list and the raw runs
 evaluation.md          what reproduces and what goes beyond the paper, in short, from paper/results
 benchmarks/README.md   what is in benchmarks/results
 results.md             the tables of a run's database, from their declaration
@@ -76,11 +77,12 @@ from bench_tables import (
     worlds_table,
     wrong_prices_table,
 )
+from claims import claims_page
 from cli_page import cli_page
 from dashboard_blocks import dashboard_blocks
 from fault_blocks import fault_blocks
 from paper_blocks import Reproduction
-from plus_blocks import plus_blocks
+from plus_blocks import explored_lead, plus_blocks
 from scale_blocks import scale_blocks, scale_lines
 from search_blocks import importance_table, search_lines
 from time_blocks import time_blocks
@@ -218,6 +220,7 @@ def generated() -> dict[Path, str]:
     }
     beyond = plus_blocks(paper)
     evaluation = {"paper-short": paper.short(), "plus-brief": beyond.pop("plus-brief")}
+    explored = {"frontier-explored": explored_lead()}
     return {
         ROOT / "paper/README.md": _filled(ROOT / "paper/README.md", paper.blocks(), {"paper-repeat": paper.repeat()}),
         ROOT / "docs/deviations.md": _filled(ROOT / "docs/deviations.md", readings, worth),
@@ -227,7 +230,7 @@ def generated() -> dict[Path, str]:
             ROOT / "README.md", {"make-run-table": make_run_table()}, {"first-run-line": first_run_line()}
         ),
         ROOT / "docs/first-run.md": _filled(ROOT / "docs/first-run.md", {"first-run": first_run_table()}, {}),
-        ROOT / "docs/evaluation.md": _filled(ROOT / "docs/evaluation.md", evaluation, {}),
+        ROOT / "docs/evaluation.md": _filled(ROOT / "docs/evaluation.md", evaluation, explored),
         ROOT / "docs/methods.md": _filled(ROOT / "docs/methods.md", {"methods-table": methods_table()}, {}),
         ROOT / "benchmarks/README.md": _filled(ROOT / "benchmarks/README.md", benchmarks, inline),
         ROOT / "docs/dashboard.md": _filled(ROOT / "docs/dashboard.md", dashboard_blocks(), {}),
@@ -271,6 +274,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/theory.md": _filled(ROOT / "docs/theory.md", groups, group_lines()),
         ROOT / "docs/settings.md": settings_page(),
         ROOT / "docs/cli.md": cli_page(),
+        ROOT / "docs/claims.md": claims_page(),
         ROOT / "docs/time.md": _filled(ROOT / "docs/time.md", time_blocks(), {}),
     }
 

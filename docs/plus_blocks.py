@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paper_blocks import Reproduction
+from paper_blocks import PAPER, Reproduction
 
 from hatdfed.setup.methods import method_named
+from hatdfed_paper.claims import Claims
 from hatdfed_paper.experiments import EXPERIMENTS
 from hatdfed_paper.experiments.plus_regimes import AS_DEAR, AS_MANY, LEARNED, link_panels, points_above_random
 from hatdfed_paper.experiments.plus_search import LINKS_AT_MOST, SWEEPS, TOLERATED, markdown_by_sweep
 from hatdfed_paper.figure_parts import span
 from hatdfed_paper.markdown import format_difference, table
-from hatdfed_paper.plan import BASELINES, FULL, PLUS, SETTING
+from hatdfed_paper.plan import BASELINES, EXPLORE, FULL, PLUS, SETTING
+from hatdfed_paper.results import Results, read_all
 from hatdfed_paper.rows import Row
+from hatdfed_paper.tables import all_tables
 
 # Ways to draw links that are compared with the recipe's.
 _WAYS = {
@@ -63,6 +66,21 @@ def brief(paper: Reproduction) -> str:
     return "\n".join(lines) or "Not run yet."
 
 
+def explored_lead() -> str:
+    """The recipe's lead over sgp at equal link joules, on embedded data: exploratory."""
+    folder = PAPER / "explored"
+    rows = all_tables(Results(read_all(folder, EXPERIMENTS, EXPLORE.name)), Claims.read(), EXPLORE)["frontier"]
+    few, many = (
+        _with(row["plus_is_ahead_by"])
+        for row in rows
+        if (row["energy"], row["rival"]) == ("link", "sgp") and row["servers"]
+    )
+    return (
+        f"At equal link energy on digits, seeds 20 to 24, its lead over `sgp` with the same parts is {few} points with "
+        f"five servers and {many} with 20"
+    )
+
+
 def short(paper: Reproduction) -> str:
     """The result in a few lines, what speaks against it included."""
     rows, as_they_are = paper.tables["plus_summary"], paper.tables["plus"]
@@ -94,7 +112,7 @@ def _equal_footing(rows: Sequence[Row], rivals: Sequence[Row]) -> list[str]:
         "- On equal footing (its loss, cool-down, finish and codec for all, and links in so few rounds that they cost "
         f"no more) it is not distinguishably below the best of the four in {good} of {every} settings. "
         f"Against their mean: {points}. The others spend less on links than it does, with 50 servers up to a quarter "
-        "less, so the leads of under a point over the best of them are not leads at equal energy."
+        "less, so these leads over the best of them are not leads at equal energy."
     ]
 
 

@@ -11,7 +11,7 @@ from hatdfed.runs.statistics import PairedDifference
 from hatdfed.setup.layers import resolve
 from hatdfed_paper.claims import Claims
 from hatdfed_paper.differences import points_gained
-from hatdfed_paper.experiments import EXPERIMENTS, fresh_seeds, frontier
+from hatdfed_paper.experiments import EXPERIMENTS, attribution, fresh_seeds, frontier
 from hatdfed_paper.folders import paper_folder, plan_path
 from hatdfed_paper.plan import BASELINES, FULL, HARD, PLUS, SMOKE, point
 from hatdfed_paper.protocol import decide
@@ -254,3 +254,52 @@ def test_a_table_says_how_many_seeds_are_paired():
         rows = table.rows(results_by_seed(played), CLAIMS, SMOKE)
         (line,) = [each for each in table.markdown(rows).splitlines() if "rnd" in each]
         assert line.split("|")[-2].strip() == said
+
+
+# Attribution, from planted runs
+
+
+def test_main_effects_are_what_they_are_by_hand():
+    """Accuracy of a combination: drawn; the effect of a part: with it minus without, mean over all other parts."""
+    rng, runs, level = np.random.default_rng(7), [], {}
+    for topology in ("ring", "sgp", "random", "balanced"):
+        for there in attribution.combinations():
+            for seed in (0, 1):
+                level[topology, there, seed] = 60 + 10 * rng.random()
+                settings = attribution.combine("digits", 5, topology, there)
+                runs.append((settings, seed, {"avg_accuracy": level[topology, there, seed]}))
+    rows = attribution.EXPERIMENT.tables[0].rows(results_by_seed(runs), CLAIMS, SMOKE)
+    shown = {(row["part"], row["topology"]): row for row in rows if row["servers"] == 5}
+
+    def by_hand(difference):
+        values = [np.mean([difference(there, seed) for there in attribution.combinations()]) for seed in (0, 1)]
+        return (np.mean(values), *stats.t.interval(0.95, 1, loc=np.mean(values), scale=stats.sem(values)))
+
+    def of_finish(there, seed):
+        with_it, without = ((*there[:2], each, there[3]) for each in (True, False))
+        return level["sgp", with_it, seed] - level["sgp", without, seed]
+
+    def of_balance(there, seed):
+        return level["balanced", there, seed] - level["random", there, seed]
+
+    for key, wanted in ((("finish", "sgp"), by_hand(of_finish)), (("balance", "random"), by_hand(of_balance))):
+        found = shown[key]["points"]
+        assert (found["mean"], found["low"], found["high"]) == pytest.approx(wanted, abs=1e-3)
+    decides = {key for key, row in shown.items() if row["verdict"]}
+    assert decides == {("balance", "random")}
+
+
+def test_a_combination_that_lacks_a_seed_is_in_no_mean():
+    runs = [
+        (
+            attribution.combine("digits", 5, topology, there),
+            seed,
+            {"avg_accuracy": 60.0 + 5 * seed + (topology == "balanced")},
+        )
+        for topology in ("random", "balanced")
+        for there in attribution.combinations()
+        for seed in (0, 1)
+    ]
+    rows = attribution.EXPERIMENT.tables[0].rows(results_by_seed(runs[:-1]), CLAIMS, SMOKE)
+    (row,) = [each for each in rows if each["part"] == "balance"]
+    assert (row["points"]["mean"], row["seeds"], row["verdict"]) == (1.0, [0], "open: 1 of 2 seeds")

@@ -72,4 +72,5 @@ def test_a_loss_or_no_saving_is_not_a_saving_without_loss():
     assert judge(KEEP, "pass", difference(0.1, 0.0, -0.1), saved) is True  # a GPU rounds otherwise in other batches
     assert judge(KEEP, "pass", difference(-1.0, -1.1, -0.9), saved) is False
     assert judge(KEEP, "pass", difference(-9.0, 0.0, 9.0), saved) is False  # too uncertain to rule a loss out
+    assert judge(KEEP, "pass", difference(-0.2, -0.21, -0.19), saved) is False  # small, but there
     assert judge("rnd", "pass", difference(0.0, 0.0, 0.0), saved) is None

@@ -1,6 +1,8 @@
 """The rules that judge, on results made by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.paper.made_results import results_by_seed
 
 from hatdfed.runs.statistics import PairedDifference
@@ -100,3 +102,24 @@ def test_a_sweep_with_gaps_is_not_judged():
 
 def test_shares():
     assert [judge_share(near, 8) for near in (8, 4, 3)] == [REPRODUCED, PARTLY, NOT]
+
+
+@pytest.mark.parametrize("size", [0.0, 1.9])
+def test_what_is_no_number_is_not_reproduced(size):
+    nothing = float("nan")
+    assert judge_difference(PairedDifference(nothing, nothing, nothing, 10), size) == NOT
+
+
+@given(
+    low=st.floats(-10, 10), width=st.floats(0, 10), size=st.floats(0.1, 5), published=st.floats(0.0, 10),
+)  # fmt: skip
+def test_the_rule_is_the_same_in_both_directions(low, width, size, published):
+    """A claim and its opposite are never both held; "more than" and "less than" a size mirror each other."""
+    ours = PairedDifference(low + width / 2, low, low + width, 10)
+    mirrored = PairedDifference(-ours.mean, -ours.high, -ours.low, 10)
+    assert NOT in (judge_difference(ours, published), judge_difference(mirrored, published))
+    (least,) = judge_at_least("", "", ours, size, "points")
+    across = PairedDifference(2 * size - ours.mean, 2 * size - ours.high, 2 * size - ours.low, 10)
+    (most,) = judge_at_most("", "", across, size, "points")
+    if abs(low - size) > 1e-9:
+        assert least.verdict == most.verdict

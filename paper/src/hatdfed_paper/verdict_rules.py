@@ -85,7 +85,7 @@ def judge_difference(ours: PairedDifference, published: float) -> str:
     >>> judge_difference(PairedDifference(1.0, 0.5, 1.5, 10), 1.9)
     'partly'
     """
-    if ours.low is None or ours.high is None or ours.low <= 0:
+    if ours.low is None or ours.high is None or not ours.low > 0:  # also where a figure is no number
         return NOT
     return REPRODUCED if ours.high >= published else PARTLY
 

@@ -201,7 +201,9 @@ def _difference(mine: BySeed, theirs: BySeed) -> PairedDifference | None:
 
 
 def _ratio(mine: BySeed, theirs: BySeed) -> float | None:
-    return sum(mine.values()) / sum(theirs.values()) if sum(theirs.values()) else None
+    seeds = mine.keys() & theirs.keys()
+    spent, reference = (sum(each[seed] for seed in seeds) for each in (mine, theirs))
+    return spent / reference if reference else None
 
 
 def _mean(found: BySeed) -> float | None:
