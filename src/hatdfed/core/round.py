@@ -343,7 +343,12 @@ class RoundReport:
 
 def _mean_of_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    if not known:
+        return None
+    try:
+        return math.fsum(known) / len(known)
+    except OverflowError:  # whoever reports may claim numbers whose sum is none
+        return math.fsum(value / len(known) for value in known)
 
 
 class _Received(NamedTuple):

@@ -84,7 +84,11 @@ def _percent_or_none(shares: NDArray[np.float64]) -> float | None:
 def _mean_of_known(values: NDArray[np.float64]) -> float | None:
     """Over the servers for which it is defined; None where there are none."""
     known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
+    if not len(known):
+        return None
+    with np.errstate(over="ignore"):
+        mean = known.mean()  # of claims of several servers: their sum may be too large for a number
+    return float(mean if np.isfinite(mean) else (known / len(known)).sum())
 
 
 def _finite_or_none(value: np.floating[Any]) -> float | None:

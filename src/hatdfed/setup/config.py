@@ -74,7 +74,7 @@ class LearnerConfig(Section):
     """Optimiser: one of torch.optim that treats every parameter by itself, in any case (docs/training.md)."""
     optimiser_settings: dict[str, Any] = {}
     """Further arguments of that optimiser in torch.optim, such as {weight_decay: 0.01} or {nesterov: true}."""
-    learning_rate: Positive = 1e-3
+    learning_rate: Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)] = 1e-3
     """μ: learning rate of the optimiser."""
     momentum: Share = 0.0
     """Momentum of sgd and rmsprop."""

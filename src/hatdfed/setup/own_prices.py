@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hatdfed.errors import ConfigError
+from hatdfed.data.own.images import read_npy
+from hatdfed.errors import ConfigError, DataError
 from hatdfed.setup.config import Config
 
 MOST_SERVERS = 256  # whose links are listed: settings contain every number
@@ -57,14 +59,16 @@ def _read_file(setting: str, named: str) -> list[Any]:
     if path.suffix not in (".csv", ".npy"):
         raise ConfigError(f"{setting} is {named[:200]!r}, but must be a list of numbers, or a .csv or .npy file.")
     try:
-        if path.stat().st_size > _LARGEST_FILE:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"{setting}: {named} is not a file with prices. Check the path.")
+        if found.st_size > _LARGEST_FILE:
             raise ConfigError(f"{setting}: {named} has more than {_LARGEST_FILE >> 20} MiB, which no price list needs.")
-        values = np.load(path) if path.suffix == ".npy" else _read_csv(path)
-        numbers = np.asarray(values, dtype=np.float64)
+        numbers = _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
     except OSError as error:
         reason = error.strerror or "not a file of this kind"
         raise ConfigError(f"{setting}: {named[:200]} cannot be read ({reason}). Check the path.") from None
-    except (ValueError, TypeError, EOFError):
+    except (ValueError, DataError):
         raise ConfigError(f"{setting}: {named} must have nothing but numbers, in rows of equal length.") from None
     wanted = _DIMENSIONS[setting.removeprefix("energy.")]
     if wanted == 1 and numbers.ndim == 2 and 1 in numbers.shape:
@@ -73,6 +77,14 @@ def _read_file(setting: str, named: str) -> list[Any]:
         raise ConfigError(f"{setting}: {named} has {numbers.ndim} dimensions, but must have {wanted}.")
     listed: list[Any] = numbers.tolist()
     return listed
+
+
+def _read_npy(path: Path) -> NDArray[np.float64]:
+    with path.open("rb") as file:
+        values = read_npy(file)  # which believes no header and unpickles nothing
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"{values.dtype} is no type of numbers")
+    return values.astype(np.float64)
 
 
 def _read_csv(path: Path) -> NDArray[np.float64]:

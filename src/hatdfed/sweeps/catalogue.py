@@ -126,6 +126,8 @@ def read_run(folder: RunFolder) -> RunResult:
     results = folder.read_results()
     if results is None:
         raise RunFolderError(f"The run in {folder.path} is not finished. Go on with it by --resume {folder.path}.")
+    if "config" not in results:
+        raise RunFolderError(f"{folder.results} holds no settings. Finish the run again by --resume {folder.path}.")
     config = validate(results.pop("config"))
     summary = {**results, "run_folder": str(folder.path)}  # it may have been moved
     return RunResult(config=config, summary=summary, folder=folder.path, **read_tables(folder, config.servers))

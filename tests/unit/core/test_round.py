@@ -97,3 +97,10 @@ def test_a_server_alone_and_servers_that_agree_are_at_distance_0():
 @pytest.mark.parametrize("rows", [(), (None,), ([1, 2], None), ([1, -1], [-1, 1]), ([0, 0],), ([np.nan, 1], [1, 1])])
 def test_it_is_unknown_without_all_sketches_and_around_a_mean_of_0(rows):
     assert estimate_consensus_distance(sketches(*rows)) is None
+
+
+def test_the_mean_of_claims_whose_sum_is_no_number_is_a_number():
+    claims = server([0], [1.0])._replace(training_loss=1.7e308, metrics={"mine": -1.7e308})
+    report = RoundReport((claims, claims, None))
+    assert report.training_loss == 1.7e308
+    assert report.metrics == {"mine": -1.7e308}

@@ -1,4 +1,5 @@
 import io
+import os
 import pickle  # noqa: TID251 (to show that it is never called)
 import zipfile
 
@@ -7,6 +8,7 @@ import pytest
 from tests.unit.data.own_files import contents, make_format, npy, open_source, picture, trained
 
 from hatdfed.data.own import images as reader
+from hatdfed.data.own.arrays import gather_arrays
 from hatdfed.errors import DataError
 
 X = np.stack([picture(number) for number in range(40)])
@@ -169,3 +171,9 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
 def test_arrays_by_columns_keep_their_order():
     array = np.asfortranarray(np.arange(12).reshape(3, 4))
     assert np.array_equal(reader.read_npy(io.BytesIO(npy(array))), array)
+
+
+def test_a_pipe_that_never_ends_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "mine.npz")
+    with pytest.raises(DataError, match="is not a plain file"):
+        gather_arrays(tmp_path / "mine.npz")

@@ -175,6 +175,15 @@ def test_a_metric_of_a_regression_gets_values_in_the_units_of_the_data(add):
     assert all(row["mae"] < row["largest"] for row in result.rounds)
 
 
+def test_the_mean_of_huge_values_is_one_of_them(add, tmp_path):
+    add("huge", lambda outputs, targets: 1.7e308)
+    result = hatdfed.run("rnd", **REGRESSION, metrics=["huge"], out=tmp_path / "run")
+    assert [row["huge"] for row in result.rounds] == [1.7e308] * len(result.rounds)
+    assert result.summary["metrics"]["huge"] == pytest.approx(1.7e308)
+    written = json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=pytest.fail)
+    assert written["metrics"] == result.summary["metrics"]
+
+
 def test_a_function_that_changes_its_arguments_changes_nothing_else(add):
     def greedy(outputs, targets):
         outputs[:], targets[:] = 0, 0

@@ -192,3 +192,12 @@ def test_progress_is_shown_to_whoever_looks_on_and_can_be_switched(monkeypatch, 
     assert "round 3/3" in capsys.readouterr().err
     hatdfed.run("rnd", **SMALL, show_progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_results_without_settings_are_refused(tmp_path):
+    hatdfed.run("rnd", **SMALL, out=tmp_path / "run", show_progress=False)
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    del results["config"]
+    (tmp_path / "run" / "results.json").write_text(json.dumps(results))
+    with pytest.raises(RunFolderError, match="holds no settings"):
+        hatdfed.load(tmp_path / "run")

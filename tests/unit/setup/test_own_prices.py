@@ -1,5 +1,8 @@
 """Prices of the user's own for links and training."""
 
+import io
+import os
+
 import numpy as np
 import pytest
 from tests.alone import mailbox_simulation
@@ -83,6 +86,37 @@ def test_a_file_of_python_objects_is_not_loaded(tmp_path):
     np.save(tmp_path / "links.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(ConfigError, match="nothing but numbers"):
         settings(link_joules=str(tmp_path / "links.npy"))
+
+
+def make_npy(descr, shape):
+    held = io.BytesIO()
+    np.lib.format.write_array_header_1_0(held, {"descr": descr, "fortran_order": False, "shape": shape})
+    return held.getvalue() + bytes(24)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        make_npy("<f8", (2**40,)),
+        make_npy("<f8", (2**62, 0)),
+        make_npy("<M8[s]", (3,)),
+        make_npy("<c8", (3,)),
+        make_npy([("a", "<f8")], (3,)),
+        b"PK\x03\x04",
+        b"",
+    ],
+)
+def test_a_file_that_claims_to_be_what_it_is_not_is_refused(tmp_path, content):
+    (tmp_path / "mine.npy").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"energy\.training_joules: .* must have nothing but numbers"):
+        settings(training_joules=str(tmp_path / "mine.npy"))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npy"])
+def test_a_pipe_that_never_ends_is_not_waited_for(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"mine{suffix}")
+    with pytest.raises(ConfigError, match="is not a file with prices"):
+        settings(training_joules=str(tmp_path / f"mine{suffix}"))
 
 
 def test_profiles_and_joules_of_training_exclude_each_other():

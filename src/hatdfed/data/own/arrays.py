@@ -80,6 +80,8 @@ def _gather_path(given: Any, target: str | None, groups: str | None) -> OwnArray
         return OwnArrays(*read_image_folder(path), name=path.resolve().name)
     if path.suffix != ".npz":
         raise DataError(f"{path} is neither an .npz file nor a folder of images. Save arrays with numpy.savez.")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is not a plain file. Save arrays with numpy.savez.")
     return _from_named(read_npz(path, _NAMES[:1], _NAMES[1:]), path.stem)
 
 
