@@ -88,6 +88,7 @@ def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
     layer = _read_profiles(_mark_traces(read_own_prices(name_own_data(_rename_synonyms(user or {})))))
     refuse_unknown(layer)
+    _refuse_module(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
     _refuse_other_task(layer, dataset)
@@ -287,7 +288,7 @@ def _check_metrics(config: Config) -> None:
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             raise ConfigError(
                 f"metrics has {name!r}, but the name of a metric consists of letters, digits and underscores, at most "
-                f"{LONGEST_NAME}. {did_you_mean(name, METRICS)}"
+                f"{LONGEST_NAME}. {did_you_mean(name, filter(str.isidentifier, METRICS))}"
             )
         if name in config.metrics[:place]:
             raise ConfigError(f"metrics has {name!r} twice. Name it once.")
@@ -611,11 +612,22 @@ def refuse_unknown(layer: Layer, model: type[BaseModel] = Config, path: str = ""
         if section is None:
             continue
         if not isinstance(value, Mapping):
+            example = f"{{name: {value}}}" if section is Component and isinstance(value, str) else "{…}"
             raise ConfigError(
-                f"{path}{key} is {_format_value(value)}, wanted a section of settings, as in {path}{key}: {{…}}."
+                f"{path}{key} is {_format_value(value)}, wanted a section of settings, as in {path}{key}: {example}."
             )
         if section is not Component:
             refuse_unknown(value, section, f"{path}{key}.")
+
+
+def _refuse_module(layer: Layer) -> None:
+    """A network is named: worker processes, edges and resumed runs must find it again."""
+    if callable(network := layer.get("network")):
+        kind = network.__name__ if isinstance(network, type) else type(network).__name__
+        raise ConfigError(
+            f"network is {'the class' if isinstance(network, type) else 'an object of class'} {kind}, but must be a "
+            f"name. Register the class with NETWORKS.add('my-network', {kind}), and say network='my-network'."
+        )
 
 
 def _find_section(annotation: object) -> type[BaseModel] | None:

@@ -30,5 +30,6 @@ TRAINING: Registry[type[AnyTraining]] = Registry(
     "hatdfed.training",
     _find_training(),
     wanted="a dataclass with the methods of TrainingPolicy",
-    fits=lambda thing: dataclasses.is_dataclass(thing) and hasattr(thing, "propose"),
+    fits=lambda thing: isinstance(thing, type) and dataclasses.is_dataclass(thing),
+    methods=("init", "grow", "find_most_passes", "propose", "update"),
 )
