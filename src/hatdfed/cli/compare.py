@@ -32,9 +32,10 @@ from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.sinks import SinkOptions, publish_runs
 from hatdfed.cli.tables import make_difference_table, make_summary_table, make_time_table
 from hatdfed.cli.verbs import Click, as_application
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.runs.records.folder import named_path
 from hatdfed.runs.round_row import format_metric
+from hatdfed.setup.component_names import DEVICES, FLEETS
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, refuse_unknown_names
 from hatdfed.setup.methods import list_decentralised
@@ -88,6 +89,8 @@ def compare_command(
     _refuse_set_by_itself(layer)
     names, worlds = _names(methods), _read_seeds(seeds)
     refuse_unknown_names(layer, names)  # before torch is imported: a wrong name is told at once
+    require_one_of("--fleet", fleet, FLEETS)
+    require_one_of("--device", device, DEVICES)
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.catalogue import check_runs, unfinished

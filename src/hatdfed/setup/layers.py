@@ -19,6 +19,7 @@ from hatdfed.data.own.dataset import FILE, is_own_data, open_own
 from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.data.traces.files import with_digest
 from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
+from hatdfed.setup.component_names import refuse_unknown_components
 from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import METHODS, method_named
@@ -104,10 +105,12 @@ def resolve(user: Layer | None = None) -> Config:
     return _refuse_removed_choice(config)
 
 
-def refuse_unknown_names(user: Layer, methods: Iterable[str]) -> None:
-    """Refuse settings, methods and data sets that do not exist; `resolve` finds out the rest."""
+def refuse_unknown_names(user: Layer, methods: Iterable[str] = ()) -> None:
+    """Refuse settings, methods, data sets and components that do not exist; `resolve` finds out the rest."""
     layer = _rename_synonyms(user)
     refuse_unknown(layer)
+    if layer.get("codec") not in [value for key, value in _REMOVED if key == "codec"]:
+        refuse_unknown_components(layer)
     for method in methods:
         method_named(method)
     given = layer.get("dataset")
@@ -395,7 +398,8 @@ def read_yaml(path: Path, what: str = "config file") -> dict[str, Any]:
     try:
         content = _load_plain_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"The {what} {path} cannot be read ({error.strerror}). Check the path.") from None
+        hint = f"For the method of this name: --method {path}." if str(path) in METHODS else "Check the path."
+        raise ConfigError(f"The {what} {path} cannot be read ({error.strerror}). {hint}") from None
     except _NotPlainError as error:
         raise ConfigError(f"The {what} {path} {error}") from None
     except _UNREADABLE as error:
