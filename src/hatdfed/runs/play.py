@@ -31,8 +31,9 @@ from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.trained_models import keep_models
-from hatdfed.setup.build.placement import FLEETS, Placement, chosen_placement
+from hatdfed.setup.build.placement import Placement, chosen_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
+from hatdfed.setup.component_names import FLEETS
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import collect_notes, find_removed_choice, merge_layers, overlay, resolve
 from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
