@@ -122,7 +122,9 @@ def refuse_set_by_itself(settings: Layer) -> None:
     """Refuse a method or a seed among the settings, which every run has of its own."""
     for key, option in (("method", "methods"), ("seed", "seeds")):
         if key in settings:
-            raise ConfigError(f"A comparison sets {key!r} for each run by itself. Use --{option} instead ({option}=… in Python).")
+            raise ConfigError(
+                f"A comparison sets {key!r} for each run by itself. Use --{option} instead ({option}=… in Python)."
+            )
 
 
 def name_own_data(layer: dict[str, Any]) -> dict[str, Any]:

@@ -303,7 +303,10 @@ def test_one_method_may_be_named_without_a_list():
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"method": "full"}, "A comparison sets 'method' for each run by itself. Use --methods instead (methods=… in Python)."),
+        (
+            {"method": "full"},
+            "A comparison sets 'method' for each run by itself. Use --methods instead (methods=… in Python).",
+        ),
         ({"seed": 2}, "A comparison sets 'seed' for each run by itself. Use --seeds instead (seeds=… in Python)."),
         ({"seeds": 1.5}, "seeds is 1.5, but must be a number of seeds, or a list"),
         ({"jobs": 0}, "jobs is 0, but must be a number of processes, at least 1"),
