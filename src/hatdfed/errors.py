@@ -20,7 +20,10 @@ A sentence says what is wrong, what was found, what was wanted and what to do ab
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class HatdfedError(Exception):
@@ -96,3 +99,30 @@ def require_one_of(key: str, value: str, known: Iterable[str], hint: str = "") -
     names = sorted(known)
     if value not in names:
         raise ConfigError(f"{key} is {value!r}, which is not one of the choices. {did_you_mean(value, names)}{hint}")
+
+
+@contextmanager
+def naming_failures(whose: str) -> Iterator[None]:
+    """Turn whatever error a user's own code raises into a sentence that names that code and the place in it."""
+    try:
+        yield
+    except HatdfedError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"{whose} failed{_describe_place(error)} ({type(error).__name__}: {reason:.200}). Correct it."
+        ) from error
+
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+def _describe_place(error: Exception) -> str:
+    """The last line of the first file that is neither of this package nor installed; empty if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if not f.filename.startswith(_PACKAGE) and "site-packages" not in f.filename]
+    if not outside:
+        return ""
+    last = [frame for frame in outside if frame.filename == outside[0].filename][-1]
+    return f" at line {last.lineno} of {Path(last.filename).name}"

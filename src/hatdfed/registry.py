@@ -121,10 +121,11 @@ class Registry(Mapping[str, T], Generic[T]):
         wanted: str,
         fits: Callable[[Any], bool],
         methods: Sequence[str] = (),
+        values: Sequence[str] = (),
     ) -> None:
         self.group = group
         self._wanted, self._fits = wanted, fits  # what a plug-in must be, in words and as a test
-        self._methods = methods  # that it must have
+        self._methods, self._values = methods, values  # that it must have
         self._built_in = dict(built_in)
         self._loaded: dict[str, T] = {}
         self._of_notebook: set[str] = set()
@@ -206,6 +207,11 @@ class Registry(Mapping[str, T], Generic[T]):
         if missing := [method for method in self._methods if not _has_method(thing, method)]:
             lacks = f"no method {missing[0]!r}" if len(missing) == 1 else f"no methods {', '.join(map(repr, missing))}"
             raise ConfigError(f"{name!r} of {self.group}, from {owner}, has {lacks}, but must be {self._wanted}.")
+        for value in self._values:
+            if not hasattr(thing, value):
+                raise ConfigError(
+                    f"{name!r} of {self.group}, from {owner}, has no value {value!r}, but must be {self._wanted}."
+                )
         return thing
 
 

@@ -1,5 +1,6 @@
 """Lists of what there is, folders of every kind shown, and wrong names answered at once."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 import hatdfed
 from hatdfed.cli.app import app
 from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.server.tasks import TASKS
+from hatdfed.setup.component_names import NEED_TORCH, TASK_METRICS
 
 SMALL = {
     "dataset": "synthetic",
@@ -119,6 +122,19 @@ except SystemExit as end:
         (["compare", "--seeds", "x"], "--seeds is 'x'"),
         (["sweep", "no-such.yaml"], "no-such.yaml"),
         (["settings", "leaner"], "Did you mean learner"),
+        (["run", "rnd"], "For the method of this name: --method rnd."),
+        (["run", "--set", "network=small-cn"], "Did you mean small-cnn?"),
+        (["run", "--set", "policy.name=rnadom-links"], "Did you mean random-links?"),
+        (["run", "--set", "aggregator.name=unifrm"], "Did you mean uniform?"),
+        (["run", "--set", "loss.name=cros-entropy"], "Did you mean cross-entropy?"),
+        (["run", "--set", "training.name=evry"], "Did you mean every?"),
+        (["run", "--set", "codec=int3"], "Did you mean int"),
+        (["run", "--set", "metrics=[macro_f]"], "Did you mean macro_f1?"),
+        (["run", "--set", "split=irichlet"], "Did you mean dirichlet?"),
+        (["run", "--device", "cudaa"], "Did you mean cuda?"),
+        (["run", "--fleet", "stackd"], "Did you mean stacked?"),
+        (["compare", "--device", "cudaa"], "Did you mean cuda?"),
+        (["compare", "--set", "network=small-cn"], "Did you mean small-cnn?"),
     ],
 )
 def test_a_typo_is_answered_without_loading_torch(arguments, answer):
@@ -126,3 +142,28 @@ def test_a_typo_is_answered_without_loading_torch(arguments, answer):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert answer in done.stderr.replace("\n", " ")
     assert done.stdout.strip() == "code 2 False"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "answer"),
+    [
+        ({"grid": {"method": ["rnd", "ful"]}}, "Did you mean full?"),
+        ({"base": {"network": "small-cn"}, "seeds": 2}, "Did you mean small-cnn?"),
+        ({"grid": {"policy.name": ["ring", "rign"]}}, "Did you mean ring?"),
+        ({"search": {"parameters": {"codec": ["float32", "flot16"]}}}, "Did you mean float16?"),
+    ],
+)
+def test_a_typo_in_a_sweep_file_is_answered_without_loading_torch(tmp_path, sweep, answer):
+    (tmp_path / "s.yaml").write_text(json.dumps(sweep))
+    script = WITHOUT_TORCH.format(arguments=["sweep", str(tmp_path / "s.yaml")])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer in done.stderr.replace("\n", " ")
+    assert done.stdout.strip() == "code 2 False"
+
+
+def test_names_that_are_known_without_torch_are_those_of_the_registries():
+    for known in NEED_TORCH:
+        registry = getattr(importlib.import_module(known.module), known.name)
+        assert known.built_in == tuple(registry.built_in)
+        assert known.group == registry.group
+    assert set(TASK_METRICS) == {name for task in TASKS.built_in.values() for name in task.metrics}

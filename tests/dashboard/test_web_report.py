@@ -94,6 +94,7 @@ def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
     document = make_document([runs / "both"], tmp_path / "p")
     for words in (render_html(document), render_markdown(document, tmp_path / "p")):
         assert words.count("other setup: not paired") == 2  # accuracy and energy
+        assert "Mean ± standard deviation over seeds." in words
         assert "no shared seed" not in words
 
 

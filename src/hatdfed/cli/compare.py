@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperCommand
@@ -32,11 +32,12 @@ from hatdfed.cli.progress import watch_download, watch_runs
 from hatdfed.cli.sinks import SinkOptions, publish_runs
 from hatdfed.cli.tables import make_difference_table, make_summary_table, make_time_table
 from hatdfed.cli.verbs import Click, as_application
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.runs.records.folder import named_path
 from hatdfed.runs.round_row import format_metric
+from hatdfed.setup.component_names import DEVICES, FLEETS
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import refuse_unknown_names
+from hatdfed.setup.layers import refuse_set_by_itself, refuse_unknown_names
 from hatdfed.setup.methods import list_decentralised
 from hatdfed.setup.notes import collect_notes
 
@@ -86,9 +87,11 @@ def compare_command(
     """Compare methods on the same seeds and save all runs in a folder."""
     require_torch()
     layer = read_user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
-    _refuse_set_by_itself(layer)
+    refuse_set_by_itself(layer)
     names, worlds = _names(methods), _read_seeds(seeds)
     refuse_unknown_names(layer, names)  # before torch is imported: a wrong name is told at once
+    require_one_of("--fleet", fleet, FLEETS)
+    require_one_of("--device", device, DEVICES)
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.catalogue import check_runs, unfinished
@@ -186,12 +189,6 @@ def _read_seeds(text: str) -> int | list[int]:
             f"--seeds is {text!r}, but must be a number of seeds from 1, or a list of seeds such as 0,3,7."
         )
     return [int(word) for word in words] if is_list else int(words[0])
-
-
-def _refuse_set_by_itself(layer: dict[str, Any]) -> None:
-    for key, option in (("method", "--methods"), ("seed", "--seeds")):
-        if key in layer:
-            raise ConfigError(f"A comparison sets {key!r} for each run by itself. Use {option} instead.")
 
 
 def _tell_notes(configs: list[Config]) -> None:

@@ -30,10 +30,11 @@ from hatdfed.cli.options import (
 from hatdfed.cli.progress import watch_download, watch_rounds
 from hatdfed.cli.sinks import SinkOptions, publish_rounds
 from hatdfed.cli.tables import format_run_title, make_summary_table
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.runs.duration import format_seconds
 from hatdfed.runs.records.folder import named_path
-from hatdfed.setup.layers import resolve
+from hatdfed.setup.component_names import DEVICES, FLEETS
+from hatdfed.setup.layers import refuse_unknown_names, resolve
 from hatdfed.setup.notes import collect_notes
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def run_command(
         raise ConfigError(f"--resume goes on in {resume_from}, so there is nothing for --out. Leave one of them out.")
     flags = {"method": method, "dataset": dataset, "servers": servers, "rounds": rounds, "seed": seed}
     layer = read_user_layer(config, assignments, **flags)
+    require_one_of("--fleet", fleet, FLEETS)
+    require_one_of("--device", device, DEVICES)
     how = {"data_dir": data_dir, "fleet": fleet, "device": device, "shards": shards, "address": address}
     options = SinkOptions(tensorboard, mlflow, mlflow_uri)
     result = _start(layer, folder, how, options) if resume_from is None else _resume(resume_from, layer, how, options)
@@ -100,7 +103,8 @@ def _print_closing_notes(result: RunResult) -> None:
 
 
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], options: SinkOptions) -> RunResult:
-    config = resolve(layer)  # before torch is imported: a wrong name is told at once
+    refuse_unknown_names(layer)  # before torch is imported: a wrong name is told at once
+    config = resolve(layer)
     from hatdfed.runs.play import run
 
     for sentence in collect_notes(config):

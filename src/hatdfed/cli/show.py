@@ -29,7 +29,14 @@ from hatdfed.runs.records.cleaning import texts
 from hatdfed.runs.records.folder import RunFolder, named_path
 from hatdfed.runs.round_row import ROUND_COLUMNS, format_metric, joules_of, metrics_in, results_over
 from hatdfed.runs.trust_history import format_groups, read_changes, summarise_groups
-from hatdfed.sweeps.documents import find_runs, is_run, is_sweep, read_comparison_document, read_sweep_document
+from hatdfed.sweeps.documents import (
+    find_compared_runs,
+    find_runs,
+    is_run,
+    is_sweep,
+    read_comparison_document,
+    read_sweep_document,
+)
 
 _LONGEST_NOTE = 2000  # characters
 
@@ -68,6 +75,8 @@ def _show_sweep(folder: Path, as_json: bool) -> None:
 def _show_comparison(folder: Path, as_json: bool) -> None:
     runs = find_runs(folder)
     document = read_comparison_document(folder)
+    if document is not None:
+        runs = find_compared_runs(folder, document["methods"])
     if document is not None and as_json:
         typer.echo(json.dumps({**document, "run_folder": str(folder)}))
     elif document is not None:
@@ -92,7 +101,9 @@ def _show_unfinished(runs: Sequence[Path], as_json: bool) -> None:
         typer.echo(json.dumps({"runs": rows, "finished": False}))
         return
     done = sum(row["rounds"] == row["of"] for row in rows)
-    out.print(f"A comparison that is not finished: {done} of the {len(rows)} runs that were begun are at their end.")
+    out.print(
+        f"No comparison of these runs is finished. {done} of the {len(rows)} runs that were begun are at their end."
+    )
     for row in rows:
         out.print(f"  {row['run']}: {row['rounds']} of {row['of']} rounds", soft_wrap=True)
 

@@ -16,8 +16,10 @@ from hatdfed.cli.options import DataDir, DeviceName, FleetName, Jobs, Json, Mlfl
 from hatdfed.cli.progress import watch_download, watch_sweep
 from hatdfed.cli.sinks import SinkOptions
 from hatdfed.cli.tables import describe_spread, make_sweep_table, print_failures, print_search
+from hatdfed.errors import require_one_of
 from hatdfed.runs.records.folder import named_path
-from hatdfed.sweeps.file import read_sweep
+from hatdfed.setup.component_names import DEVICES, FLEETS
+from hatdfed.sweeps.file import read_sweep, refuse_unknown_values
 from hatdfed.sweeps.retries import RETRIES
 
 if TYPE_CHECKING:
@@ -59,7 +61,9 @@ def sweep_command(
 ) -> None:
     """Execute the runs of a sweep file that are not done yet, and print the table of all."""
     require_torch()
-    read_sweep(file)  # before torch is imported: a wrong name is told at once
+    refuse_unknown_values(read_sweep(file))  # before torch is imported: a wrong name is told at once
+    require_one_of("--fleet", fleet, FLEETS)
+    require_one_of("--device", device, DEVICES)
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.executors import make_executor

@@ -468,7 +468,8 @@ def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
             )
         )
     front = ", ".join(_escape_markdown(row.label) for row in rows if row.is_on_front)
-    words = f"Differences are to {_escape_markdown(reference)} paired by seed, with their 95 % interval."
+    compared = f"Differences are to {_escape_markdown(reference)} paired by seed, with their 95 % interval."
+    words = f"Mean ± standard deviation over seeds. {compared}"
     return f"{_render_table(heading, cells)}\n\n{words} On {FRONT}: {front or 'none'}."
 
 

@@ -103,8 +103,9 @@ def _find_reference(groups: Sequence[Sequence[FinishedRun]], leaks: Sequence[boo
 
 
 def _mean_validation(group: Sequence[FinishedRun]) -> float:
-    known = [np.nan if run.validation is None else run.validation for run in group]
-    return float(np.mean(known))
+    """Mean over seeds; a run that is there twice counts once, as in the other figures."""
+    known = {run.settings.get("seed", 0): np.nan if run.validation is None else run.validation for run in group}
+    return float(np.mean(list(known.values())))
 
 
 def read_figure(run: FinishedRun, name: str) -> float:

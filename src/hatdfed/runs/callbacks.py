@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hatdfed.core.round import RoundRecord
-from hatdfed.errors import HatdfedError
+from hatdfed.errors import ConfigError, HatdfedError
 from hatdfed.runs.recorder import OnRound, RunStopped
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.round_row import round_row
@@ -24,8 +24,21 @@ class Callback:
         """Called with the result, once, also of a run that was ended early."""
 
 
+def check_callbacks(callbacks: object) -> None:
+    """Refuse what is no list of callbacks, before a round is played."""
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise ConfigError(f"callbacks is {callbacks!r:.100}, but must be a list, such as [MyCallback()].")
+    for each in callbacks:
+        if isinstance(each, type):
+            raise ConfigError(f"callbacks has the class {each.__name__}, but must have objects: {each.__name__}().")
+        for name in ("on_round_end", "on_run_end"):
+            if not callable(getattr(each, name, None)):
+                raise ConfigError(f"callbacks has {each!r:.100}, which lacks {name}. Inherit hatdfed.Callback.")
+
+
 def tell_rounds(callbacks: Sequence[Callback], on_round: OnRound | None) -> OnRound | None:
     """What tells every round to `on_round` and to the callbacks, and ends the run if one of them asks for it."""
+    check_callbacks(callbacks)
     if not callbacks:
         return on_round
 

@@ -31,8 +31,9 @@ from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.trained_models import keep_models
-from hatdfed.setup.build.placement import FLEETS, Placement, choose_placement
+from hatdfed.setup.build.placement import Placement, choose_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
+from hatdfed.setup.component_names import FLEETS
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
 from hatdfed.setup.notes import collect_notes

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, naming_failures
 from hatdfed.registry import Registry
 
 
@@ -63,3 +63,17 @@ LOSSES: Registry[type[LocalLoss]] = Registry(
     fits=lambda thing: isinstance(thing, type),
     methods=("offset",),
 )
+
+
+def check_loss(name: str, loss: LocalLoss, num_classes: int) -> None:
+    """Refuse a loss whose offset is not one finite number for each class, tried on made-up counts."""
+    for counts in (torch.arange(num_classes), torch.arange(2 * num_classes).reshape(2, num_classes)):
+        with naming_failures(f"loss {name!r}: offset"):
+            offset = loss.offset(counts)
+        if not isinstance(offset, Tensor):
+            raise ConfigError(f"loss {name!r}: offset returned {type(offset).__name__}, but must return a tensor.")
+        if offset.shape != counts.shape or not offset.isfinite().all():
+            raise ConfigError(
+                f"loss {name!r}: offset made {list(offset.shape)} of label counts {list(counts.shape)}, but must "
+                "return one finite number for each of them."
+            )

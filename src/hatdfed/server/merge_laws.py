@@ -66,6 +66,10 @@ def check_rule(rule: Aggregator) -> None:
         merged = _merge(rule, probe, inbox)
         if not all(torch.equal(mine, theirs) for mine, theirs in zip(before, inbox, strict=True)):
             raise _broken(rule, "leaves the inbox as it is, but it wrote into it. Make a copy (.clone()) first")
+        if not merged.importance.isfinite().all() or not merged.model.isfinite().all():
+            raise _broken(
+                rule, "makes finite numbers of finite numbers, but its weights or its model hold NaN or infinity"
+            )
         check_weights(rule, merged.importance[None].numpy(), inbox.present[None].numpy())
         more = _merge(rule, *pad(probe, inbox))
         if not torch.allclose(more.model, merged.model, rtol=1e-4, atol=1e-4):

@@ -16,6 +16,7 @@ from hatdfed.data.own.dataset import FILE, is_own_data, open_own
 from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.data.traces.files import with_digest
 from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
+from hatdfed.setup.component_names import refuse_unknown_components
 from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import method_named
@@ -46,6 +47,7 @@ def resolve(user: Layer | None = None) -> Config:
     """Complete the user's settings by those of the method and the data set and the defaults."""
     layer = _read_profiles(_mark_traces(read_own_prices(name_own_data(_rename_synonyms(user or {})))))
     refuse_unknown(layer)
+    _refuse_module(layer)
     method = method_named(str(layer.get("method", Config().method)))
     dataset = dataset_kind(str(layer.get("dataset", Config().dataset)), _options(layer))
     _refuse_other_task(layer, dataset)
@@ -61,15 +63,26 @@ def resolve(user: Layer | None = None) -> Config:
     return _refuse_removed_choice(config)
 
 
-def refuse_unknown_names(user: Layer, methods: Iterable[str]) -> None:
-    """Refuse settings, methods and data sets that do not exist; `resolve` finds out the rest."""
+def refuse_unknown_names(user: Layer, methods: Iterable[str] = ()) -> None:
+    """Refuse settings, methods, data sets and components that do not exist; `resolve` finds out the rest."""
     layer = _rename_synonyms(user)
     refuse_unknown(layer)
+    if layer.get("codec") not in [value for key, value in _REMOVED if key == "codec"]:
+        refuse_unknown_components(layer)
     for method in methods:
         method_named(method)
     given = layer.get("dataset")
     if isinstance(given, str) and not is_own_data(given):
         dataset_kind(given, _options(layer))
+
+
+def refuse_set_by_itself(settings: Layer) -> None:
+    """Refuse a method or a seed among the settings, which every run has of its own."""
+    for key, option in (("method", "methods"), ("seed", "seeds")):
+        if key in settings:
+            raise ConfigError(
+                f"A comparison sets {key!r} for each run by itself. Use --{option} instead ({option}=… in Python)."
+            )
 
 
 def name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +258,7 @@ def _check_metrics(config: Config) -> None:
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             raise ConfigError(
                 f"metrics has {name!r}, but the name of a metric consists of letters, digits and underscores, at most "
-                f"{LONGEST_NAME}. {did_you_mean(name, METRICS)}"
+                f"{LONGEST_NAME}. {did_you_mean(name, filter(str.isidentifier, METRICS))}"
             )
         if name in config.metrics[:place]:
             raise ConfigError(f"metrics has {name!r} twice. Name it once.")
@@ -404,11 +417,22 @@ def refuse_unknown(layer: Layer, model: type[BaseModel] = Config, path: str = ""
         if section is None:
             continue
         if not isinstance(value, Mapping):
+            example = f"{{name: {value}}}" if section is Component and isinstance(value, str) else "{…}"
             raise ConfigError(
-                f"{path}{key} is {format_value(value)}, wanted a section of settings, as in {path}{key}: {{…}}."
+                f"{path}{key} is {format_value(value)}, wanted a section of settings, as in {path}{key}: {example}."
             )
         if section is not Component:
             refuse_unknown(value, section, f"{path}{key}.")
+
+
+def _refuse_module(layer: Layer) -> None:
+    """A network is named: worker processes, edges and resumed runs must find it again."""
+    if callable(network := layer.get("network")):
+        kind = network.__name__ if isinstance(network, type) else type(network).__name__
+        raise ConfigError(
+            f"network is {'the class' if isinstance(network, type) else 'an object of class'} {kind}, but must be a "
+            f"name. Register the class with NETWORKS.add('my-network', {kind}), and say network='my-network'."
+        )
 
 
 def _find_section(annotation: object) -> type[BaseModel] | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.errors import OWN_THING, ConfigError, did_you_mean
 from hatdfed.registry import Registry
 
 
@@ -257,5 +257,5 @@ def method_named(name: str) -> Method:
         from hatdfed.core.policies import POLICIES  # only here: names of methods are listed without numpy
 
         hint = f"It is a policy: --set policy.name={name}." if name in POLICIES else did_you_mean(name, METHODS)
-        raise ConfigError(f"There is no method called {name!r}. {hint}")
+        raise ConfigError(f"There is no method called {name!r}. {hint}{OWN_THING}")
     return METHODS[name]

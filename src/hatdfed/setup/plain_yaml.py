@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from hatdfed.errors import ConfigError
+from hatdfed.setup.methods import METHODS
 
 # What PyYAML raises besides its own errors: for impossible dates, very long numbers, values that do not fit their tag.
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
@@ -55,7 +56,8 @@ def read_yaml(path: Path, what: str = "config file") -> dict[str, Any]:
     try:
         content = _load_plain_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"The {what} {path} cannot be read ({error.strerror}). Check the path.") from None
+        hint = f"For the method of this name: --method {path}." if str(path) in METHODS else "Check the path."
+        raise ConfigError(f"The {what} {path} cannot be read ({error.strerror}). {hint}") from None
     except _NotPlainError as error:
         raise ConfigError(f"The {what} {path} {error}") from None
     except _UNREADABLE as error:

@@ -20,7 +20,7 @@ from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import Comparison, summarise_runs
 from hatdfed.setup.build.placement import Placement
-from hatdfed.setup.layers import merge_layers, resolve
+from hatdfed.setup.layers import merge_layers, refuse_set_by_itself, resolve
 from hatdfed.sweeps.batches import PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun, check_runs, unfinished
 from hatdfed.sweeps.executors import LocalExecutor
@@ -51,6 +51,7 @@ def compare(
     and `show_progress` are as for `hatdfed.run`; data that are Python objects are for one process.
     """
     refuse_in_unguarded_script()
+    refuse_set_by_itself(settings)
     folder = None if out is None else Path(out)
     if folder is not None:
         refuse_other_folder(folder)
@@ -74,9 +75,13 @@ def plan_comparison(
 ) -> list[PlannedRun]:
     """The runs of a comparison, method by method and seed by seed."""
     names = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
+    if not isinstance(seeds, int | Iterable):
+        raise ConfigError(f"seeds is {seeds!r}, but must be a number of seeds, or a list of seeds such as [0, 3, 7].")
     worlds = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not names or not worlds:
         raise ConfigError("A comparison needs at least one method and one seed.")
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"methods has {names!r:.100}, but must be a list of names, such as ['hat-dfed', 'rnd'].")
     layers = [{"method": method, "seed": seed} for method in names for seed in worlds]
     configs = [resolve(merge_layers(settings, layer)) for layer in layers]
     return [PlannedRun(f"{config.method}-seed{config.seed}", config) for config in configs]

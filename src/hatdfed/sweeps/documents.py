@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,13 @@ def find_runs(folder: Path) -> list[Path]:
             "Check the path."
         )
     return found
+
+
+def find_compared_runs(folder: Path, methods: Iterable[Mapping[str, Any]]) -> list[Path]:
+    """The folders of the runs that a comparison's rows are about; all that there are, where one of them is missing."""
+    found = {path.name: path for path in find_runs(folder)}
+    wanted = [f"{row['method']}-seed{seed}" for row in methods for seed in row.get("seeds", ())]
+    return [found[name] for name in wanted] if wanted and found.keys() >= set(wanted) else list(found.values())
 
 
 def read_sweep_document(folder: Path) -> dict[str, Any]:

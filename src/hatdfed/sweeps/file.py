@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from hatdfed.errors import ConfigError, did_you_mean, require_one_of
 from hatdfed.setup.config import Count, Section
-from hatdfed.setup.layers import describe_error, name_own_data, refuse_unknown
+from hatdfed.setup.layers import describe_error, name_own_data, refuse_unknown, refuse_unknown_names
 from hatdfed.setup.plain_yaml import read_yaml
 from hatdfed.setup.run_identity import digest_of
 
@@ -238,6 +238,17 @@ def _check(sweep: SweepFile) -> None:
     _check_together(sweep)
     if sweep.search is not None:
         _check_search(sweep, sweep.search)
+
+
+def refuse_unknown_values(sweep: SweepFile) -> None:
+    """Refuse names of methods, data sets and components that do not exist, wherever the file has them."""
+    parameters = {} if sweep.search is None else sweep.search.parameters
+    choices = {key: choice.choices or [] for key, choice in parameters.items()}
+    refuse_unknown_names(nested(sweep.base))
+    for part in (sweep.grid, sweep.zip, choices):
+        for key, values in part.items():
+            for value in values:
+                refuse_unknown_names(nested({key: value}))
 
 
 def _check_together(sweep: SweepFile) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import Comparison
+from hatdfed.setup.run_identity import Difference, run_difference
 from hatdfed.sweeps.catalogue import read_run
 from hatdfed.sweeps.compare import summarise_comparison
-from hatdfed.sweeps.documents import find_runs, is_run, is_sweep, read_comparison_document, read_sweep_document
+from hatdfed.sweeps.documents import find_compared_runs, is_run, is_sweep, read_comparison_document, read_sweep_document
 from hatdfed.sweeps.sweep import SweepResult
 
 
@@ -29,14 +32,43 @@ def load(folder: Path | str) -> RunResult | Comparison | SweepResult:
 
 
 def _load_comparison(folder: Path) -> Comparison:
-    """A comparison from the folders of its runs, in the order of its results.json if there is one."""
-    results = [read_run(RunFolder.open(path)) for path in find_runs(folder)]
+    """A comparison from the folders of its runs: those of its results.json, in that order, if there is one."""
     said = read_comparison_document(folder) or {"methods": []}
+    results = [read_run(RunFolder.open(path)) for path in find_compared_runs(folder, said["methods"])]
+    _refuse_several_comparisons(folder, results)
     order = [row["method"] for row in said["methods"]]
     results.sort(key=lambda result: (_place(result.config.method, order), result.config.seed))
     reference = said.get("reference")
     known = {result.config.method for result in results}
     return summarise_comparison(results, reference if reference in known else None, said.get("target_accuracy"))
+
+
+def _refuse_several_comparisons(folder: Path, results: Sequence[RunResult]) -> None:
+    """Means over runs on other data, or with other settings but for the seed, would say nothing."""
+    seen: dict[tuple[str, int], RunResult] = {}
+    first: dict[str, RunResult] = {}
+    for result in results:
+        config = result.config
+        other = first.setdefault(config.method, result)
+        difference = run_difference(other.config.model_copy(update={"seed": config.seed}), config)
+        if config.dataset != results[0].config.dataset:
+            other, difference = results[0], Difference("dataset", results[0].config.dataset, config.dataset)
+        if difference is not None:
+            raise _no_comparison(folder, other, result, f"the setting {difference.key}")
+        twin = seen.setdefault((config.method, config.seed), result)
+        if twin is not result:
+            raise _no_comparison(folder, twin, result, "nothing")
+
+
+def _no_comparison(folder: Path, one: RunResult, other: RunResult, difference: str) -> RunFolderError:
+    return RunFolderError(
+        f"{folder} holds runs that are no comparison: {_name(one)} and {_name(other)} differ in {difference}. Load "
+        "the runs one by one; `hatdfed report` shows them side by side."
+    )
+
+
+def _name(result: RunResult) -> str:
+    return "a run" if result.folder is None else result.folder.name
 
 
 def _place(method: str, order: list[str]) -> tuple[int, str]:

@@ -12,9 +12,10 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -138,7 +139,8 @@ class _Worker:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         given = (theirs, processes, device, self.counter, self._is_up, list_sources(), *own)
         self.process = context.Process(target=_serve, args=given, daemon=True)
-        self.process.start()
+        with _keep_ctrl_c_from_children():
+            self.process.start()
         theirs.close()
         self.is_busy = False
         self._task: Any = None
@@ -174,6 +176,20 @@ class _Worker:
         else:
             reason = f"A worker process ended by itself (exit code {code}) in the middle of its work."
         return WorkerDiedError(f"{reason} Try again with --jobs 1.")
+
+
+@contextmanager
+def _keep_ctrl_c_from_children() -> Iterator[None]:
+    """Ctrl-C reaches the whole group, and a process that is importing torch would answer it with a traceback.
+
+    What is blocked here is blocked in a process that is started, for ever; here it is delivered afterwards.
+    """
+    resource_tracker.ensure_running()  # or it would be started within, and unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def multi_process_service() -> bool:

@@ -110,6 +110,30 @@ def test_a_comparison_is_read_again(tmp_path):
     assert {row["method"]: row["avg_accuracy"] for row in read.summary} == pytest.approx(by_method)
 
 
+def test_a_comparison_of_some_of_the_runs_in_its_folder_is_read_again_as_it_was_made(tmp_path):
+    hatdfed.compare(["rnd", "full"], seeds=[0, 1], out=tmp_path, **SMALL)
+    last = hatdfed.compare(["full"], seeds=[1], out=tmp_path, **SMALL)
+    read = hatdfed.load(tmp_path)
+    assert [(row["method"], row["seeds"]) for row in read.summary] == [("full", [1])]
+    assert read.summary[0]["avg_accuracy"] == pytest.approx(last.summary[0]["avg_accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"rounds": 2}, "a and b differ in the setting rounds"),
+        ({"dataset_options": {"train": 301, "validation": 60, "test": 30}}, "differ in the setting dataset_options"),
+        ({"method": "full", "dataset": "digits", "dataset_options": {}}, "differ in the setting dataset"),
+        ({"seed": 0}, "a and b differ in nothing"),
+    ],
+)
+def test_runs_that_are_no_comparison_are_not_averaged(tmp_path, other, said):
+    hatdfed.run(SMALL, method="rnd", seed=0, out=tmp_path / "a")
+    hatdfed.run({**SMALL, "method": "rnd", "seed": 1, **other}, out=tmp_path / "b")
+    with pytest.raises(RunFolderError, match=f"holds runs that are no comparison: .*{said}"):
+        hatdfed.load(tmp_path)
+
+
 def test_a_sweep_is_read_again(tmp_path):
     plan = {"base": {**SMALL, "method": "rnd"}, "grid": {"rounds": [1, 2]}, "seeds": 1}
     played = hatdfed.sweep(plan, out=tmp_path / "sweep", jobs=1)

@@ -298,3 +298,21 @@ def test_a_method_whose_number_of_links_changes_is_compared_without_regret(tmp_p
 
 def test_one_method_may_be_named_without_a_list():
     assert list(compare("rnd", seeds=1, **SMALL).runs) == ["rnd"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (
+            {"method": "full"},
+            "A comparison sets 'method' for each run by itself. Use --methods instead (methods=… in Python).",
+        ),
+        ({"seed": 2}, "A comparison sets 'seed' for each run by itself. Use --seeds instead (seeds=… in Python)."),
+        ({"seeds": 1.5}, "seeds is 1.5, but must be a number of seeds, or a list"),
+        ({"jobs": 0}, "jobs is 0, but must be a number of processes, at least 1"),
+        ({"jobs": "2"}, "jobs is '2', but must be a number of processes"),
+    ],
+)
+def test_what_a_comparison_cannot_use_is_refused(asked, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        compare(["rnd"], **SMALL, **asked)

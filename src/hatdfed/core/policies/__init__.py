@@ -17,4 +17,5 @@ POLICIES: Registry[type[AnyPolicy]] = Registry(
     wanted="a dataclass with the methods of TopologyPolicy",
     fits=lambda thing: isinstance(thing, type) and dataclasses.is_dataclass(thing),
     methods=("init", "grow", "propose", "update"),
+    values=("uses_budget", "plans_mixing", "needs_scores"),
 )

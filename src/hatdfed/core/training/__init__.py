@@ -15,5 +15,6 @@ TRAINING: Registry[type[AnyTraining]] = Registry(
     "hatdfed.training",
     cast(dict[str, type[AnyTraining]], find_classes(__name__, __path__, "propose")),
     wanted="a dataclass with the methods of TrainingPolicy",
-    fits=lambda thing: dataclasses.is_dataclass(thing) and hasattr(thing, "propose"),
+    fits=lambda thing: isinstance(thing, type) and dataclasses.is_dataclass(thing),
+    methods=("init", "grow", "find_most_passes", "propose", "update"),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from hatdfed.data.datasets import cifar10, digits, fashion_mnist, flights, speeches, synthetic, typefaces, vowels
 from hatdfed.data.datasets.base import Dataset, DatasetKind, Examples, Progress
-from hatdfed.errors import ConfigError, DataError, did_you_mean
+from hatdfed.errors import OWN_THING, ConfigError, DataError, did_you_mean
 from hatdfed.registry import Registry
 
 __all__ = [
@@ -64,7 +64,7 @@ def dataset_kind(name: str, options: Mapping[str, Any] | None = None, data_dir: 
             f"The data called {name!r} were given as Python objects, which this process does not have. Give the same "
             "data again as dataset=…, or save them with numpy.savez and name the file."
         )
-    raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}")
+    raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}{OWN_THING}")
 
 
 def is_given_in_python(name: str, options: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hatdfed.data.own.image_folder import read_image_folder
 from hatdfed.data.own.images import read_npz
-from hatdfed.errors import DataError
+from hatdfed.errors import DataError, naming_failures
 
 Array = NDArray[Any]
 _NAMES = ("x", "y", "groups", "x_test", "y_test")
@@ -111,7 +111,7 @@ def _gather_samples(given: Any, target: str | None, groups: str | None) -> OwnAr
 
 def _gather_items(given: Any, target: str | None, groups: str | None) -> OwnArrays:
     """The items of a `torch.utils.data.Dataset`: pairs of a sample and its target, or samples alone."""
-    items = [given[place] for place in range(len(given))]
+    items = [_get_item(given, place) for place in range(len(given))]
     if not items:
         raise DataError(f"The data set {type(given).__name__} is empty. Give at least one sample.")
     if not all(isinstance(item, tuple | list) for item in items):
@@ -124,6 +124,11 @@ def _gather_items(given: Any, target: str | None, groups: str | None) -> OwnArra
     return OwnArrays(_stack(samples, "x"), _stack(targets, "y"), name=type(given).__name__)
 
 
+def _get_item(given: Any, place: int) -> Any:
+    with naming_failures(f"Item {place} of the data set {type(given).__name__}"):
+        return given[place]
+
+
 def _stack(values: Any, what: str) -> Array:
     arrays = [as_array(value, what) for value in values]
     if len({array.shape for array in arrays}) > 1:
@@ -134,9 +139,6 @@ def _stack(values: Any, what: str) -> Array:
 
 def _gather_frame(given: Any, target: str | None, groups: str | None) -> OwnArrays:
     """A pandas frame: numbers are features, other columns are one-hot coded."""
-    for name in given.columns:
-        if missing := int(given[name].isna().sum()):
-            raise DataError(f"Column {str(name)!r} has {missing} cells without a value. Fill or drop these rows.")
     for name in given.columns:
         if missing := int(given[name].isna().sum()):
             raise DataError(f"Column {str(name)!r} has {missing} cells without a value. Fill or drop these rows.")

@@ -19,6 +19,10 @@ BUILT_IN_TASKS = (CLASSIFICATION, NEXT_TOKEN, REGRESSION, MULTI_LABEL)
 _MOST_TOKENS = 1 << 24  # a larger vocabulary is most likely something else than token ids
 _MOST_CLASSES_SHARE = 0.5  # of the samples: more classes than that are most likely values
 _MOST_DOUBTFUL = 20  # whole numbers among floating-point targets, up to which they may be class labels
+_CURES = {
+    "O": " If they are numbers, convert them, as with {what}.astype('float32').",
+    "U": " Number categories from 0, as with numpy.unique({what}, return_inverse=True)[1].",
+}
 _CHANNELS = (1, 3, 4)  # of an image, by which its layout is recognised
 
 
@@ -112,7 +116,8 @@ def _refuse_doubtful_targets(y: Array, task: str) -> None:
 def _check_numbers(what: str, array: Array) -> None:
     if array.dtype.kind not in "biuf":
         found = {"O": "Python objects", "c": "complex numbers", "U": "text", "S": "text"}.get(array.dtype.kind)
-        raise DataError(f"{what} holds {found or array.dtype}, but must be an array of integers or real numbers.")
+        cure = _CURES.get(array.dtype.kind, "").format(what=what)
+        raise DataError(f"{what} holds {found or array.dtype}, but must be an array of integers or real numbers.{cure}")
     if not array.size:
         raise DataError(f"{what} is empty: its shape is {list(array.shape)}. Give at least one sample.")
     if array.ndim == 0:

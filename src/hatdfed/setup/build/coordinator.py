@@ -13,6 +13,7 @@ from hatdfed.core.candidates import CandidateRule
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.energy.energy_model import EnergyPrices, draw_prices
 from hatdfed.core.energy.price_drift import PriceDrift
+from hatdfed.core.own_policy import OwnPolicy, OwnTopologyPolicy
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import AnyPolicy
 from hatdfed.core.policies.scheduled import Scheduled
@@ -74,6 +75,8 @@ def _make_training(config: Config) -> AnyTraining | None:
     if config.training == Config().training and config.budget_joules is None:
         return None
     training: AnyTraining = build_component("training", config.training, TRAINING)
+    if config.training.name not in TRAINING.built_in:
+        training = cast("AnyTraining", OwnPolicy(training, f"training {config.training.name!r}"))
     if config.uploads.keep == "none" and getattr(training, "ask_every", 1) > 1:
         raise ConfigError(
             f"training.ask_every is {getattr(training, 'ask_every', 1)}, but servers keep nothing that they could "
@@ -141,6 +144,8 @@ def _candidates(config: Config, policy: AnyPolicy) -> CandidateRule | None:
 
 def _policy(config: Config, message_share: float, attempts: int) -> AnyPolicy:
     policy: AnyPolicy = build_component("policy", config.policy, POLICIES, **_true_groups(config))
+    if config.policy.name not in POLICIES.built_in:
+        policy = cast("AnyPolicy", OwnTopologyPolicy(policy, f"policy {config.policy.name!r}"))
     if config.schedule == ScheduleConfig() and config.budget_joules is None:
         return policy
     schedule = config.schedule.model_dump() | {"finish_rounds": finish_rounds(config)}

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from hatdfed.errors import ConfigError, require_one_of
-
-FLEETS = ("auto", "stacked", "mailbox", "sharded")
-DEVICES = ("auto", "cpu", "cuda")
+from hatdfed.setup.component_names import DEVICES, FLEETS
 
 
 @dataclass(frozen=True)

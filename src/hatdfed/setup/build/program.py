@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from hatdfed.core.coordinator import Coordinator
 from hatdfed.core.policies import POLICIES
@@ -16,17 +18,17 @@ from hatdfed.core.round import Presence
 from hatdfed.core.task import NEXT_TOKEN
 from hatdfed.data.datasets.base import Dataset
 from hatdfed.data.standardise import make_tensors
-from hatdfed.errors import OWN_THING, ConfigError, require_one_of
+from hatdfed.errors import OWN_THING, ConfigError, naming_failures, require_one_of
 from hatdfed.randomness import torch_seed
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS, codec_for
 from hatdfed.server.codecs.base import message_share
 from hatdfed.server.flops import ForwardFlops, count_forward_flops
 from hatdfed.server.learner import Learner
-from hatdfed.server.losses import LOSSES
+from hatdfed.server.losses import LOSSES, check_loss
 from hatdfed.server.measured_metrics import MetricSet
 from hatdfed.server.merge_laws import check_rule
-from hatdfed.server.networks import PRIVATE_NETWORK, find_network
+from hatdfed.server.networks import NETWORKS, PRIVATE_NETWORK, find_network
 from hatdfed.server.optimisers import OPTIMISERS, Optimiser, make_torch_optimiser
 from hatdfed.server.parameter_roles import RolePatterns
 from hatdfed.server.private_steps import NoiseSource, PrivateSteps, refuse_mixing_layers, repeatable_noise
@@ -72,12 +74,15 @@ def make_program(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
     )
     if config.aggregator.name not in AGGREGATORS.built_in:
         check_rule(aggregator)
+    loss = build_component("loss", config.loss, LOSSES)
+    if config.loss.name not in LOSSES.built_in and dataset.task.has_classes:
+        check_loss(config.loss.name, loss, dataset.task.num_outputs)
     return EdgeProgram(
         learner=learner,
         aggregator=aggregator,
         codec=codec_for(config.codec, learner.sent_sizes),
         scores=_policy_class(config).needs_scores,
-        loss=build_component("loss", config.loss, LOSSES),
+        loss=loss,
         pace=StepSchedule(config.horizon or config.rounds, config.learner.cool_down),
         metrics=MetricSet(config.metrics, learner.task),
     )
@@ -104,7 +109,8 @@ def initial_seed(config: Config, server: int) -> int:
 
 def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatable_noise) -> Learner:
     """What trains and measures one server's models."""
-    maker = partial(find_network(config.network), dataset.sample_shape, dataset.task.num_outputs)
+    _refuse_tokens(config, dataset)
+    maker = _find_maker(config, dataset)
     settings = config.learner
     private = make_private_steps(config.privacy, noise)
     learner = Learner(
@@ -119,6 +125,38 @@ def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
     _refuse_unfit_network(config, dataset, learner.module)
     return learner
+
+
+def _find_maker(config: Config, dataset: Dataset) -> Callable[[], nn.Module]:
+    """What makes the network; one of a user's own is tried once, so that it is named if it cannot be made."""
+    maker = partial(find_network(config.network), dataset.sample_shape, dataset.task.num_outputs)
+    if config.network in NETWORKS.built_in:
+        return maker
+    with naming_failures(f"network {config.network!r}, made for samples of shape {list(dataset.sample_shape)},"):
+        module: object = maker()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"network {config.network!r} made {type(module).__name__}, but must make an nn.Module: register its class, "
+            "or a function of a sample's shape and the number of outputs that returns one."
+        )
+    if lazy := [name for name, each in module.named_parameters() if isinstance(each, UninitializedParameter)]:
+        raise ConfigError(
+            f"network {config.network!r} has parameters without a shape, such as {lazy[0]}. Make its layers from the "
+            "shape of a sample, which it is given, in place of lazy ones."
+        )
+    return maker
+
+
+def _refuse_tokens(config: Config, dataset: Dataset) -> None:
+    """A table of integers reads as token ids, which no built-in network classifies."""
+    x = dataset.validation.x
+    is_tokens = x.dtype.kind in "iu" and x.ndim == 2
+    if is_tokens and dataset.task.name != NEXT_TOKEN and config.network in NETWORKS.built_in:
+        raise ConfigError(
+            f"x has integers of shape [n, {x.shape[1]}], which are taken as token ids, but no built-in network is for "
+            f"{dataset.task.name} of token ids. Convert a table of numbers, as with x.astype('float32'), or name a "
+            "network of your own."
+        )
 
 
 def make_optimiser(settings: LearnerConfig) -> Optimiser:
@@ -139,7 +177,8 @@ def _refuse_unfit_network(config: Config, dataset: Dataset, module: nn.Module) -
     batch = make_tensors(sample, dataset.format)
     samples = f"samples of shape {list(dataset.sample_shape)} ({batch.x.dtype})"
     try:
-        found = tuple(module(batch.x).shape)
+        with torch.enable_grad():
+            outputs = module(batch.x)
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 (it is somebody else's module)
@@ -147,6 +186,17 @@ def _refuse_unfit_network(config: Config, dataset: Dataset, module: nn.Module) -
         raise ConfigError(
             f"network {config.network!r} cannot take {samples}: {reason:.200}. Choose or write another network."
         ) from None
+    if not isinstance(outputs, torch.Tensor):
+        raise ConfigError(
+            f"network {config.network!r} gives out {type(outputs).__name__} for {samples}, but must give out a tensor. "
+            "Correct its forward."
+        )
+    if not outputs.requires_grad:
+        raise ConfigError(
+            f"network {config.network!r} cannot be trained: what it gives out does not depend on its parameters, as "
+            "after .detach() or under torch.no_grad(). Correct its forward."
+        )
+    found = tuple(outputs.shape)
     positions = batch.y.shape[1:] if dataset.task.name == NEXT_TOKEN else ()
     if found != (wanted := (1, *positions, dataset.task.num_outputs)):
         raise ConfigError(

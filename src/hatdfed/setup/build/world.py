@@ -20,7 +20,7 @@ from hatdfed.data.members import Members, draw_amounts, share_work
 from hatdfed.data.partition import draw_validation_sample
 from hatdfed.data.partitioners import PARTITIONERS, Partitioner, TrainingSamples
 from hatdfed.data.standardise import make_tensors
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, naming_failures
 from hatdfed.server.attacks import ATTACKS, Liars, make_liars
 from hatdfed.server.tasks import make_task
 from hatdfed.server.work import Batch, HeldOut
@@ -286,7 +286,11 @@ def _find_release(config: Config) -> int | None:
 
 def _shards(config: Config, dataset: Dataset) -> list[NDArray[np.int64]]:
     samples = TrainingSamples(dataset.train.y, dataset.groups, dataset.task, _amounts(config))
-    return _check_shards(make_partitioner(config).split(samples, config.seed), samples, config.split)
+    partitioner = make_partitioner(config)
+    if config.split in PARTITIONERS.built_in:
+        return _check_shards(partitioner.split(samples, config.seed), samples, config.split)
+    with naming_failures(f"split {config.split!r}"):
+        return _check_shards(partitioner.split(samples, config.seed), samples, config.split)
 
 
 def make_partitioner(config: Config) -> Partitioner:
@@ -304,6 +308,10 @@ def make_partitioner(config: Config) -> Partitioner:
 
 def _check_shards(shards: Sequence[NDArray[np.int64]], samples: TrainingSamples, split: str) -> list[NDArray[np.int64]]:
     """Refuse what a partitioner of a user's own must not do: it would show far from here."""
+    if not isinstance(shards, Sequence | np.ndarray):
+        raise ConfigError(
+            f"split {split!r} returned {type(shards).__name__}, but must return a list with the samples of each server."
+        )
     if len(shards) != samples.num_servers:
         raise ConfigError(f"split {split!r} made {len(shards)} parts, but there are {samples.num_servers} servers.")
     for server, shard in enumerate(shards):

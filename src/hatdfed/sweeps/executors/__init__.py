@@ -45,6 +45,10 @@ class LocalExecutor:
     processes: int | None = None
     retries: int = RETRIES
 
+    def __post_init__(self) -> None:
+        if self.processes is not None and (not isinstance(self.processes, int) or self.processes < 1):
+            raise ConfigError(f"jobs is {self.processes!r}, but must be a number of processes, at least 1.")
+
     def play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed | None) -> None:
         """Play all of them."""
         servers = sum(job.config.servers for job in jobs.values())
