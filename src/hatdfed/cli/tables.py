@@ -165,7 +165,7 @@ def _format_points(row: SummaryRow) -> str:
 
 
 def _format_signed(value: float | None, decimals: int, unit: str = "") -> str:
-    return "–" if value is None else f"{value:+.{decimals}f}{unit}".replace("-", "−")
+    return "–" if value is None else f"{value:+z.{decimals}f}{unit}".replace("-", "−")
 
 
 def _format_causes(row: SummaryRow) -> str:

@@ -95,7 +95,7 @@ function drawRegret(series, round) {
     line(series.regret.best_fixed, "against the best fixed links", "accent", "solid"),
     line(series.regret.best_each_round, "against the best links of each round", "cause-link", "dash"),
   ];
-  draw(byId("regret-chart"), traces, { shapes: cursor(round), showlegend: true, xaxis: axis(ROUNDS), yaxis: axis("Utility missed so far") });
+  draw(byId("regret-chart"), traces, { shapes: cursor(round), showlegend: true, xaxis: axis(ROUNDS), yaxis: axis("Cumulative regret") });
 }
 
 function drawMetric(series, { name, label, values, title }, round) {
