@@ -61,7 +61,7 @@ def regret_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCREEN
     entries += [_bound_line(axes, bound, rounds) for bound in bounds]
     st.round_axis(axes, rounds[0], rounds[-1])
     _regret_axis(axes, list(curves.values()), bounds)
-    st.name_axes(axes, "Rounds played", "Cumulative regret")
+    st.name_axes(axes, "Round", "Cumulative regret")
     entries.sort(key=lambda entry: -np.nan_to_num(entry.last, nan=-np.inf))  # as the lines end, from the top down
     lines, words = [entry.line for entry in entries], [entry.text for entry in entries]
     st.legend(axes, lines, words, loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=2.8)

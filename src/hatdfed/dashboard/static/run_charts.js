@@ -3,7 +3,7 @@ import { CELL_GAP, axis, chanceRamp, colour, cursor, draw, energyUnit, inkOn, mi
 import { makeChanceScale } from "./chance_scale.js";
 import { byId, setText } from "./dom.js";
 
-const ROUNDS = "Rounds played";
+const ROUNDS = "Round";
 const DIGIT_PIXELS = 9; // of a number in a cell
 const AROUND_CELLS = 80; // pixels of a chart that its cells do not have
 
