@@ -144,5 +144,5 @@ def format_seeds(counts: Sequence[int], spread: str) -> str:
     """State the number of seeds and what shows their standard deviation."""
     fewest, most = min(counts), max(counts)
     if most == 1:
-        return "One seed each."
+        return "One seed each." if len(counts) > 1 else "One seed."
     return f"{most if fewest == most else f'{fewest} to {most}'} seeds each, {spread} ± 1 standard deviation over them."
