@@ -5,8 +5,8 @@
 
 Everything in them is real. In documents: methods compared on the embedded digits, a run that is being played, a
 deployment with certificates whose last edge was switched off, a report of two of the runs. With `--every`: a short
-comparison, a sweep, a run with trust in a world of groups, a deployment that is finished, and a report; a page that is
-wider than its window is an error. Needs Chromium with its driver, and the package selenium.
+comparison, a sweep, a run with trust in a world of groups, a deployment while it runs and when it is finished, and
+reports; a page that is wider than its window is an error. Needs Chromium with its driver, and the package selenium.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ import cluster  # noqa: E402 (an example, which is not installed)
 METHODS = ("hat-dfed", "hat-dfed-plus", "rnd", "d-psgd", "full", "local")
 WIDE, SCREEN, PHONE = 1200, 1440, 390
 EDGES = 4
+DEPLOYED_ROUNDS = 300  # so many that the deployment still runs while its pictures are taken
+THEMES = ("light", "dark")
 RUN_HEAD, REPORT_HEAD = 1000, 2450  # pixels of pages that are longer than a picture should be
 SHADES = 256
 
@@ -78,7 +80,7 @@ def take_for_documents(target: Path) -> None:
         reported = (f"runs/compare-digits/{method}-seed{seed}" for method in METHODS[:2] for seed in range(3))
         cluster.hatdfed("report", *reported, "-o", "report.html")
         time.sleep(15)  # until the coordinator knows that an edge is away
-        for theme in ("light", "dark"):
+        for theme in THEMES:
             photograph(address, folder / "report.html", target, theme)
 
 
@@ -94,15 +96,17 @@ def take_every_page(target: Path) -> None:
         cluster.hatdfed("sweep", str(folder / "sweep.yaml"), "--out", str(runs / "sweep"))
         groups = ("--set", "servers=10", "--set", "world.groups=2", "--set", "world.differ=labels")
         cluster.hatdfed("run", "--method", "hat-dfed-trust", "--rounds", "40", *groups, "--out", str(runs / "trust"))
-        port, edges = deploy(stack, folder, rounds=100)
+        port, edges = deploy(stack, folder, rounds=DEPLOYED_ROUNDS)
         address = serve(stack, folder, port)
+        live = {"deployment-live": f"{address}/deployment"}
+        too_wide = [name for theme in THEMES for name in photograph_both(live, target, theme)]
         watch_to_its_end(address, edges)
         cluster.hatdfed("report", "runs/compared", "-o", "report.html")
         cluster.hatdfed("report", "runs/trust", "-o", "report-of-trust.html")
         pages = list_pages(address) | {
             name: (folder / f"{name}.html").as_uri() for name in ("report", "report-of-trust")
         }
-        too_wide = [name for theme in ("light", "dark") for name in photograph_both(pages, target, theme)]
+        too_wide += [name for theme in THEMES for name in photograph_both(pages, target, theme)]
     if too_wide:
         raise SystemExit(f"Wider than their window: {', '.join(too_wide)}.")
 

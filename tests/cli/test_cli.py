@@ -99,7 +99,7 @@ def test_a_run_goes_on_where_it_was_and_can_be_shown(hatdfed, tmp_path):
     assert "4 rounds" in hatdfed("show", "run", cwd=tmp_path).stdout
     assert json.loads(hatdfed("show", "run", "--json", cwd=tmp_path).stdout)["rounds"] == 4
     (tmp_path / "run" / "results.json").unlink()
-    assert "4 of 4 rounds played" in hatdfed("show", "run", cwd=tmp_path).stdout
+    assert "4 of 4 rounds completed" in hatdfed("show", "run", cwd=tmp_path).stdout
 
 
 def test_what_was_spent_before_a_stop_is_counted_when_a_run_goes_on(hatdfed, tmp_path):
@@ -315,7 +315,7 @@ def test_a_disk_that_fills_up_ends_in_one_sentence_and_keeps_what_was_committed(
     done = run_with_little_room(tmp_path, 160_000, "--rounds", "400", "--set", "checkpoint_every=0")
     assert refused(done, "run.sqlite cannot be used")
     shown = hatdfed("show", "run", cwd=tmp_path).stdout
-    assert int(re.search(r"(\d+) of 400 rounds played", shown)[1]) >= 1
+    assert int(re.search(r"(\d+) of 400 rounds completed", shown)[1]) >= 1
 
 
 def test_a_finish_longer_than_half_the_run_is_cut_and_said(hatdfed, tmp_path):

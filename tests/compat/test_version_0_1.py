@@ -31,7 +31,7 @@ import hatdfed
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "v0.1.0"
 FINISHED = {"run": 6, "run-plus": 8, "run-candidates": 6, "run-top-k": 4}  # rounds
-UNFINISHED = {"run-stopped": (17, 24), "deployment/state": (6, 12)}  # rounds played, rounds asked for
+UNFINISHED = {"run-stopped": (17, 24), "deployment/state": (6, 12)}  # rounds completed, rounds asked for
 COMPARE = (
     *("compare", "--methods", "hat-dfed,d-psgd", "--seeds", "2", "--dataset", "digits", "--servers", "3"),
     *("--rounds", "4", "--set", "network=linear", "--set", "images_per_server=80", "--set", "validation_images=50"),
@@ -168,7 +168,7 @@ def test_a_run_that_was_stopped_says_how_far_it_is(call, name):
     shown = json.loads(call("show", name, "--json").stdout)
     assert (shown["rounds"], shown["config"]["rounds"], shown["finished"]) == (played, rounds, False)
     text = call("show", name).stdout
-    assert f"{played} of {rounds} rounds played" in text
+    assert f"{played} of {rounds} rounds completed" in text
     assert ("--resume" if name == "run-stopped" else "start its coordinator again") in text
 
 

@@ -89,11 +89,29 @@ def test_a_report_of_a_comparison_has_its_reference(runs, tmp_path):
 
 
 @is_about_words
+def test_rows_of_a_comparison_are_in_the_order_of_its_table(runs, tmp_path):
+    folder = runs / "both"
+    for order in (["rnd", "hat-dfed"], ["hat-dfed", "rnd"]):
+        methods = [{"method": method} for method in order]
+        (folder / "results.json").write_text(json.dumps({"reference": "rnd", "methods": methods}))
+        assert [row.label for row in make_document([folder], tmp_path / order[0]).rows] == order
+
+
+@is_about_words
+def test_both_forms_say_what_plus_minus_is_and_which_difference_is_of_energy(runs, tmp_path):
+    document = make_document([runs / "both"], tmp_path / "p")
+    for words in (render_html(document), render_markdown(document, tmp_path / "p")):
+        assert "Mean ± standard deviation over seeds" in words
+        assert "energy difference" in words.lower()
+        assert "are not drawn" not in words  # every row is of the same world
+
+
+@is_about_words
 def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
     elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
     document = make_document([runs / "both"], tmp_path / "p")
     for words in (render_html(document), render_markdown(document, tmp_path / "p")):
-        assert words.count("other setup: not paired") == 2  # accuracy and energy
+        assert re.sub("<[^>]*>", "", words).count("other setup: not paired") == 2  # accuracy and energy
         assert "Mean ± standard deviation over seeds." in words
         assert "no shared seed" not in words
 

@@ -159,7 +159,7 @@ def _draw(data: Data, title: str) -> Picture:
 
     meaning = "Regret against the best fixed links; line: mean, band: range over seeds."
     figure = st.page(WIDTH, 6.2, title, subtitle(data, meaning, SETTING_NOTE))
-    panels = four_panels(figure, data, "Rounds played", "Regret (utility missed)")
+    panels = four_panels(figure, data, "Round", "Regret")
     for axes, panel in panels:
         for line in panel["lines"]:
             axes.fill_between(line["x"], line["least"], line["most"], color=COLOURS[OURS], alpha=0.25, linewidth=0)

@@ -178,7 +178,7 @@ def _show(status: dict[str, Any]) -> None:
     if "quorum" in status:  # a coordinator of an older version does not say
         out.print(f"a round needs at least {status['quorum']} servers")
     if status["state"] == "done":
-        out.print(f"finished: all {status['rounds']} rounds were played")
+        out.print(f"finished: all {status['rounds']} rounds are completed")
     elif status["waits_for"]:
         until = "" if status["waits_seconds"] is None else f", for at most {status['waits_seconds']:g} s"
         out.print(f"waits for {status['waits_for']}{until}")

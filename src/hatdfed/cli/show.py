@@ -132,7 +132,7 @@ def _show_run(run: Path, as_json: bool) -> None:
         for sentence in texts(results.get("notes"), _LONGEST_NOTE):
             out.print(f"note: {sentence}", soft_wrap=True)
         return
-    out.print(f"{format_run_title(config)}: {len(rounds)} of {config.rounds} rounds played.", soft_wrap=True)
+    out.print(f"{format_run_title(config)}: {len(rounds)} of {config.rounds} rounds completed.", soft_wrap=True)
     if rounds:
         out.print(f"Spent {format_energy(math.fsum(map(joules_of, rounds)))}.", soft_wrap=True)
     _print_last_round(rounds)

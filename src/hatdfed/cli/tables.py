@@ -165,7 +165,7 @@ def _format_points(row: SummaryRow) -> str:
 
 
 def _format_signed(value: float | None, decimals: int, unit: str = "") -> str:
-    return "–" if value is None else f"{value:+.{decimals}f}{unit}".replace("-", "−")
+    return "–" if value is None else f"{value:+z.{decimals}f}{unit}".replace("-", "−")
 
 
 def _format_causes(row: SummaryRow) -> str:
@@ -271,7 +271,7 @@ def print_search(search: Mapping[str, Any]) -> None:
         )
     if importance["objectives"]:
         after = importance.get("after_round")
-        when = "the last round" if after is None else f"round {after}, which all trials have played"
+        when = "the last round" if after is None else f"round {after}, which all trials have reached"
         heading = f"Importance of settings: fANOVA over {importance.get('trials')} trials, after {when}"
         out.print(escape(heading), style="bold", highlight=False, soft_wrap=True)
         out.print(_make_importance_table(importance))

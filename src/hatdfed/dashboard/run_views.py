@@ -106,14 +106,14 @@ def _collect_server_lines(
 
 def _make_titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
     known = regret[np.isfinite(regret)]
-    missed = f"{fm.format_number(known[-1])} of utility missed so far" if len(known) else "No regret was recorded"
+    said = f"Cumulative regret is {fm.format_number(known[-1])}" if len(known) else "No regret was recorded"
     if 0 < len(known) < len(regret):
-        missed += ", where it is known"
+        said += ", where it is known"
     titles = {
         "accuracy": fd.accuracy_finding(mean, rounds),
         "energy": fd.energy_finding(spent),
         "both": fd.half_way_finding(total, mean),
-        "regret": missed,
+        "regret": said,
     }
     return {name: keep_units_together(title) for name, title in titles.items()}
 

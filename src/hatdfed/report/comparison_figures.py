@@ -68,7 +68,7 @@ def _accuracy(methods: Sequence[DrawnMethod], style: FigureStyle) -> StyledFigur
     figure, axes = st.chart(9.2, 5.2, title, note, style)
     lines = draw_accuracy(axes, list(reversed(ranked)))  # the best in front
     st.percent_axis(axes, np.concatenate([mean + side * sd for _, mean, sd in curves.values() for side in (-1, 1)]))
-    st.name_axes(axes, "Rounds played", "Validation accuracy (%)")
+    st.name_axes(axes, "Round", "Validation accuracy (%)")
     words = [f"{method.name}  {format_percent(*final[method.name])}" for method in ranked]
     handles = [lines[method.name] for method in ranked]
     st.legend(axes, handles, words, loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=2.8)

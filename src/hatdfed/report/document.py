@@ -23,7 +23,15 @@ from hatdfed.core.energy.energy_model import PAPER_CAUSES
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.comparison_figures import draw_comparison_figures
 from hatdfed.report.formatting import FILTERS, count, difference, joules, percent
-from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, make_comparison_rows, read_reference
+from hatdfed.report.groups import (
+    FRONT,
+    ComparisonRow,
+    FinishedRun,
+    is_complete,
+    make_comparison_rows,
+    read_methods,
+    read_reference,
+)
 from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, read_last_validation, run_data
 from hatdfed.report.run_figures import accuracy_figure, draw_run_figures
@@ -141,6 +149,8 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
             drawn[str(folder)] = run
     if not parts:
         raise RunFolderError(left_out[0] if len(folders) == 1 else f"No run can be read. The first: {left_out[0]}")
+    order = read_methods(paths)
+    compared.sort(key=lambda run: order.index(method) if (method := run.settings["method"]) in order else len(order))
     rows = make_comparison_rows(compared, read_reference(paths)) if len(compared) > 1 else []
     many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
@@ -447,7 +457,16 @@ def _render_trust(events: Sequence[tuple[str, str, str, str]]) -> list[str]:
 
 def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
     reference = next(row.label for row in rows if row.is_reference)
-    heading = ("method", "seeds", "test accuracy", "difference", "worst server", "energy", "difference", "on links")
+    heading = (
+        "method",
+        "seeds",
+        "test accuracy",
+        "difference",
+        "worst server",
+        "energy",
+        "energy difference",
+        "on links",
+    )
     cells: list[tuple[Any, ...]] = []
     for row in rows:
         figures, is_one = row.figures, len(row.seeds) == 1
@@ -468,8 +487,10 @@ def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
             )
         )
     front = ", ".join(_escape_markdown(row.label) for row in rows if row.is_on_front)
-    compared = f"Differences are to {_escape_markdown(reference)} paired by seed, with their 95 % interval."
-    words = f"Mean ± standard deviation over seeds. {compared}"
+    words = (
+        f"Mean ± standard deviation over seeds. Differences are to {_escape_markdown(reference)}, paired by seed, with "
+        "their 95 % interval."
+    )
     return f"{_render_table(heading, cells)}\n\n{words} On {FRONT}: {front or 'none'}."
 
 

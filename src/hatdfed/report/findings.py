@@ -120,23 +120,23 @@ def regret_finding(name: str, regret: float, played: float, bound: float | None)
     """State the regret of a method and its share of the theoretical bound."""
     if not np.isfinite(regret):
         return "No regret was reported"
-    missed = f"{name} misses {format_number(regret)} of utility in {played:.0f} round{'s' if played > 1 else ''}"
+    said = f"The regret of {name} is {format_number(regret)} after {played:.0f} round{'s' if played > 1 else ''}"
     if not bound:
-        return missed
+        return said
     share = 100 * regret / bound
-    return f"{missed}, {'less than 1' if share < 1 else f'{share:.0f}'} % of its standard bound"
+    return f"{said}, {'less than 1' if share < 1 else f'{share:.0f}'} % of the standard bound"
 
 
-def favourite_finding(use: Mapping[str, Sequence[Vector]]) -> str:  # name -> [N, N] percent of rounds, of each seed
+def link_use_finding(use: Mapping[str, Sequence[Vector]]) -> str:  # name -> [N, N] percent of rounds, of each seed
     """State how unevenly links are drawn by the first method that does not always draw the same ones.
 
-    Every seed is another world with another favourite link, so the shares are averaged over seeds, not the matrices.
+    Every seed is another world with another most frequent link: the shares are averaged over seeds, not the matrices.
     """
     for name, seeds in use.items():
         links = [share[~np.eye(len(share), dtype=bool)] for share in seeds]
         if any(((shares > 0) & (shares < 100)).any() for shares in links):
             most, least = (np.mean([end(shares) for shares in links]) for end in (np.max, np.min))
-            return f"{name} draws its favourite link in {most:.0f} % of the rounds, its rarest in {least:.0f} %"
+            return f"{name} draws its most frequent link in {most:.0f} % of the rounds, its rarest in {least:.0f} %"
     return "Every method keeps to the same links in all rounds"
 
 
@@ -144,5 +144,5 @@ def format_seeds(counts: Sequence[int], spread: str) -> str:
     """State the number of seeds and what shows their standard deviation."""
     fewest, most = min(counts), max(counts)
     if most == 1:
-        return "One seed each."
+        return "One seed each." if len(counts) > 1 else "One seed."
     return f"{most if fewest == most else f'{fewest} to {most}'} seeds each, {spread} ± 1 standard deviation over them."

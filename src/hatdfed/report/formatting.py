@@ -110,8 +110,8 @@ def difference(value: PairedDifference | None, unit: str, *, same_world: bool = 
         return ["other setup:", "not paired"]
     if value is None:
         return ["no shared seed"]
-    mean = f"{value.mean:+.1f}{_NARROW}{unit}"
-    spread = "(one seed)" if value.low is None or value.high is None else f"[{value.low:+.1f}, {value.high:+.1f}]"
+    mean = f"{value.mean:+z.1f}{_NARROW}{unit}"
+    spread = "(one seed)" if value.low is None or value.high is None else f"[{value.low:+z.1f}, {value.high:+z.1f}]"
     return [part.replace("-", "−") for part in (mean, spread)]
 
 

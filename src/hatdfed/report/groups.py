@@ -83,13 +83,22 @@ def make_comparison_rows(runs: Sequence[FinishedRun], reference_method: str | No
 
 def read_reference(folders: Collection[Path]) -> str | None:
     """The reference that a comparison was made with, if the one folder is that of a comparison."""
-    if len(folders) != 1:
-        return None
-    (folder,) = folders
-    if not (folder / "results.json").is_file():
-        return None
-    named = read_document(folder, "results.json").get("reference")
+    named = _read_comparison(folders).get("reference")
     return named if isinstance(named, str) else None
+
+
+def read_methods(folders: Collection[Path]) -> list[str]:
+    """The methods of a comparison in the order of its table, if the one folder is that of a comparison."""
+    rows = _read_comparison(folders).get("methods")
+    named = [row.get("method") for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    return [method for method in named if isinstance(method, str)]
+
+
+def _read_comparison(folders: Collection[Path]) -> Mapping[str, Any]:
+    if len(folders) != 1:
+        return {}
+    (folder,) = folders
+    return read_document(folder, "results.json") if (folder / "results.json").is_file() else {}
 
 
 def _has_parameter_server(settings: Record) -> bool:

@@ -103,14 +103,14 @@ def make_difference_table(rows: Sequence[Row], reference: str) -> str:
         [
             _name(row),
             *(_difference(row, key, places, reference) for key, places in _TO_REFERENCE.items()),
-            _number(row["joules_to_target"], 1 / unit.joules, 2),
+            f"{_number(row['joules_to_target'], 1 / unit.joules, 2)}{_count_reached(row)}",
             _number(row["simulated_seconds_to_target"], 1.0, 1),
         ]
         for row in rows
     ]
     caption = (
         f"Differences to {reference}, paired by seed: mean [95 % interval]. Energy and simulated time to the target "
-        "accuracy are means over the seeds that reached it."
+        "accuracy are means over the seeds that reached it, whose number is in parentheses."
     )
     return make_table(headings, cells, _explain(caption, rows), "differences")
 
@@ -157,7 +157,7 @@ def _explain(caption: str, rows: Sequence[Row]) -> str:
 def _number(value: float | None, scale: float, decimals: int, *, signed: bool = False) -> str:
     if value is None:
         return "–"
-    return f"{scale * value:{'+' if signed else ''}.{decimals}f}".replace("-", "−")
+    return f"{scale * value:{'+' if signed else ''}z.{decimals}f}".replace("-", "−")
 
 
 def _with_deviation(row: Row, key: str, scale: float, decimals: int) -> str:
@@ -171,6 +171,11 @@ def _with_interval(row: Row, name: str, scale: float) -> str:
     if mean is None or high is None:
         return _number(mean, scale, 2)
     return f"{_number(mean, scale, 2)} ± {_number(high - mean, scale, 2)}"
+
+
+def _count_reached(row: Row) -> str:
+    reached = row.get("seeds_reached")
+    return "" if reached is None else f" ({reached} of {len(row['seeds'])})"
 
 
 def _difference(row: Row, key: str, decimals: int, reference: str) -> str:

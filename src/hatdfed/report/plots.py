@@ -51,7 +51,7 @@ class RunPlots:
         axes = _axes(ax)
         unit = run_figures.draw_energy(axes, self._run)
         axes.legend(loc="upper left", frameon=False)
-        return _named(axes, "Rounds played", f"Energy spent so far ({unit.symbol})")
+        return _named(axes, "Round", f"Energy spent so far ({unit.symbol})")
 
     def accuracy_vs_energy(self, ax: Axes | None = None) -> Axes:
         """Mean validation accuracy over the joules spent so far."""
@@ -69,7 +69,7 @@ class RunPlots:
             mark = "o" if len(rp.finite(line)) == 1 else ""
             axes.plot(played, line, color=colour, marker=mark, label=ROUND_COLUMNS[name].label)
         axes.legend(frameon=False)
-        return _named(axes, "Rounds played", "Loss, mean over servers")
+        return _named(axes, "Round", "Loss, mean over servers")
 
     def confusion(self, ax: Axes | None = None) -> Axes:
         """Which classes the models take for which on the test data: percent of each true class, all servers."""

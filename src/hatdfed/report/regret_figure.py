@@ -56,12 +56,13 @@ def regret_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCREEN
     bounds = _bounds(shown, rounds)
     height = max(5.2, 1.9 + 0.2 * (len(shown) + 2 * len(bounds)))
     note = f"{format_method_seeds(shown, 'bands show')} {_NOTE}"
+    style = st.make_room_above(9.2, height, len(shown) + 2 * len(bounds) + 3 * style.headline, style)
     figure, axes = st.chart(9.2, height, _title(shown, curves), note, style)
     entries = [_line(axes, method, curves[method.name]) for method in shown]
     entries += [_bound_line(axes, bound, rounds) for bound in bounds]
     st.round_axis(axes, rounds[0], rounds[-1])
     _regret_axis(axes, list(curves.values()), bounds)
-    st.name_axes(axes, "Rounds played", "Regret so far (utility missed)")
+    st.name_axes(axes, "Round", "Cumulative regret")
     entries.sort(key=lambda entry: -np.nan_to_num(entry.last, nan=-np.inf))  # as the lines end, from the top down
     lines, words = [entry.line for entry in entries], [entry.text for entry in entries]
     st.legend(axes, lines, words, loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=2.8)

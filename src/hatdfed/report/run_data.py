@@ -71,7 +71,7 @@ def column(records: Iterable[Record], key: str) -> Vector:
 
 
 def rounds_played(run: RunData) -> Vector:  # [R]
-    """Return the number of rounds played after each round: 1 after the first, whatever its `t`."""
+    """Return the number of rounds completed after each round: 1 after the first, whatever its `t`."""
     t = column(run.rounds, "t")
     return t - t[:1] + 1
 

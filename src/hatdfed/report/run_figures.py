@@ -21,7 +21,7 @@ from hatdfed.report.topology_figure import topology_figure
 from hatdfed.report.trust_figures import trust_figures
 from hatdfed.runs.duration import time_unit
 
-ACCURACY_AXES = ("Rounds played", "Validation accuracy (%)")
+ACCURACY_AXES = ("Round", "Validation accuracy (%)")
 _MOST_LINES = 12  # servers; more lines could not be told apart
 
 
@@ -92,7 +92,7 @@ def energy_figure(run: RunData, style: FigureStyle = st.SCREEN) -> StyledFigure:
     figure, axes = st.chart(8, 4.8, fd.energy_finding(spent), run.title, style)
     unit = draw_energy(axes, run)
     layers = [spent[cause] / unit.joules for cause in spent]
-    st.name_axes(axes, "Rounds played", f"Energy spent so far ({unit.symbol})")
+    st.name_axes(axes, "Round", f"Energy spent so far ({unit.symbol})")
     middle = np.cumsum([layer[-1] for layer in layers]) - [layer[-1] / 2 for layer in layers]
     labels = [f"{rp.CAUSES[cause]}  {format_joules(spent[cause][-1])}" for cause in spent]
     if total > 0:

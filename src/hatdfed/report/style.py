@@ -87,6 +87,14 @@ def is_narrow(part: Figure | Axes) -> bool:
     return _width_of(part) / style_of(part).scale < _NARROW
 
 
+def make_room_above(width: float, height: float, lines: int, style: FigureStyle) -> FigureStyle:
+    """Make a style whose figure of this usual size is higher by lines that a narrow figure has above its axes."""
+    wide, high = find_size(width, height, style)
+    if style.height is not None or wide / style.scale >= _NARROW:
+        return style
+    return style._replace(width=wide, height=high + 1.35 * lines * style.scale * SMALL / 72)
+
+
 def _width_of(part: Any) -> float:
     figure: Any = part.figure if isinstance(part, Axes) else part
     return float(figure.get_figwidth())  # inches

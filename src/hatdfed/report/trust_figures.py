@@ -88,7 +88,7 @@ def groups_figure(run: RunData, trust: TrustHistory, style: FigureStyle = st.SCR
     axes.grid(visible=False)
     st.round_axis(axes, 0.5, end + 0.5)
     _name_servers(axes, order, both=False)
-    st.name_axes(axes, "Rounds played", "Server")
+    st.name_axes(axes, "Round", "Server")
     handles, words = _explain(trust, found, colours, {mark.kind for mark in marks})
     st.legend(axes, handles, words, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
@@ -130,7 +130,7 @@ def _shorten(group: Sequence[int]) -> str:
 
 
 def _count(run: RunData, t: int) -> int:
-    """The number of rounds played after round t."""
+    """The number of rounds completed after round t."""
     return t - int(run.rounds[0]["t"]) + 1
 
 

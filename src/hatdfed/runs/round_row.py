@@ -200,7 +200,7 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         name="seconds",
         sql="REAL",
         unit="s",
-        label="time",
+        label="wall-clock time",
         meaning="Time that the round took; runs that are executed together share a batch's time.",
         value=lambda played: played.seconds,
         over_rounds="sum",
@@ -212,10 +212,10 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         sql="REAL",
         since=1,
         label="consensus distance",
-        meaning="Distance of a server's model to the mean model after the merge, relative to the length of the mean "
-        "model, mean over the servers that reported; of what is sent of a model. Exact where one machine has all "
-        "models, estimated with a standard error of about 4 % of the value on shards and real machines, unknown where "
-        "a server sent no sketch.",
+        meaning="Mean distance of servers' models to the mean model after the merge, relative to the norm of the mean "
+        "model. It is taken over the servers that reported and the part of a model that is sent: exact where one "
+        "machine has all models, estimated with a standard error of about 4 % of the value on shards and real "
+        "machines, unknown where a server sent no sketch.",
         value=lambda played: played.record.report.consensus_distance,
         may_be_unknown=True,
     ),
@@ -283,7 +283,8 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
         unit="s",
         since=4,
         label="simulated time",
-        meaning="Time that the round takes on the machines and links that the settings describe (docs/time.md).",
+        meaning="Time that the round takes on the machines and links that the settings describe. "
+        "docs/time.md explains how.",
         value=lambda played: None if played.record.time is None else played.record.time.seconds,
         over_rounds="sum",
         may_be_unknown=True,
@@ -292,15 +293,15 @@ ROUND_COLUMNS: dict[str, RoundColumn] = _declared(
     _loss(
         "training_loss",
         "training loss",
-        "Loss of the batches that servers trained on, each before its step, mean over a server's steps and then over "
-        "the servers that trained; with the loss that the settings choose. Unknown where training is private.",
+        "Mean loss of the batches that servers trained on, each before its step. The mean is over a server's steps and "
+        "then over the servers that trained, with the loss that the settings choose; unknown with private training.",
         lambda played: played.record.report.training_loss,
     ),
     _loss(
         "validation_loss",
         "validation loss",
-        "Loss of the merged models on validation data, mean over a server's samples and then over the servers that "
-        "reported; always the task's own loss, such as cross-entropy.",
+        "Mean loss of the merged models on validation data. The mean is over a server's samples and then over the "
+        "servers that reported, always with the task's own loss, such as cross-entropy.",
         lambda played: played.record.report.validation_loss,
     ),
 )

@@ -133,8 +133,8 @@ def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
     if summary["own_accuracy_by_server"] == summary["accuracy_by_server"]:
         return []
     return [
-        f"On test data as each server sees them: {summary['own_accuracy']:.1f} % on average over the servers that do "
-        "not lie (own_accuracy). The table has the accuracy on the common test data."
+        f"On the test set as each server sees it: {summary['own_accuracy']:.1f} % on average over the honest servers "
+        "(own_accuracy). The table has the accuracy on the common test set."
     ]
 
 

@@ -450,7 +450,7 @@ def packet_loss(folder):
         times = [c["at"] - o["at"] for o, c in pairs_of_rounds(cluster)]
         clean, lossy = statistics.median(times[:4]), statistics.median(times[5:])
         require(max(times) < ROUND + BUSY, "a round was held up")
-        return f"median round {clean:.2f} s without and {lossy:.2f} s with loss; all rounds were played", cluster
+        return f"median round {clean:.2f} s without and {lossy:.2f} s with loss; all rounds were completed", cluster
 
 
 @row("N7", "an edge with another address", "killed, its address changed, started again")

@@ -76,6 +76,13 @@ def test_differences_have_their_interval_and_the_reference_has_none() -> None:
     assert "Differences to rnd, paired by seed" in table
 
 
+def test_a_price_says_how_many_seeds_reached_the_target() -> None:
+    some, none = row_of("full", seeds_reached=2), row_of("far", seeds_reached=0, joules_to_target=None)
+    table = make_difference_table([some, none], "rnd")
+    assert [cells[3] for cells in cells_of(table)] == ["2.10 (2 of 3)", "-- (0 of 3)"]
+    assert "the seeds that reached it, whose number is in parentheses" in table
+
+
 def test_what_saw_the_test_set_is_marked_and_said() -> None:
     for table in (
         make_comparison_table([row_of("rnd"), row_of("leaky", leaks_test=True)]),

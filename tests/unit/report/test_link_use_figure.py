@@ -59,15 +59,15 @@ def test_the_matrix_is_that_of_the_first_seed_and_the_note_says_so(make_run) -> 
 def test_the_title_says_how_uneven_the_first_method_that_chooses_is() -> None:
     ring = np.array([[0.0, 100.0], [100.0, 0.0]])
     chosen = np.array([[0.0, 80.0], [20.0, 0.0]])
-    assert fd.favourite_finding({"d-psgd": [ring], "hat-dfed": [chosen]}) == (
-        "hat-dfed draws its favourite link in 80 % of the rounds, its rarest in 20 %"
+    assert fd.link_use_finding({"d-psgd": [ring], "hat-dfed": [chosen]}) == (
+        "hat-dfed draws its most frequent link in 80 % of the rounds, its rarest in 20 %"
     )
-    assert fd.favourite_finding({"d-psgd": [ring]}) == "Every method keeps to the same links in all rounds"
+    assert fd.link_use_finding({"d-psgd": [ring]}) == "Every method keeps to the same links in all rounds"
 
 
-def test_the_favourite_is_found_in_each_world_for_itself() -> None:
+def test_the_most_frequent_link_is_found_in_each_world_for_itself() -> None:
     here = np.array([[0.0, 80.0], [20.0, 0.0]])
-    there = np.array([[0.0, 30.0], [70.0, 0.0]])  # another world, another favourite
-    assert fd.favourite_finding({"hat-dfed": [here, there]}) == (
-        "hat-dfed draws its favourite link in 75 % of the rounds, its rarest in 25 %"
+    there = np.array([[0.0, 30.0], [70.0, 0.0]])  # another world, another most frequent link
+    assert fd.link_use_finding({"hat-dfed": [here, there]}) == (
+        "hat-dfed draws its most frequent link in 75 % of the rounds, its rarest in 25 %"
     )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from hatdfed.core.policies.link_bandit import theorem_learning_rate
 from hatdfed.core.regret import printed_bound, standard_bound
 from hatdfed.report.regret_figure import has_regret, regret_figure
-from hatdfed.report.style import style_methods
+from hatdfed.report.style import FigureStyle, style_methods
 
 ETA = theorem_learning_rate(5, 6)
 
@@ -61,6 +61,17 @@ def test_bounds_that_are_near_share_the_axis(make_run) -> None:
     run = make_run(budget=6, learning_rate=ETA)
     missed = run._replace(rounds=[{**record, "regret_best_fixed": 30.0 * record["t"]} for record in run.rounds])
     assert regret_figure(style_methods({"hat-dfed": [missed]})).axes[0].get_yscale() == "linear"
+
+
+def test_a_narrow_figure_has_room_for_its_legend_and_its_axes(make_run) -> None:
+    methods = style_methods({"hat-dfed": [make_run(budget=6, learning_rate=ETA)]})
+    wide, narrow = regret_figure(methods), regret_figure(methods, FigureStyle(width=4.2, font_size=9))
+    narrow.draw_without_rendering()
+    inches = narrow.axes[0].get_position().height * narrow.get_figheight()
+    assert inches > 1.4
+    assert narrow.get_figheight() < wide.get_figheight() * 1.2
+    fixed = FigureStyle(width=4.2, height=3.0)
+    assert regret_figure(methods, fixed).get_figheight() == 3.0
 
 
 @pytest.mark.parametrize("odd", [{"rounds": 1}, {"rounds": 1, "learning_rate": None}, {"learning_rate": 0.0}])

@@ -6,6 +6,7 @@ import pytest
 import hatdfed.report.run_data as rp
 from hatdfed.report import findings as fd
 from hatdfed.report import formatting as fm
+from hatdfed.runs.statistics import PairedDifference
 
 
 def test_cumulative_joules_begin_at_nothing_and_end_at_the_total(make_run) -> None:
@@ -79,6 +80,14 @@ def test_the_spread_is_written_as_exactly_as_the_mean() -> None:
     assert fm.format_percent(float("nan")) == "not reported"
 
 
+def test_no_difference_is_a_negative_zero() -> None:
+    assert fm.difference(PairedDifference(-0.04, -0.04, 3.0, 3), "points") == [
+        "+0.0\N{NO-BREAK SPACE}points",
+        "[+0.0, +3.0]",
+    ]
+    assert fm.difference(PairedDifference(-1.0, None, None, 1), "%") == ["−1.0\N{NO-BREAK SPACE}%", "(one seed)"]
+
+
 def test_titles_say_what_is_seen(make_run) -> None:
     run = make_run(num_servers=3, rounds=2, link_share=1.0)
     assert fd.accuracy_finding(np.array([50.0, 80.0])) == "Mean accuracy rises from 50.0 % to 80.0 % over 2 rounds"
@@ -86,6 +95,6 @@ def test_titles_say_what_is_seen(make_run) -> None:
     assert fd.links_finding(rp.last_links(run), 3, 2).startswith("6 of 6 possible links")
     assert fd.cost_finding({"ring": 10.0, "full": 25.0}) == "ring spends least, 10 J; full spends 2.5 times as much"
     assert fd.front_finding(["a", "b", "c"], 9).endswith("a, b and c")
-    assert fd.regret_finding("rnd", 16.73, 40, None) == "rnd misses 16.7 of utility in 40 rounds"
-    assert fd.regret_finding("rnd", 16.73, 1, 196.0).endswith("in 1 round, 9 % of its standard bound")
+    assert fd.regret_finding("rnd", 16.73, 40, None) == "The regret of rnd is 16.7 after 40 rounds"
+    assert fd.regret_finding("rnd", 16.73, 1, 196.0).endswith("after 1 round, 9 % of the standard bound")
     assert "less than 1 %" in fd.regret_finding("rnd", 0.1, 40, 196.0)

@@ -84,7 +84,7 @@ def test_a_run_that_a_callback_ended_is_shown_as_such_until_it_is_gone_on_with(t
 
     with pytest.raises(HatdfedError, match="Broken"):
         hatdfed.resume(tmp_path / "run", callbacks=[Broken()])
-    assert "3 of 6 rounds played" in show(tmp_path / "run")
+    assert "3 of 6 rounds completed" in show(tmp_path / "run")
     assert card(tmp_path / "run").state() == "running"
     assert "stopped_by" not in hatdfed.resume(tmp_path / "run").summary
     assert card(tmp_path / "run").state() == "done"

@@ -134,7 +134,7 @@ def test_more_rounds_that_are_stopped_are_shown_as_not_finished(tmp_path, monkey
     run(**SMALL, rounds=2, checkpoint_every=1, out=tmp_path / "run")
     with pytest.raises(PowerCutError):
         resume(tmp_path / "run", {"rounds": 9}, on_round=stop_after(4))
-    for option, expected in (("--json", '"finished": false'), ("", "4 of 9 rounds played")):
+    for option, expected in (("--json", '"finished": false'), ("", "4 of 9 rounds completed")):
         monkeypatch.setattr(sys, "argv", ["hatdfed", "show", str(tmp_path / "run"), *option.split()])
         with pytest.raises(SystemExit):
             main()

@@ -232,7 +232,7 @@ def _draw_curves(data: Data, title: str) -> Picture:
     is_over_rounds = data["kind"] == "accuracy"
     notes = [_MEANS, SETTING_NOTE] if is_over_rounds else [_MEANS, *_energy_notes(data), SETTING_NOTE]
     figure = st.page(WIDTH, 6.6, title, subtitle(data, *notes))
-    over = "Rounds played" if is_over_rounds else "Energy spent so far (MJ)"
+    over = "Round" if is_over_rounds else "Energy spent so far (MJ)"
     panels = four_panels(figure, data, over, "Validation accuracy (%)")
     for axes, panel in panels:
         ranked = sorted(panel["lines"], key=lambda line: -line["y"][-1])

@@ -42,7 +42,7 @@ function drawAccuracy(rows) {
     const { played, mean } = row.curve;
     return [{ x: played, y: mean, name: plain(row.label), mode: played.length > 1 ? "lines" : "markers", line: { color: shade, width: 2.2, dash }, hovertemplate: "%{y:.1f} %" }];
   });
-  draw(byId("accuracy-chart"), traces, { showlegend: true, xaxis: axis("Rounds played"), yaxis: axis("Validation accuracy (%)") });
+  draw(byId("accuracy-chart"), traces, { showlegend: true, xaxis: axis("Round"), yaxis: axis("Validation accuracy (%)") });
 }
 
 async function start() {

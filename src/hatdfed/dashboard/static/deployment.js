@@ -12,7 +12,7 @@ function seen(seconds) {
 
 function waits(status) {
   if (status.state !== "done") return describeWait(status);
-  return `Finished: all ${count(status.rounds)} rounds were played. The coordinator needs no more reports; the run's results are in its folder.`;
+  return `Finished: all ${count(status.rounds)} rounds are completed. The coordinator needs no more reports; the run's results are in its folder.`;
 }
 
 function describeWait({ waits_for: whom, waits_seconds: seconds }) {

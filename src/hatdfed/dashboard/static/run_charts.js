@@ -3,7 +3,7 @@ import { CELL_GAP, axis, chanceRamp, colour, cursor, draw, energyUnit, inkOn, mi
 import { makeChanceScale } from "./chance_scale.js";
 import { byId, setText } from "./dom.js";
 
-const ROUNDS = "Rounds played";
+const ROUNDS = "Round";
 const DIGIT_PIXELS = 9; // of a number in a cell
 const AROUND_CELLS = 80; // pixels of a chart that its cells do not have
 
@@ -95,7 +95,7 @@ function drawRegret(series, round) {
     line(series.regret.best_fixed, "against the best fixed links", "accent", "solid"),
     line(series.regret.best_each_round, "against the best links of each round", "cause-link", "dash"),
   ];
-  draw(byId("regret-chart"), traces, { shapes: cursor(round), showlegend: true, xaxis: axis(ROUNDS), yaxis: axis("Utility missed so far") });
+  draw(byId("regret-chart"), traces, { shapes: cursor(round), showlegend: true, xaxis: axis(ROUNDS), yaxis: axis("Cumulative regret") });
 }
 
 function drawMetric(series, { name, label, values, title }, round) {

@@ -85,7 +85,7 @@ function drawGroups(target, { servers, spans, marks, groups, title }) {
   const row = new Map(servers.map((server, place) => [server, place]));
   draw(target, [...bars(spans, groups, row), ...crosses(marks, row)], {
     barmode: "overlay", hovermode: "closest", showlegend: true,
-    xaxis: axis("Rounds played", { showgrid: false }),
+    xaxis: axis("Round", { showgrid: false }),
     yaxis: serverAxis("Server", servers, { range: [servers.length - 0.5, -0.5] }),
   });
 }

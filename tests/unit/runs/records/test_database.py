@@ -144,7 +144,7 @@ def test_a_newer_database_is_refused_in_one_sentence_and_not_touched(newer):
 def test_show_says_unknown_for_what_an_old_run_does_not_have(old):
     shown = CliRunner().invoke(app, ["show", str(old)]).stdout
     assert "consensus distance unknown" in shown
-    assert "17 of 24 rounds played" in shown
+    assert "17 of 24 rounds completed" in shown
     told = json.loads(CliRunner().invoke(app, ["show", str(old), "--json"]).stdout)
     assert told["last_round"][NEW_COLUMN] is None
     assert told["last_round"]["t"] == 16
