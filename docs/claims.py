@@ -76,8 +76,8 @@ _README = (
     Claim("make-run-table", (README,), "{table}", figures.first_comparison,
           EXPLORATORY, ("docs/make_run/comparison.json",), "make readme-figures", "the table of `make run`"),
     Claim("make-run-seeds", (README,),
-          "Test accuracy and modelled energy after {rounds} rounds with {servers} servers, mean ± standard deviation over "
-          "seeds {seeds};",
+          "Test accuracy and modelled energy after {rounds} rounds with {servers} servers, mean ± standard deviation "
+          "over seeds {seeds};",
           figures.first_comparison, EXPLORATORY, ("docs/make_run/comparison.json",), "make readme-figures"),
 )  # fmt: skip
 
