@@ -109,6 +109,9 @@ def main() -> None:
     """Play what is missing, one world after another, and keep everything after each."""
     options = _options()
     worlds, methods = KINDS[options.kind]
+    if unknown := set(options.methods) - set(methods):
+        raise SystemExit(f"unknown methods: {', '.join(sorted(unknown))}; this kind has {', '.join(methods)}")
+    methods = {name: methods[name] for name in options.methods or methods}
     worlds = {name: settings for name, settings in worlds.items() if options.only in name}
     path = options.out or RESULTS / f"worlds-{options.kind}-{options.dataset}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
@@ -178,6 +181,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the data set; the usual one if not given")
     parser.add_argument("--together", type=int, default=1, help="worlds in one stack; a GPU is full with about four")
     parser.add_argument("--only", default="", metavar="TEXT", help="worlds with this in their names")
+    parser.add_argument("--methods", default=[], nargs="+", metavar="METHOD", help="these only; all if not given")
     parser.add_argument("--again", default=[], nargs="+", metavar="METHOD", help="methods to play anew")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
