@@ -90,6 +90,9 @@ CASES = {
     **dict.fromkeys(OWN, IMAGES),
 }
 LARGE = {"resnet-18-group-norm", "vit-tiny", "decoder"}  # they take long: few servers and rounds
+# Adam divides gradients by their size, so rounding errors of gradients that are almost 0 become steps. These networks
+# have enough of them for that to show.
+PLAIN_STEPS = LARGE | {"lenet-group-norm"}
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +104,9 @@ def _own_networks(monkeypatch):
 def settings(network, method="hat-dfed", **more):
     sizes = {"servers": 5, "rounds": 3}
     if network in LARGE:
-        # Adam divides gradients by their size: rounding errors of eleven million of them would become steps.
-        sizes = {"servers": 2, "rounds": 2, "samples_per_round": 8, "learner": {"optimiser": "sgd"}}
+        sizes = {"servers": 2, "rounds": 2, "samples_per_round": 8}
+    if network in PLAIN_STEPS:
+        sizes["learner"] = {"optimiser": "sgd"}
     world = {"split": "labels" if CASES[network] is IMAGES else "groups", "device_online_probability": 0.3}
     fixed = {"dataset": "synthetic", "network": network, "validation_images": 40, "images_per_server": 40}
     return resolve({"method": method, **fixed, **world, **sizes, **more})

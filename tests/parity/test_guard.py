@@ -119,7 +119,7 @@ def test_a_merge_that_overflows_leaves_the_servers_own_model():
 @pytest.mark.parametrize("fleet", ["mailbox", "stacked"])
 def test_a_run_says_so(fleet):
     """Steps so long that numbers overflow."""
-    diverging = {**SMALL, "method": "rnd", "learner": {"optimiser": "sgd", "learning_rate": 1e38}}
+    diverging = {**SMALL, "method": "rnd", "learner": {"optimiser": "sgd", "learning_rate": 1e30}}
     result = run(diverging, fleet=fleet)
     assert [note for note in result.summary["notes"] if "own model was not finite" in note]
     assert not [note for note in result.summary["notes"] if "refused" in note]

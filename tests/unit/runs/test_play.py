@@ -245,7 +245,10 @@ def test_a_link_share_that_has_no_effect_is_told(tmp_path, settings, is_told):
         (lambda links: certain(links, links.from_dense(all_links(2))), "3 servers have a matrix of links of shape"),
         (lambda links: certain(links, all_links(3)), "one value for each of 6 links, not \\(3, 3\\)"),
         (lambda links: certain(links, links.from_dense(np.ones((3, 3), dtype=bool))), "server 0 has a link to itself"),
-        (lambda links: certain(LinkTable.all_of(2), np.ones(2, dtype=bool)), "draw for 2 servers, but there are 3"),
+        (
+            lambda links: certain(LinkTable.all_of(2), np.ones(2, dtype=bool)),
+            "a draw for 2 servers and 2 links, but there are 3 and 6",
+        ),
     ],
 )
 def test_a_policy_that_draws_for_other_servers_or_links_is_told_what_is_wrong(monkeypatch, draw, message):
@@ -257,7 +260,7 @@ def test_a_policy_that_draws_for_other_servers_or_links_is_told_what_is_wrong(mo
             return draw(context.links)
 
     monkeypatch.setitem(POLICIES._loaded, "mistaken", Mistaken)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigError, match=message):
         run(**SMALL, rounds=1, policy={"name": "mistaken"})
 
 

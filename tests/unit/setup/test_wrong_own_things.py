@@ -30,7 +30,7 @@ SMALL = {
 
 def play_with(registry, monkeypatch, thing, **settings):
     """A short run with a thing that is known as `mine` for this test."""
-    monkeypatch.setitem(registry._loaded, "mine", registry._checked("mine", thing, "this test"))
+    monkeypatch.setitem(registry._loaded, "mine", registry._check("mine", thing, "this test"))
     return hatdfed.run(SMALL, **settings)
 
 
@@ -113,7 +113,7 @@ def test_a_training_policy_without_a_method_is_refused_by_the_name_of_the_method
             return None
 
     with pytest.raises(ConfigError, match="has no methods 'init', 'grow', 'find_most_passes', 'update'"):
-        TRAINING._checked("mine", Mine, "this test")
+        TRAINING._check("mine", Mine, "this test")
 
 
 class Flat(nn.Module):

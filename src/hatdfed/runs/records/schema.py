@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from hatdfed.errors import RunFolderError
@@ -36,7 +35,7 @@ class Table:
         """Version of the database that brought the table."""
         return min(column.since for column in self.columns.values())
 
-    @cached_property
+    @property
     def insert(self) -> str:
         """A statement that takes one row, in the order of the columns."""
         return self.insert_first(len(self.columns))
