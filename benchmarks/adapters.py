@@ -72,7 +72,8 @@ def pretrain(path: Path) -> float:
     for _ in range(PRETRAINING["passes"]):
         for chosen in torch.split(torch.randperm(len(y)), PRETRAINING["batch_size"]):
             optimiser.zero_grad()
-            F.cross_entropy(network(x[chosen]), y[chosen]).backward()
+            loss: Tensor = F.cross_entropy(network(x[chosen]), y[chosen])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
     save_file(network.state_dict(), path)
     x, y = _known(pools.validation)
@@ -108,7 +109,7 @@ WAYS = {
 
 def _freeze_all_but_head(network: nn.Module) -> nn.Module:
     network.requires_grad_(False)
-    network[5].requires_grad_(True)
+    network.get_submodule(HEAD.removesuffix(".*")).requires_grad_(True)
     return network
 
 
@@ -155,7 +156,7 @@ class Watched(Importance):
         """Merge as usual."""
         merged = super().__call__(probe, inbox)
         for factors in FOUND["factors"]:
-            product, cut = average_products(*factors.read(inbox.models), merged.importance)
+            product, cut = average_products(factors.read(inbox.models), merged.importance)
             up, down = (part[0] for part in factors.read(merged.model[None]))
             norm = float(torch.linalg.norm(product))
             if len(inbox.models) > 1 and norm:
@@ -175,14 +176,15 @@ class OfProducts(Importance):
         merged = super().__call__(probe, inbox)
         model = merged.model.clone()
         for factors in FOUND["factors"]:
-            _, cut = average_products(*factors.read(inbox.models), merged.importance)
+            _, cut = average_products(factors.read(inbox.models), merged.importance)
             for (place, _), factor in zip(factors, cut, strict=True):
                 model[place] = factor.reshape(-1)
         return merged._replace(model=model)
 
 
-def average_products(up: Tensor, down: Tensor, weights: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def average_products(factors: tuple[Tensor, Tensor], weights: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return Σ q·B·A, and the two factors of its best approximation of the same rank."""
+    up, down = factors
     rank = up.shape[2]
     product = torch.einsum("d,dor,dri->oi", weights.float(), up, down)
     wide, tall = torch.linalg.qr(torch.cat(list(up), dim=1)), torch.linalg.qr(torch.cat(list(down)).T)

@@ -19,6 +19,7 @@ import time
 from contextlib import AsyncExitStack, closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def run_as_process(arguments: list[str]) -> None:
     from hatdfed.cli.app import main as hatdfed
 
     for world in (LARGE, QUICK):
-        NETWORKS.add(f"wide-{world.width}", lambda shape, classes, w=world.width: wide(shape, classes, w))
+        NETWORKS.add(f"wide-{world.width}", partial(wide, width=world.width))
     sys.argv = ["hatdfed", *arguments]
     hatdfed()
 

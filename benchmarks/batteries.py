@@ -22,13 +22,13 @@ import hatdfed
 from hatdfed.core.traces import Trace
 from hatdfed.data.traces.files import write_trace
 from hatdfed.data.traces.solar import Panel, make_solar_by_formula, make_solar_of_site
-from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.folder import environment
+from hatdfed.runs.result import RunResult
 from hatdfed.runs.round_row import joules_of
 
 FIRST_SEED = 30
 SERVERS, ROUND_SECONDS, BATTERY_JOULES = 10, 1800, 1500.0
-DAYS = {"first_day": 100, "days": 2}
+FIRST_DAY, DAYS = 100, 2
 SETTINGS: dict[str, Any] = {"dataset": "digits", "servers": SERVERS, "validation_images": 200, "method": "hat-dfed"}
 PANELS = {"mains": None, "panel of 0.2 W": 0.2, "panel of 0.1 W": 0.1}  # watts at full sun
 
@@ -37,8 +37,8 @@ def make_sun(peak_watts: float, site: str, seed: int) -> Trace:
     """The power of every server's panel."""
     panel = Panel(peak_watts, shade=0.3)
     if site == "none":
-        return make_solar_by_formula(seed, SERVERS, panel, latitude=36.1, **DAYS)
-    return make_solar_of_site(seed, SERVERS, panel, site=site, **DAYS)
+        return make_solar_by_formula(seed, SERVERS, panel, latitude=36.1, first_day=FIRST_DAY, days=DAYS)
+    return make_solar_of_site(seed, SERVERS, panel, site=site, first_day=FIRST_DAY, days=DAYS)
 
 
 def play(peak_watts: float | None, site: str, seed: int, rounds: int, folder: Path) -> dict[str, Any]:

@@ -245,7 +245,8 @@ def make_settings(workload: Workload, size: int, *, length: int = 1, servers: in
 def measure_cells(bench: Bench, workload: Workload, sizes: Sequence[int], asked: Asked) -> list[dict[str, Any]]:
     """Calibrate with each batch size; then train in windows that take turns."""
     dataset, unseen = workload.dataset(), workload.dataset(HELD_OUT_SEED)
-    cells, trainings = [], []
+    cells: list[dict[str, Any]] = []
+    trainings = []
     for size in sizes:
         config = make_settings(workload, size, length=CALIBRATED_LENGTH)
         works = Works(config, dataset, make_program(config, dataset), bench.device.type)

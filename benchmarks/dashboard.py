@@ -17,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import hatdfed
@@ -28,7 +30,7 @@ RUNS, ROUNDS, TIMES, STEADY = 200, 200, 30, 1000
 METHODS = ("hat-dfed", "rnd", "d-psgd", "local")
 
 
-def make_runs(folder):
+def make_runs(folder: Path) -> Path:
     """Copies of one real run under other names, methods and seeds."""
     first = folder / "first"
     hatdfed.run(method="hat-dfed", dataset="digits", rounds=ROUNDS, out=first)
@@ -46,12 +48,12 @@ def make_runs(folder):
     return folder / "runs"
 
 
-def _renamed(text, method, seed, method_line, seed_line):
+def _renamed(text: str, method: str, seed: int, method_line: str, seed_line: str) -> str:
     text = re.sub(r"^method: .*\n", method_line.format(method), text, flags=re.MULTILINE)
     return re.sub(r"^seed: .*\n", seed_line.format(seed), text, flags=re.MULTILINE)
 
 
-def milliseconds(address):
+def milliseconds(address: str) -> float:
     """One question, until its answer is read."""
     began = time.perf_counter()
     with urlopen(address) as answer:  # noqa: S310 (our own address)
@@ -59,21 +61,22 @@ def milliseconds(address):
     return 1000 * (time.perf_counter() - began)
 
 
-def many(address):
+def many(address: str) -> dict[str, float]:
     """Median and worst of many questions."""
     times = [milliseconds(address) for _ in range(TIMES)]
     return {"median_ms": round(statistics.median(times), 1), "worst_ms": round(max(times), 1)}
 
 
-def resident_mib(pid):
+def resident_mib(pid: int) -> float:
     """Memory of the dashboard."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return round(int(found[1]) / 1024, 1)
+    (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return round(int(kilobytes) / 1024, 1)
 
 
-def measure(address, pid, runs):
+def measure(address: str, pid: int, runs: Path) -> dict[str, Any]:
     """Every figure of the benchmark."""
-    found = {"list_first_later": {"ms": round(milliseconds(f"{address}/"), 1)}, "list": many(f"{address}/")}
+    found: dict[str, Any] = {"list_first_later": {"ms": round(milliseconds(f"{address}/"), 1)}}
+    found["list"] = many(f"{address}/")
     with urlopen(f"{address}/api/runs") as answer:  # noqa: S310
         cards = json.load(answer)
     ids = [card["id"] for card in cards if card["is_finished"]]
@@ -89,7 +92,7 @@ def measure(address, pid, runs):
     return found
 
 
-def _steadiness(address, pid, ids):
+def _steadiness(address: str, pid: int, ids: list[str]) -> dict[str, Any]:
     """Memory after a warm-up, and after many more different questions."""
     sizes = []
     for lap in range(3):
@@ -102,17 +105,19 @@ def _steadiness(address, pid, ids):
 
 
 @contextmanager
-def started(runs):
+def started(runs: Path) -> Iterator[tuple[str, int]]:
     """The dashboard as a user starts it: its address and its process."""
     command = [sys.executable, "-m", "hatdfed", "dashboard", "--runs", str(runs), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        assert process.stdout is not None
         try:
-            yield re.search(r"http://[\d.:]+", process.stdout.readline())[0], process.pid
+            (address,) = re.findall(r"http://[\d.:]+", process.stdout.readline())
+            yield address, process.pid
         finally:
             process.send_signal(signal.SIGINT)
 
 
-def keep(found, out):
+def keep(found: dict[str, Any], out: Path | None) -> None:
     """Print what was found with the machine's name, and write it where that is asked for."""
     text = json.dumps({"runs": RUNS, "rounds": ROUNDS, **found, "environment": environment()}, indent=2) + "\n"
     print(text)
@@ -120,9 +125,9 @@ def keep(found, out):
         out.write_text(text)
 
 
-def main():
+def main() -> None:
     """Make the runs, start the dashboard, ask it, write what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
     with tempfile.TemporaryDirectory() as folder:

@@ -16,8 +16,10 @@ import sqlite3
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
@@ -32,13 +34,13 @@ TABLES = ("rounds", "servers", "links", "matrices", "ledger")
 class Played:
     """A run that is played: rounds of a real one are added to it again, under later numbers."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         shutil.copytree(folder / "first", folder / "runs" / "live", ignore=shutil.ignore_patterns("*.png", "results*"))
         config = folder / "runs" / "live" / "config.yaml"
         config.write_text(config.read_text().replace("rounds: 200\n", "rounds: 1000000\n"))
         self.database, self.rounds = folder / "runs" / "live" / "run.sqlite", 200
 
-    def play(self, stop):
+    def play(self, stop: threading.Event) -> None:
         """Rounds, until it is stopped."""
         with closing(sqlite3.connect(self.database)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -55,11 +57,11 @@ class Played:
 class Reader:
     """Somebody with one page open: takes its events, and asks for more when there is news."""
 
-    def __init__(self, events, on_news):
+    def __init__(self, events: str, on_news: Callable[[], object]) -> None:
         self.events, self.on_news = events, on_news
         self.news = 0
 
-    def watch(self, stop):
+    def watch(self, stop: threading.Event) -> None:
         """Until it is stopped, closing the page and opening it again now and then."""
         while not stop.is_set():
             end = time.monotonic() + PAGE_SECONDS
@@ -72,7 +74,7 @@ class Reader:
                         self.on_news()
 
 
-def go_from_page_to_page(addresses, stop):
+def go_from_page_to_page(addresses: Sequence[str], stop: threading.Event) -> None:
     """One address after another."""
     for address in itertools.cycle(addresses):
         if stop.wait(TURN_SECONDS):
@@ -80,7 +82,7 @@ def go_from_page_to_page(addresses, stop):
         milliseconds(address)
 
 
-def sample(pid):
+def sample(pid: int) -> dict[str, float]:
     """What the process holds now."""
     return {
         "mib": resident_mib(pid),
@@ -89,7 +91,7 @@ def sample(pid):
     }
 
 
-def watch(address, pid, played, minutes):
+def watch(address: str, pid: int, played: Played, minutes: float) -> tuple[list[dict[str, float]], int]:
     """All readers at work, and what the dashboard holds meanwhile."""
     with urlopen(f"{address}/api/runs") as answer:  # noqa: S310
         cards = json.load(answer)
@@ -97,7 +99,7 @@ def watch(address, pid, played, minutes):
     done = [card["id"] for card in cards if card["is_finished"]]
     data = f"{address}/api/runs/{live}"
 
-    def renew_run():
+    def renew_run() -> None:
         milliseconds(f"{data}/series")
         milliseconds(f"{data}/rounds/{played.rounds - 1 - ROUNDS_A_SECOND}")
 
@@ -127,7 +129,7 @@ def watch(address, pid, played, minutes):
     return samples, sum(reader.news for reader in readers)
 
 
-def summary(samples, news, rounds):
+def summary(samples: Sequence[dict[str, float]], news: int, rounds: int) -> dict[str, Any]:
     """What the samples say."""
     warm = [one for one in samples if one["minute"] >= WARM_MINUTES] or samples
     minutes, mib = ([one[name] for one in warm] for name in ("minute", "mib"))
@@ -151,9 +153,9 @@ def summary(samples, news, rounds):
     }
 
 
-def main():
+def main() -> None:
     """Make the runs, start the dashboard, watch it, write what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

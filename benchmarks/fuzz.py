@@ -42,7 +42,7 @@ class Batch(NamedTuple):
     target: str
     seed: int
     first: int
-    count: int
+    size: int
 
 
 class Outcome(NamedTuple):
@@ -63,7 +63,7 @@ def try_batch(batch: Batch) -> Outcome:
         with suppress(Exception):  # loads what the reader needs; the case is tried again below
             try_case(target, make_case(target, batch.seed, batch.first), Path(folder), Tally())
         before = _largest_size()
-        for number in range(batch.first, batch.first + batch.count):
+        for number in range(batch.first, batch.first + batch.size):
             case = make_case(target, batch.seed, number)
             try:
                 try_case(target, case, Path(folder), tally)

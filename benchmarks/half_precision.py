@@ -30,7 +30,7 @@ def compared(rows: Rows, images: Samples) -> dict[str, float]:
     answers = {
         exact: torch.cat(
             [
-                rows.scores(everyone, x[None], y[None], exact=exact)
+                rows.evaluate(everyone, x[None], y[None], exact=exact)[0]
                 for x, y in zip(torch.split(images.x, AT_ONCE), torch.split(images.y, AT_ONCE), strict=True)
             ],
             dim=1,

@@ -108,7 +108,8 @@ def run_here(method: str, servers: int, candidates: int | None, rounds: int) -> 
     from hatdfed.core.coordinator import Coordinator
     from hatdfed.runs.play import run
 
-    memory, seconds, own, clock = [], [], [], [time.perf_counter()]
+    memory, seconds, clock = [], [], [time.perf_counter()]
+    own: list[float] = []
 
     def timed(verb: Any) -> Any:
         def call(*arguments: Any) -> Any:

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from hatdfed.fleets.kernels import model
+from hatdfed.fleets.kernels.round_steps import RoundSteps
 from hatdfed.fleets.kernels.stages import CompiledStages
+from hatdfed.fleets.stacked import fleet
 from hatdfed.fleets.stacked.fleet import StackedFleet
 from hatdfed.runs.process_memory import keep_freed_memory
 from hatdfed.runs.records.folder import environment
@@ -29,10 +31,13 @@ PHASES = {
     "train": (StackedFleet, "train"),
     "of it: stages forward": (CompiledStages, "train"),
     "of it: network forward": (model.StackedNetwork, "train_logits"),
-    "of it: Adam": (model, "step_in_place"),
-    "judge on probes": (StackedFleet, "_judge"),
+    "of it: Adam": (RoundSteps, "take"),
+    "judge on probes": (fleet, "evaluate_on_probes"),
     "merge": (StackedFleet, "_merge"),
     "evaluate": (StackedFleet, "measure"),
+    "keep the models before training": (fleet, "copy_rows"),
+    "check norms": (fleet, "compute_norms"),
+    "consensus distance": (StackedFleet, "consensus_distance"),
 }
 
 

@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -20,7 +21,7 @@ from hatdfed_bench.workload import WORKLOADS
 WARM_UP = 3
 
 
-def measure(workload: str, servers: int, runs: int) -> dict[str, object]:
+def measure(workload: str, servers: int, runs: int) -> dict[str, Any]:
     """One round of the stacked fleet, after a few that do not count."""
     device = torch.device("cuda")
     torch.set_float32_matmul_precision("high")

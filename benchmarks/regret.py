@@ -140,7 +140,7 @@ def measure(
 ) -> tuple[Summary, Summary]:
     """Mean regret of the bandit on one kind of sequence: against the best fixed set, and that of each round."""
     drawn = links_in_budget(LINK_SHARE, servers)
-    policy = LinkBandit(RATES[rate](servers, drawn, rounds), **settings)
+    policy = LinkBandit(RATES[rate](servers, drawn, rounds), **settings)  # type: ignore[arg-type]  # names of choices
     regrets = [play(policy, utilities_of(name, servers, drawn, rounds, seed), servers, drawn, seed) for seed in seeds]
     return summary([r.best_fixed for r in regrets]), summary([r.best_each_round for r in regrets])
 

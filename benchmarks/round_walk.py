@@ -44,7 +44,13 @@ from hatdfed_paper.todo import todo
 
 ROOT = Path(hatdfed.__file__).parent
 ROUNDS, LOOKED_AT = 4, 2
-SMALL = {"servers": 4, "rounds": ROUNDS, "images_per_server": 40, "samples_per_round": 12, "validation_images": 40}
+SMALL: dict[str, Any] = {
+    "servers": 4,
+    "rounds": ROUNDS,
+    "images_per_server": 40,
+    "samples_per_round": 12,
+    "validation_images": 40,
+}
 
 
 class Walk:

@@ -21,7 +21,7 @@ import hatdfed
 from hatdfed.runs.records.folder import environment
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import all_runs, points
-from hatdfed.sweeps.table import run_figures, table
+from hatdfed.sweeps.table import figures_of, table
 
 FILE = Path(__file__).parents[1] / "examples" / "sweeps" / "digits-40.yaml"
 
@@ -29,9 +29,8 @@ FILE = Path(__file__).parents[1] / "examples" / "sweeps" / "digits-40.yaml"
 def one_after_another(folder: Path) -> list[dict[str, Any]]:
     """Every run alone."""
     found = points(read_sweep(FILE))
-    for run in all_runs(found):
-        hatdfed.run(run.config, out=folder / run.name)
-    return table(found, {run.name: run_figures(folder / run.name) for run in all_runs(found)})
+    results = {run.name: hatdfed.run(run.config, out=folder / run.name) for run in all_runs(found)}
+    return table(found, {name: figures_of(result.summary, result.rounds) for name, result in results.items()})
 
 
 def as_a_sweep(folder: Path, jobs: int) -> list[dict[str, Any]]:

@@ -18,11 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hatdfed.core.timing.own_pace import OwnPace
 from hatdfed.data.datasets import load_dataset
 from hatdfed.runs.play import Job
 from hatdfed.runs.play import play as play_jobs
-from hatdfed.runs.recorder import RunResult
 from hatdfed.runs.records.folder import environment
+from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import joules_to_reach, paired_difference, paired_or_none, seconds_to_reach
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.program import make_actors
@@ -55,7 +56,8 @@ def count_rounds(method: str, mode: str, seed: int, seconds: float) -> int:
     if mode == "deadline":
         return math.ceil(seconds / DEADLINE)
     pace = make_actors(config, load_dataset("digits"))[0].pace
-    return math.ceil(seconds / pace.tick)  # type: ignore[union-attr]  # which is that of asynchronous rounds
+    assert isinstance(pace, OwnPace)
+    return math.ceil(seconds / pace.tick)
 
 
 def cut(result: RunResult, seconds: float) -> list[dict[str, Any]]:
@@ -103,13 +105,13 @@ def describe(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def summarise(runs: Mapping[int, Mapping[str, Any]], waiting: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Means with intervals over seeds, and paired differences to synchronous rounds."""
     summary: dict[str, Any] = {}
-    for name, read in {
-        "last_validation_accuracy": lambda each: each["last_validation_accuracy"],
-        "joules": lambda each: each["joules"],
-        **{f"seconds_to_{t:g}": (lambda each, t=t: each["seconds_to"][f"{t:g}"]) for t in TARGETS},
-        **{f"joules_to_{t:g}": (lambda each, t=t: each["joules_to"][f"{t:g}"]) for t in TARGETS},
-    }.items():
-        mine, theirs = ({seed: read(each) for seed, each in some.items()} for some in (runs, waiting))
+    to_targets = [(cost, f"{target:g}") for cost in ("seconds_to", "joules_to") for target in TARGETS]
+    for cost, *target in [("last_validation_accuracy",), ("joules",), *to_targets]:
+        name = "_".join([cost, *target])
+        mine, theirs = (
+            {seed: each[cost][target[0]] if target else each[cost] for seed, each in some.items()}
+            for some in (runs, waiting)
+        )
         mine, theirs = ({s: value for s, value in some.items() if value is not None} for some in (mine, theirs))
         mean = paired_difference(mine, dict.fromkeys(mine, 0.0)) if mine else None
         difference = paired_or_none(mine, theirs)

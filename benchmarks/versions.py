@@ -62,15 +62,16 @@ def _turn(options: argparse.Namespace, number: int) -> list[dict[str, Any]]:
     return rows
 
 
-# Of version 0.1.0, which had its benchmarks inside the package, and of those since.
+# Of version 0.1.0, which had its benchmarks inside the package, and of the present one.
 _STACKED_ROUNDS = """
 import json, statistics, sys, torch
 try:
-    from hatdfed.runs.malloc import keep_freed_memory
     from hatdfed_bench import machine, measure, workload
 except ImportError:
     from hatdfed.allocation import keep_freed_memory
     from hatdfed.bench import machine, measure, workload
+else:
+    from hatdfed.runs.process_memory import keep_freed_memory
 keep_freed_memory()  # as a run does
 device, sizes, rounds = torch.device(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3])
 for servers in map(int, sizes):

@@ -186,16 +186,19 @@ def batteries_table() -> str:
     return table(heads, cells)
 
 
-def versions_line() -> str:
-    """How fast the present version is, compared with the one before."""
-    report = load("versions-cpu.json")
-    turns = len({row["turn"] for row in report["rows"]})
-    speeds = [
-        f"the {row['fleet']} fleet has {row['speed']:.2f} times the speed before ({row['lowest']:.2f} to "
-        f"{row['highest']:.2f} in {turns} turns)"
-        for row in report["ratios"]
-    ]
-    return ", ".join(speeds)
+def versions_table() -> str:
+    """How fast the present version is, compared with version 0.1.0."""
+    rows = []
+    for name in ("versions-cpu.json", "versions-h200.json"):
+        report = load(name)
+        machine = report["machine"]["processor"] if report["device"] == "cpu" else "NVIDIA H200"
+        turns = len({row["turn"] for row in report["rows"]})
+        rows += [
+            [machine, str(ratio["servers"]), ratio["fleet"], f"{ratio['speed']:.2f}",
+             f"{ratio['lowest']:.2f} to {ratio['highest']:.2f}", str(turns)]
+            for ratio in report["ratios"]
+        ]  # fmt: skip
+    return table(("machine", "servers", "fleet", "speed, times that of 0.1.0", "lowest to highest", "turns"), rows)
 
 
 def bad_network_line() -> str:
@@ -374,8 +377,16 @@ def speed_table() -> str:
 
 def phases_table() -> str:
     """Milliseconds per server, phase by phase."""
-    rows = load("phases-cpu.json")["milliseconds_a_server"]
-    return table(("phase", "ms per server"), [[phase, f"{value:.1f}"] for phase, value in rows.items()])
+    report = load("phases-cpu.json")
+    rows = [[phase, f"{value:.1f}"] for phase, value in report["milliseconds_a_server"].items()]
+    return f"{report['machine']['processor']}\n\n{table(('phase', 'ms per server'), rows)}"
+
+
+def added_passes_line() -> str:
+    """What the passes over all parameters take that version 0.1.0 did not make."""
+    phases = load("phases-cpu.json")["milliseconds_a_server"]
+    added = sum(phases[name] for name in ("keep the models before training", "check norms", "consensus distance"))
+    return f"{added:.1f} of {phases['whole round']:.0f} ms per server"
 
 
 def memory_table(name: str) -> str:

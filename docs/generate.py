@@ -38,6 +38,7 @@ from pathlib import Path
 from bench_tables import (
     adapters_lines,
     adapters_table,
+    added_passes_line,
     attacks_table,
     bad_network_line,
     batteries_table,
@@ -72,7 +73,7 @@ from bench_tables import (
     speed_table,
     sweep_line,
     table,
-    versions_line,
+    versions_table,
     wire_line,
     worlds_table,
     wrong_prices_table,
@@ -186,6 +187,7 @@ def generated() -> dict[Path, str]:
         "memory": memory_table("bench-h200.json"),
         "half-precision": half_precision_table(),
         "phases": phases_table(),
+        "versions": versions_table(),
         "networks-cpu": networks_table("networks-cpu.json"),
         "networks-h200": networks_table("networks-h200.json"),
         "coordinator": coordinator_table("bench-cpu.json", "bench-h200.json"),
@@ -194,8 +196,7 @@ def generated() -> dict[Path, str]:
         "hostile-edges": hostile_edges_table(),
     }
     inline = {"paper-run": paper_run_line(), "wire": wire_line(), "fifty-edges": fifty_edges_line()}
-    inline |= {"sweep": sweep_line(), "bad-network": bad_network_line()}
-    inline |= {"versions": versions_line()}
+    inline |= {"sweep": sweep_line(), "bad-network": bad_network_line(), "added-passes": added_passes_line()}
     paper = Reproduction()
     numbers = ("D3", "D4", "D7", "D8", "D9", "D12", "D15", "D16", "D17", "D18")
     worth = {f"worth-{number}": paper.worth(number) for number in numbers}

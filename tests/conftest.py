@@ -8,6 +8,8 @@ from hypothesis import settings
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
+from hatdfed import registry
+
 # Examples are derived from the test's name, so a run on another day tries the same ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40, database=None)
 settings.load_profile("repeatable")
@@ -24,6 +26,12 @@ def usual_logs():
     for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def usual_sources(monkeypatch):
+    """Modules that add things in a test are not imported by worker processes of the next one."""
+    monkeypatch.setattr(registry, "_sources", dict(registry._sources))
 
 
 @pytest.fixture(scope="session")

@@ -240,3 +240,16 @@ def test_bad_input_is_refused_with_a_sentence(arguments, sentence):
     done = CliRunner().invoke(app, ["bench", "--device", "cpu", *arguments])
     assert done.exit_code != 0
     assert sentence in str(done.exception)
+
+
+def test_phases_of_a_round_are_functions_that_exist():
+    phases = load_script("phases").PHASES
+    assert [phase for phase, (owner, name) in phases.items() if not callable(getattr(owner, name, None))] == []
+
+
+def test_the_rounds_of_two_versions_are_timed_by_code_that_runs_with_the_present_one():
+    code, _, _ = load_script("versions")._STACKED_ROUNDS.partition("keep_freed_memory()")
+    found = {}
+    exec(code, found)  # noqa: S102 (our own)
+    assert callable(found["keep_freed_memory"])
+    assert callable(found["measure"].one_turn)

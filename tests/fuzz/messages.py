@@ -29,7 +29,13 @@ from hatdfed.deploy.coordinator.services import PROTOCOL, AccessControl, Coordin
 from hatdfed.deploy.coordinator.settings import DeploySettings
 from hatdfed.deploy.coordinator.status import DeploymentProgress, make_status
 from hatdfed.deploy.identity import join as joining
-from hatdfed.deploy.identity.certificates import certificate_from_pem, make_csr, make_key, public_key_from_csr
+from hatdfed.deploy.identity.certificates import (
+    certificate_from_pem,
+    compute_pin,
+    make_csr,
+    make_key,
+    public_key_from_csr,
+)
 from hatdfed.deploy.identity.files import IdentityFolder
 from hatdfed.deploy.identity.identity_store import IdentityStore, create_identity_store
 from hatdfed.deploy.identity.join_server import JoinServer
@@ -353,7 +359,7 @@ def _join(answers: list[str], folder: Path) -> None:
         return await joining.receive_line(reader)
 
     shutil.rmtree(folder / "new", ignore_errors=True)
-    pin = joining.compute_pin(certificate_from_pem(identity_store().authority.pem, "The authority"))
+    pin = compute_pin(certificate_from_pem(identity_store().authority.pem, "The authority"))
     with mock.patch.object(joining, "_ask", ask), mock.patch.object(joining, "make_key", edge_key):
         wait_for(joining.join("host", 1, "token", pin, IdentityFolder(folder / "new")))
 

@@ -126,7 +126,8 @@ async def _make_mailbox() -> RoundMailbox:
 
 
 async def _call_edge(calls: list[Any]) -> list[HatdfedError]:
-    mailbox, refusals = await _make_mailbox(), []
+    mailbox = await _make_mailbox()
+    refusals: list[HatdfedError] = []
     service = PeerService(CallerCheck(Endpoints(None)), mailbox, 0.2, lambda: [_edge().sent])
     for call in calls:
         try:

@@ -129,7 +129,6 @@ def test_runs_meet_the_split_they_name_and_two_splits_are_two_worlds(tmp_path):
 
 
 def test_the_partitioner_of_the_docs_keeps_the_laws_and_plays_a_run(monkeypatch):
-    monkeypatch.setattr("hatdfed.registry._sources", {})  # worker processes of other tests do not look for it
     monkeypatch.setattr(PARTITIONERS, "_loaded", dict(PARTITIONERS._loaded))
     page = Path(__file__).parents[3] / "docs" / "worlds.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
