@@ -3,8 +3,8 @@
     python benchmarks/networks.py --device cpu --servers 4 --out benchmarks/results/networks-cpu.json
     python benchmarks/networks.py --device cuda --servers 64 --out benchmarks/results/networks-h200.json
 
-`stacked` is what a run would choose. `looped` and `lifted` are the same fleet, made to compute in that way; words after
-a plus sign say how it is lifted, such as `lifted+each+graphs`:
+`stacked` is what a run would choose, `mailbox` plays one server after another on a CPU. `looped` and `lifted` are the
+stacked fleet, made to compute in that way; words after a plus sign say how it is lifted, such as `lifted+each+graphs`:
 
     unfolded, each   convolutions as products of matrices, or one call for each server, in place of one in groups
     channels_last    one call for each server, with images and kernels in that order of memory
@@ -36,7 +36,7 @@ from hatdfed.runs.records.folder import environment
 from hatdfed_bench.measure import Result, measure_ways
 from hatdfed_bench.workload import FIELD, Workload
 
-WAYS = {"cpu": "stacked,lifted,looped", "cuda": "stacked,lifted,lifted+graphs"}
+WAYS = {"cpu": "stacked,mailbox,lifted,looped", "cuda": "stacked,lifted,lifted+graphs"}
 OF_CONVOLUTIONS = "lifted+each+graphs,lifted+channels_last+graphs,lifted+unfolded+graphs,lifted+tuned"  # on a GPU
 
 

@@ -123,7 +123,7 @@ def test_a_benchmark_of_networks_goes_on_behind_the_last_one(tmp_path, monkeypat
     assert "again" in printed
     assert "lstm   " not in printed
     rows = json.loads((tmp_path / "n.json").read_text())["networks"]
-    assert [row["workload"] for row in rows] == ["lstm"] * 4 + ["again"] * 4
+    assert [row["workload"] for row in rows] == ["lstm"] * 5 + ["again"] * 5
 
 
 @pytest.mark.usefixtures("short_yardstick")
@@ -151,10 +151,11 @@ def test_what_a_run_would_choose_is_measured_first_and_has_its_reason(tmp_path, 
     tiny = Workload("lstm", (4, 3), "lstm", validation=20)
     monkeypatch.setattr(networks, "FIELD", (tiny,))
     arguments = ["networks.py", "--device", "cpu", "--servers", "2", "--turns", "1", "--out", str(tmp_path / "n.json")]
-    monkeypatch.setattr("sys.argv", [*arguments, "--ways", "lifted,stacked"])
+    monkeypatch.setattr("sys.argv", [*arguments, "--ways", "lifted,mailbox,stacked"])
     networks.main()
     rows = json.loads((tmp_path / "n.json").read_text())["networks"]
-    assert [row["fleet"] for row in rows] == ["stacked", "lifted", "loop"]
+    assert [row["fleet"] for row in rows] == ["stacked", "lifted", "mailbox", "loop"]
+    assert rows[2]["kernels"] == "one by one"
     assert "lstm" in rows[0]["because"].lower()
     assert rows[0]["deviation"] == 0
 
@@ -164,7 +165,7 @@ def test_a_gpu_gets_the_forms_of_convolutions_for_networks_that_have_some():
     lenet, lstm = (WORKLOADS[name] for name in ("lenet-group-norm", "lstm"))
     assert networks._ways(lstm, None, gpu) == ["stacked", "lifted", "lifted+graphs"]
     assert "lifted+channels_last+graphs" in networks._ways(lenet, None, gpu)
-    assert networks._ways(lenet, None, CPU) == ["stacked", "lifted", "looped"]
+    assert networks._ways(lenet, None, CPU) == ["stacked", "mailbox", "lifted", "looped"]
     assert networks._ways(lenet, "lifted,stacked", gpu) == ["stacked", "lifted"]
     for way in networks._ways(lenet, None, gpu)[1:]:
         assert read_lifting(way).name == way

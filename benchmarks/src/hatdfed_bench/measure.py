@@ -164,7 +164,7 @@ def measure_ways(
     loop.seconds = [timed(loop.turn, device)]
     loop.memory_mb = peak_memory_mb(device)
     every = list(loop.seconds)
-    runs = _prepare_runs(workload, servers, dataset, device)
+    runs = _prepare_runs(workload, servers, dataset, device, ways)
     for place, way in enumerate(ways):
         left = end - time.monotonic()
         share = left / (len(ways) - place) if place else left
@@ -189,6 +189,7 @@ class _Runs(NamedTuple):
     coordinators: list[Coordinator]
     members: Sequence[RunServers]
     how: Execution
+    mailboxes: FleetGroup | None  # the same runs with one server after another, where that is measured
 
     def fleet(self, way: str) -> StackedFleet:
         """Make a fleet that computes in this way."""
@@ -196,11 +197,14 @@ class _Runs(NamedTuple):
         return StackedFleet(self.members, self.how, model)
 
 
-def _prepare_runs(workload: Workload, servers: int, dataset: Dataset, device: torch.device) -> _Runs:
+def _prepare_runs(
+    workload: Workload, servers: int, dataset: Dataset, device: torch.device, ways: Sequence[str]
+) -> _Runs:
     """The runs without a fleet; models are drawn once for all ways."""
     batch = _batch("stacked", workload, servers, dataset, device, 1)
     assert isinstance(batch.fleets, StackedFleet)
-    runs = _Runs(batch.coordinators, batch.fleets.rows.members, batch.fleets.rows.how)
+    mailboxes = _batch("mailbox", workload, servers, dataset, device, 1).fleets if "mailbox" in ways else None
+    runs = _Runs(batch.coordinators, batch.fleets.rows.members, batch.fleets.rows.how, mailboxes)
     models = batch.fleets.rows.params.cpu()
     drawn = {seed: models[row] for row, seed in enumerate(runs.members[0].initial_seeds)}
     learner = runs.members[0].program.learner
@@ -210,18 +214,17 @@ def _prepare_runs(workload: Workload, servers: int, dataset: Dataset, device: to
 
 
 def _time_way(runs: _Runs, device: torch.device, loop: _Timing, turns: int, way: str) -> _Timing:
-    """Rounds of one way and of the loop, in turn; the first rounds of the way are not counted."""
+    """Rounds of one way and of the loop, in turn."""
     forget_peak_memory(device)
+    if way == "mailbox":
+        assert runs.mailboxes is not None
+        timing = _Timing(way, 1, _fleet_turn(runs.coordinators, runs.mailboxes), [], [], None, "one by one")
+        _take_turns(timing, loop, device, turns)
+        return timing
     stack = runs.fleet(way)
     predicted = predicted_bytes(stack.rows.members, stack.rows.how) / 1e6
     timing = _Timing(way, 1, _fleet_turn(runs.coordinators, stack), [], [], predicted, stack.rows.model.kernels)
-    for _ in range(_WARM_UP_WAY[device.type]):
-        timed(timing.turn, device)
-    timing.memory_mb = peak_memory_mb(device)
-    loop.seconds = []
-    for _ in range(turns):
-        loop.seconds.append(timed(loop.turn, device))
-        timing.seconds.append(timed(timing.turn, device))
+    _take_turns(timing, loop, device, turns)
     model, computed = stack.rows.model, way
     timing.because = model.reason
     if isinstance(model, LiftedModel):
@@ -236,6 +239,17 @@ def _time_way(runs: _Runs, device: torch.device, loop: _Timing, turns: int, way:
     return timing
 
 
+def _take_turns(timing: _Timing, loop: _Timing, device: torch.device, turns: int) -> None:
+    """Time rounds of both; the first rounds of the way are not counted."""
+    for _ in range(_WARM_UP_WAY[device.type]):
+        timed(timing.turn, device)
+    timing.memory_mb = peak_memory_mb(device)
+    loop.seconds = []
+    for _ in range(turns):
+        loop.seconds.append(timed(loop.turn, device))
+        timing.seconds.append(timed(timing.turn, device))
+
+
 def measure_deviation(runs: _Runs, way: str) -> float:
     """Train some servers in this way and looped over, in float32, and compare what they answer.
 
@@ -248,7 +262,7 @@ def measure_deviation(runs: _Runs, way: str) -> float:
     some = slice(0, _COMPARED)
     program = replace(member.program, learner=learner)
     members = [member._replace(program=program, sources=member.sources[some], initial_seeds=member.initial_seeds[some])]
-    expected, found = (_answers(_Runs(runs.coordinators, members, runs.how).fleet(each)) for each in ("looped", way))
+    expected, found = (_answers(runs._replace(members=members).fleet(each)) for each in ("looped", way))
     return float((found - expected).abs().max() / expected.abs().max())
 
 
