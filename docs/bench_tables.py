@@ -375,6 +375,16 @@ def speed_table() -> str:
     return table(("machine", "servers", "server-rounds per second", "speed-up over loop", "of matrix product"), rows)
 
 
+def method_time_line() -> str:
+    """What a round takes with learned trust."""
+    report = load("method-time-cpu.json")
+    (first, before), (second, after) = report["mean_seconds"].items()
+    return (
+        f"a round of `{second}` takes {after / before:.2f} times as long as one of `{first}` (mean of "
+        f"{report['rounds']} rounds, {report['servers']} servers, {report['dataset']}, {report['threads']} thread)"
+    )
+
+
 def phases_table() -> str:
     """Milliseconds per server, phase by phase."""
     report = load("phases-cpu.json")

@@ -60,6 +60,7 @@ from bench_tables import (
     hostile_edges_table,
     machine_line,
     memory_table,
+    method_time_line,
     natural_energy_table,
     natural_runs_table,
     natural_table,
@@ -197,6 +198,7 @@ def generated() -> dict[Path, str]:
     }
     inline = {"paper-run": paper_run_line(), "wire": wire_line(), "fifty-edges": fifty_edges_line()}
     inline |= {"sweep": sweep_line(), "bad-network": bad_network_line(), "added-passes": added_passes_line()}
+    inline["method-time"] = method_time_line()
     paper = Reproduction()
     numbers = ("D3", "D4", "D7", "D8", "D9", "D12", "D15", "D16", "D17", "D18")
     worth = {f"worth-{number}": paper.worth(number) for number in numbers}
