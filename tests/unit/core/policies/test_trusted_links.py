@@ -11,7 +11,7 @@ from hatdfed.core.candidates import regular_graph, swap_candidates
 from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies.base import Feedback, find_beliefs, silence
 from hatdfed.core.policies.scheduled import Scheduled, ScheduleState
-from hatdfed.core.policies.trusted_links import DOUBTFUL, TrustedLinks, find_new_groups, find_trust
+from hatdfed.core.policies.trusted_links import DOUBTFUL, TrustedLinks, find_new_groups, find_trust, weigh_judges
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import from_jsonable, to_jsonable
@@ -193,6 +193,34 @@ def test_little_evidence_is_none():
     state = acquainted(evidence=2.9)
     assert not state.is_known.any()
     assert not state.verdict.any()
+
+
+def test_verdicts_count_in_full_from_half_of_the_median_knowledge_on():
+    knowledge = np.array([0.8, 0.4, 0.2, -0.1, 0.8, 0.9])
+    state, table = acquainted(harm=np.zeros((N, N)), knowledge=knowledge), LinkTable.all_of(N)
+    verdict = table.to_dense(state.verdict)[:, 5][:5]  # median 0.6
+    np.testing.assert_allclose(verdict / verdict[0], [1, 1, 2 / 3, 0, 1])
+
+
+@pytest.mark.parametrize("knowledge", [0.0, -0.2, 0.01, 1.0])
+def test_verdicts_of_servers_that_know_equally_much_count_in_full(knowledge):
+    weights = weigh_judges(np.full(N, knowledge), np.ones(N, dtype=bool))
+    np.testing.assert_array_equal(weights, 1.0)
+
+
+def test_who_is_away_does_not_count_among_those_who_know_much():
+    knowledge, active = np.array([0.1, 0.1, 0.1, 0.9, 0.9, 0.9, 0.9]), np.arange(7) < 4
+    np.testing.assert_array_equal(weigh_judges(knowledge, active), 1.0)
+    np.testing.assert_array_equal(weigh_judges(knowledge, np.zeros(7, dtype=bool)), 1.0)
+
+
+def test_the_praise_of_a_server_that_knows_next_to_nothing_gives_it_no_group():
+    """All others find its model rather harmful, and it finds theirs much better than its own, as with wrong labels."""
+    knowledge = np.where(np.arange(N) == 2, 0.05, 0.8)
+    harm = np.zeros((N, N))
+    harm[:, 2], harm[2] = 0.6, -0.5
+    assert acquainted(harm=harm, knowledge=knowledge).group.tolist() == [0, 0, 1, 0, 0, 0]
+    assert len(set(acquainted(harm=harm).group)) == 1
 
 
 def test_a_new_verdict_counts_as_much_as_memory_leaves_it():
