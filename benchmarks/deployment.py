@@ -81,6 +81,10 @@ class Processes:
         """What `hatdfed status` shows."""
         return asyncio.run(self._status())
 
+    def drain(self, name: str) -> None:
+        """The edge leaves, and takes no more part in the run."""
+        asyncio.run(self._drain(name))
+
     def until(self, is_so: Callable[[dict[str, Any]], bool], seconds: float) -> dict[str, Any]:
         """Wait for a status."""
         end = time.monotonic() + seconds
@@ -111,6 +115,12 @@ class Processes:
             answer = await OperationStub(channel).Status(pb.Nothing(), timeout=30, wait_for_ready=True)
         found: dict[str, Any] = json.loads(answer.json)
         return found
+
+    async def _drain(self, name: str) -> None:
+        async with Endpoints(self.identity_store.refresh()).open_channel(
+            f"127.0.0.1:{self.port}", COORDINATOR
+        ) as channel:
+            await OperationStub(channel).Drain(pb.NodeName(name=name), timeout=30, wait_for_ready=True)
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("wb") as log:
