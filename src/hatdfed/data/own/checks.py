@@ -71,6 +71,10 @@ def check_alike(
             "were wanted"
         )
     if kind.name in (CLASSIFICATION, NEXT_TOKEN):
+        if kind.has_classes and kind.num_outputs == task.num_outputs + 1 and examples.y.min() == 1:
+            raise DataError(
+                f"labels go from 1 to {task.num_outputs}, but must be numbered from 0. Subtract 1 from all of them"
+            )
         if kind.num_outputs > task.num_outputs:
             raise DataError(
                 f"{'labels' if kind.has_classes else 'tokens'} go up to {kind.num_outputs - 1}, up to "
