@@ -211,7 +211,7 @@ def test_a_method_that_sees_the_test_set_is_marked_and_told(hatdfed, tmp_path):
     ("arguments", "expected"),
     [
         (["--set", "link_shar=0.3"], ["'link_shar'", "Did you mean link_share?"]),
-        (["--set", "learner.learning_rat=0.3"], ["'learner.learning_rat'", "Did you mean learning_rate?"]),
+        (["--set", "learner.learning_rat=0.3"], ["'learner.learning_rat'", "Did you mean learner.learning_rate?"]),
         (["--method", "hat-dfd"], ["'hat-dfd'", "Did you mean hat-dfed?"]),
         (["--dataset", "digit"], ["'digit'", "Did you mean digits?"]),
         (["--set", "link_share=0"], ["link_share is 0", "greater than 0"]),
@@ -287,7 +287,9 @@ def test_a_comparison_refuses_what_it_sets_by_itself(hatdfed, tmp_path):
     half = hatdfed(
         "compare", "--methods", "hat-dfed,rnd", "--set", "aggregator.loss_order=x", cwd=tmp_path, check=False
     )
-    assert refused(half, "aggregator.loss_order is 'x'")
+    assert refused(half, "With method rnd, aggregator 'uniform' has no setting 'loss_order'")
+    value = hatdfed("compare", "--methods", "hat-dfed", "--set", "aggregator.loss_order=x", cwd=tmp_path, check=False)
+    assert refused(value, "aggregator.loss_order is 'x'")
     assert not list(tmp_path.glob("runs/*")), "refused before the first run"
     assert refused(hatdfed("compare", "--methods", ",", cwd=tmp_path, check=False), "names no method")
     assert refused(hatdfed("compare", "--methods", "rnd,rdn", cwd=tmp_path, check=False), "Did you mean rnd?")

@@ -1,7 +1,9 @@
 """Lists of what there is, folders of every kind shown, and wrong names answered at once."""
 
+import dataclasses
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -10,9 +12,14 @@ from typer.testing import CliRunner
 
 import hatdfed
 from hatdfed.cli.app import app
+from hatdfed.core.policies import POLICIES
+from hatdfed.core.training import TRAINING
+from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.server.aggregation import AGGREGATORS
+from hatdfed.server.losses import LOSSES
 from hatdfed.server.tasks import TASKS
-from hatdfed.setup.component_names import NEED_TORCH, TASK_METRICS
+from hatdfed.setup.component_names import FILLED, NEED_TORCH, TASK_METRICS, list_own_settings
 
 SMALL = {
     "dataset": "synthetic",
@@ -81,6 +88,13 @@ def test_a_folder_that_holds_nothing_is_told_so(tmp_path):
         invoke("show", str(tmp_path))
 
 
+def test_a_file_is_no_folder_of_results(tmp_path):
+    (tmp_path / "s.yaml").touch()
+    for look in (lambda: invoke("show", str(tmp_path / "s.yaml")), lambda: hatdfed.load(tmp_path / "s.yaml")):
+        with pytest.raises(RunFolderError, match=r"There is no folder .*s\.yaml\. Check the path\."):
+            look()
+
+
 def test_a_comparison_takes_a_list_of_seeds_and_methods_in_several_words(tmp_path):
     (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
     words = ["--methods", "rnd", "full", "--seeds", "1,4", "--jobs", "1", "--json", "--out", str(tmp_path / "c")]
@@ -135,6 +149,19 @@ except SystemExit as end:
         (["run", "--fleet", "stackd"], "Did you mean stacked?"),
         (["compare", "--device", "cudaa"], "Did you mean cuda?"),
         (["compare", "--set", "network=small-cn"], "Did you mean small-cnn?"),
+        (["run", "--set", "policy.learnin_rate=1"], "Did you mean learning_rate?"),
+        (["run", "--set", "training.evry=2"], "training 'always' has no setting 'evry'. It has none."),
+        (["run", "--set", "aggregator.loss_oder=2"], "Did you mean loss_order?"),
+        (["run", "--set", "loss.strenth=2"], "loss 'cross-entropy' has no setting 'strenth'. It has none."),
+        (["run", "--set", "split_options.amout=2"], "has no setting 'amout'."),
+        (
+            ["compare", "--methods", "hat-dfed", "--set", "policy.learnin_rate=1"],
+            "With method hat-dfed, policy 'link-bandit' has no setting 'learnin_rate'. Did you mean learning_rate?",
+        ),
+        (["compare", "--reference", "rdn"], "Did you mean rnd?"),
+        (["run", "--resume", "no-such"], "no-such is not a run folder"),
+        (["export", "no-such", "--out", "m.pt"], "There is no folder no-such."),
+        (["report", "no-such"], "There is no folder no-such."),
     ],
 )
 def test_a_typo_is_answered_without_loading_torch(arguments, answer):
@@ -142,6 +169,33 @@ def test_a_typo_is_answered_without_loading_torch(arguments, answer):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert answer in done.stderr.replace("\n", " ")
     assert done.stdout.strip() == "code 2 False"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("learning_rate", "Did you mean learner.learning_rate?"),
+        ("optimizer", "Did you mean learner.optimiser?"),
+        ("learner.optimizer", "Did you mean learner.optimiser?"),
+        ("learner.momentm", "Did you mean learner.momentum?"),
+        ("lr", "Did you mean learner.learning_rate?"),
+        ("epochs", "Did you mean local_passes?"),
+        ("nothing_like_it", "`hatdfed settings` lists all of them."),
+    ],
+)
+def test_the_whole_name_of_the_setting_that_was_meant_is_suggested(name, answer):
+    for arguments in (["run", "--set", f"{name}=1"], ["settings", name]):
+        with pytest.raises(ConfigError, match=re.escape(answer)):
+            invoke(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "wanted"),
+    [("rounds=x", "a whole number"), ("rounds=2.5", "a whole number"), ("learner.momentum=x", "a number")],
+)
+def test_what_is_no_number_is_refused_in_plain_words(assignment, wanted):
+    with pytest.raises(ConfigError, match=rf"but must be {wanted}\.$"):
+        invoke("run", "--set", assignment)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +215,26 @@ def test_a_typo_in_a_sweep_file_is_answered_without_loading_torch(tmp_path, swee
     assert done.stdout.strip() == "code 2 False"
 
 
+@pytest.mark.parametrize(
+    ("key", "registry"),
+    [
+        ("policy", POLICIES),
+        ("training", TRAINING),
+        ("aggregator", AGGREGATORS),
+        ("loss", LOSSES),
+        ("split", PARTITIONERS),
+    ],
+)
+def test_own_settings_that_are_known_without_torch_are_the_fields_of_the_components(key, registry):
+    for name, kind in registry.built_in.items():
+        fields = {field.name for field in dataclasses.fields(kind)}
+        assert set(list_own_settings(key, name)) == fields - set(FILLED[key]), name
+
+
 def test_names_that_are_known_without_torch_are_those_of_the_registries():
     for known in NEED_TORCH:
         registry = getattr(importlib.import_module(known.module), known.name)
         assert known.built_in == tuple(registry.built_in)
         assert known.group == registry.group
+        assert not known.settings.keys() - set(known.built_in)
     assert set(TASK_METRICS) == {name for task in TASKS.built_in.values() for name in task.metrics}

@@ -21,9 +21,20 @@ PRINTED = [
     "Labels go from 1 to 10, but must be numbered from 0. Subtract 1 from all of them.",
     "x has 900 samples, but y has 899.",
     "x is int64 of shape [900, 1, 8, 8]",
+    "but 1 of these classes has no sample, such as 3.",
+    "y has exactly one 1 in every row, as one-hot class labels have.",
+    "x is a tensor that requires grad",
     "'unfinished' of hatdfed.policies, from this notebook, has no methods 'init', 'grow', 'update'",
     "'nearest' of hatdfed.methods was added in this notebook, which worker processes cannot read.",
-    "The aggregator TooMuch breaks a law of merging: a rule gives weights that sum to 1",
+    *(
+        f"{fleet}: The aggregator {rule} breaks a law of merging: a rule {law}"
+        for fleet in ("stacked", "mailbox")
+        for rule, law in (
+            ("TooMuch", "gives weights that sum to 1"),
+            ("AllSlots", "reads no padding"),
+            ("InHalves", "keeps the type of the models"),
+        )
+    ),
 ]
 SHOWN = [
     "<RunResult: hat-dfed on arrays-",
@@ -31,6 +42,8 @@ SHOWN = [
     "<Comparison: nearest, rnd on arrays-",
     "<RunResult: full on arrays-",
     "<RunResult: nearest on arrays-",
+    "<SweepResult: 2 points in ",
+    "<Comparison: nearest, full on arrays-",
 ]
 
 
@@ -54,7 +67,7 @@ def test_own_things_are_used_and_faults_in_them_are_named(scope):
     shown = "".join(cell.text + cell.html for cell in cells)
     assert [sentence for sentence in PRINTED if sentence not in printed] == []
     assert [text for text in SHOWN if text not in shown] == []
-    assert shown.count("<table>") == 4
+    assert shown.count("<table>") == 6
     assert cells[-1].text == "True"
 
 

@@ -38,7 +38,7 @@ from hatdfed.runs.round_row import format_metric
 from hatdfed.setup.component_names import DEVICES, FLEETS
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import refuse_set_by_itself, refuse_unknown_names
-from hatdfed.setup.methods import list_decentralised
+from hatdfed.setup.methods import check_question, list_decentralised
 from hatdfed.setup.notes import collect_notes
 
 if TYPE_CHECKING:
@@ -89,14 +89,14 @@ def compare_command(
     layer = read_user_layer(config, assignments, dataset=dataset, servers=servers, rounds=rounds)
     refuse_set_by_itself(layer)
     names, worlds = _names(methods), _read_seeds(seeds)
-    refuse_unknown_names(layer, names)  # before torch is imported: a wrong name is told at once
+    check_question(names, reference, target_accuracy)  # before torch is imported: a wrong name is told at once
+    refuse_unknown_names(layer, names)
     require_one_of("--fleet", fleet, FLEETS)
     require_one_of("--device", device, DEVICES)
     from hatdfed.setup.build.placement import Placement
     from hatdfed.sweeps.batches import PlayOptions
     from hatdfed.sweeps.catalogue import check_runs, unfinished
     from hatdfed.sweeps.compare import (
-        check_question,
         plan_comparison,
         play_comparison,
         refuse_other_folder,
@@ -107,7 +107,6 @@ def compare_command(
         refuse_other_folder(folder)  # before data are fetched
     placement = Placement(fleet, device)
     planned = plan_comparison(names, worlds, layer)
-    check_question(planned, reference, target_accuracy)
     folder = folder or new_run_folder("compare", planned[0].config.dataset)
     runs = [run.within(folder) for run in planned]
     _tell_notes([run.config for run in runs])

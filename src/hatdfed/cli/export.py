@@ -12,7 +12,7 @@ from safetensors import safe_open
 from hatdfed.cli.console import note, out, require_torch
 from hatdfed.cli.options import DataDir, Json
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.records.folder import RunFolder, named_path, refuse_file_of_run
+from hatdfed.runs.records.folder import RunFolder, named_path, refuse_file_of_run, refuse_missing_folder
 
 if TYPE_CHECKING:
     from hatdfed.runs.trained_models import StoredModel
@@ -45,6 +45,7 @@ def export_command(
     """Write a model to a file, and check that the file gives the same outputs."""
     require_torch()
     refuse_file_of_run(to)
+    refuse_missing_folder(source)
     from hatdfed.deploy.edge.export import Exporter, add_privacy, read_run_settings, read_stored_model
 
     _refuse_run_without_models(RunFolder(source))

@@ -15,10 +15,10 @@ from hatdfed.cli.console import out, require_torch
 from hatdfed.cli.options import DataDir, Json
 from hatdfed.core.policies import POLICIES
 from hatdfed.data.datasets import DATASETS, DatasetKind
-from hatdfed.errors import ConfigError, did_you_mean
+from hatdfed.errors import ConfigError
 from hatdfed.registry import Registry
 from hatdfed.setup.methods import METHODS
-from hatdfed.setup.setting_list import list_settings
+from hatdfed.setup.setting_list import list_settings, suggest_setting
 
 T = TypeVar("T")
 
@@ -101,10 +101,7 @@ def settings_command(
     if name is not None:
         chosen = [entry for entry in entries if entry.name == name or entry.name.startswith(f"{name}.")]
         if not chosen:
-            names = [entry.name for entry in entries]
-            sections = {each.partition(".")[0] for each in names}
-            hint = did_you_mean(name, {*names, *sections})
-            raise ConfigError(f"There is no setting {name!r}. {hint}")
+            raise ConfigError(f"There is no setting {name!r}. {suggest_setting(name)}")
         entries = chosen
     if as_json:
         typer.echo(json.dumps([entry._asdict() for entry in entries]))

@@ -11,7 +11,7 @@ import typer
 
 from hatdfed.cli.console import err, interruptible, out
 from hatdfed.errors import ConfigError, MissingDependencyError
-from hatdfed.runs.records.folder import named_path, refuse_file_of_run
+from hatdfed.runs.records.folder import named_path, refuse_file_of_run, refuse_missing_folder
 
 
 class Format(StrEnum):
@@ -44,6 +44,8 @@ def report_command(
     if to is not None:
         refuse_file_of_run(to)
     path, form = _choose_file(to, form)
+    for run in runs:
+        refuse_missing_folder(run)
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"{path} cannot be written: name a file in a folder that exists, with -o FILE.")
     try:

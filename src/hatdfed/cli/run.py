@@ -32,7 +32,7 @@ from hatdfed.cli.sinks import SinkOptions, publish_rounds
 from hatdfed.cli.tables import format_run_title, make_summary_table
 from hatdfed.errors import ConfigError, require_one_of
 from hatdfed.runs.duration import format_seconds
-from hatdfed.runs.records.folder import named_path
+from hatdfed.runs.records.folder import RunFolder, named_path
 from hatdfed.setup.component_names import DEVICES, FLEETS
 from hatdfed.setup.layers import refuse_unknown_names, resolve
 from hatdfed.setup.notes import collect_notes
@@ -115,6 +115,7 @@ def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], opti
 
 
 def _resume(folder: Path, layer: dict[str, Any], how: dict[str, Any], options: SinkOptions) -> RunResult:
+    RunFolder.open(folder)  # before torch is imported: a wrong path is told at once
     from hatdfed.runs.play import resume
 
     with _watch(folder, options) as (progress, on_round):

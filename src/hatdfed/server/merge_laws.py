@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hatdfed.errors import ConfigError
-from hatdfed.server.inbox import Aggregator, Comparison, Inbox, Merged, Probe
+from hatdfed.server.inbox import Aggregator, AveragingRule, Comparison, Inbox, Merged, Probe
 
 _TRIALS = 6
 _OFF_BY = 1e-3  # how far sums of float32 weights may be from 1
@@ -78,6 +78,18 @@ def check_rule(rule: Aggregator) -> None:
                 "reads no padding, but a slot that is not present changed the merged model. Use "
                 "torch.where(inbox.present, …, 0) or `weighted`",
             )
+    if isinstance(rule, AveragingRule):
+        _check_vectorised(rule)
+
+
+def _check_vectorised(rule: Aggregator) -> None:
+    """Refuse an averaging rule that a stacked fleet cannot use: which fleet plays a run must not matter."""
+    several = [random_inbox(seed) for seed in range(2)]
+    inboxes = Inbox(*(torch.stack(parts) for parts in zip(*(inbox for _, inbox in several), strict=True)))
+    try:
+        torch.vmap(lambda inbox: rule(several[0][0], inbox))(inboxes)
+    except RuntimeError as error:
+        raise describe_unliftable(rule, error) from error
 
 
 def _merge(rule: Aggregator, probe: Probe, inbox: Inbox) -> Merged:

@@ -16,12 +16,13 @@ from hatdfed.data.own.dataset import FILE, is_own_data, open_own
 from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.data.traces.files import with_digest
 from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
-from hatdfed.setup.component_names import refuse_unknown_components
+from hatdfed.setup.component_names import refuse_unknown_components, refuse_unknown_own_settings
 from hatdfed.setup.config import Component, Config, SupplyConfig, WorldConfig
 from hatdfed.setup.machine_profiles import MachineProfile, shipped_profiles
 from hatdfed.setup.methods import method_named
 from hatdfed.setup.own_prices import check_own_prices, read_own_prices
 from hatdfed.setup.plain_yaml import format_value, read_yaml
+from hatdfed.setup.setting_list import suggest_setting
 from hatdfed.setup.versions import fill_in
 
 Layer = Mapping[str, Any]
@@ -31,6 +32,16 @@ _SYNONYMS = {"num_servers": "servers", "num_devices": "devices"}
 _COMPONENTS = ("policy", "aggregator", "loss", "training")
 
 _BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+_WANTED = {
+    "int_parsing": "be a whole number",
+    "int_from_float": "be a whole number",
+    "int_type": "be a whole number",
+    "float_parsing": "be a number",
+    "float_type": "be a number",
+    "bool_parsing": "be true or false",
+    "bool_type": "be true or false",
+    "string_type": "be text",
+}
 _HINTS = {
     "link_share": " It is the share of all links that is drawn in a round; the paper uses 0.3.",
     "servers": " It must be between 2 and 1,000,000: one server has nobody to exchange models with.",
@@ -60,6 +71,7 @@ def resolve(user: Layer | None = None) -> Config:
         settings = overlay(settings, {"energy": {"model_bits": "actual"}})
     config = validate(settings)
     require_one_of("split", config.split, PARTITIONERS, OWN_THING)
+    refuse_unknown_own_settings(settings)
     return _refuse_removed_choice(config)
 
 
@@ -70,7 +82,11 @@ def refuse_unknown_names(user: Layer, methods: Iterable[str] = ()) -> None:
     if layer.get("codec") not in [value for key, value in _REMOVED if key == "codec"]:
         refuse_unknown_components(layer)
     for method in methods:
-        method_named(method)
+        settings = overlay(overlay(Config().model_dump(), method_named(method).settings), layer)
+        try:
+            refuse_unknown_own_settings(settings)
+        except ConfigError as error:
+            raise ConfigError(f"With method {method}, {error}") from None
     given = layer.get("dataset")
     if isinstance(given, str) and not is_own_data(given):
         dataset_kind(given, _options(layer))
@@ -412,7 +428,7 @@ def refuse_unknown(layer: Layer, model: type[BaseModel] = Config, path: str = ""
     fields = model.model_fields
     for key, value in layer.items():
         if key not in fields:
-            raise ConfigError(f"There is no setting {path + str(key)!r}. {did_you_mean(str(key), fields)}")
+            raise ConfigError(f"There is no setting {path + str(key)!r}. {suggest_setting(path + str(key))}")
         section = _find_section(fields[key].annotation)
         if section is None:
             continue
@@ -445,6 +461,7 @@ def describe_error(error: ValidationError) -> str:
     parts = [part for part in first["loc"] if not str(part).startswith(("constrained-", "literal["))]
     wanted = first["msg"][0].lower() + first["msg"][1:]
     wanted = f"be {wanted.removeprefix('input should be ').removeprefix('input should ')}"
+    wanted = _WANTED.get(first["type"], wanted)
     if first["type"] == "missing":
         if not isinstance(last := parts[-1], int):
             return f"{'.'.join(map(str, parts))} is missing."

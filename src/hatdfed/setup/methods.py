@@ -6,7 +6,7 @@ Recipes name things, they do not import them, so the coordinator can read the ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,6 +249,15 @@ METHODS: Registry[Method] = Registry(
 def list_decentralised() -> list[str]:
     """The names of all methods but references with a parameter server, which not all settings allow."""
     return [name for name, method in METHODS.items() if method.settings.get("policy") != _PARAMETER_SERVER]
+
+
+def check_question(methods: Iterable[str], reference: str | None, target_accuracy: float | None) -> None:
+    """Refuse a reference that is not compared and an accuracy that none can reach, before anything is played."""
+    if reference is not None and reference not in (names := list(dict.fromkeys(methods))):
+        hint = did_you_mean(reference, names)
+        raise ConfigError(f"The reference {reference!r} is not among the methods that are compared. {hint}")
+    if target_accuracy is not None and not 0 < target_accuracy <= 100:
+        raise ConfigError(f"The target accuracy is {target_accuracy:g}, but must be a percentage above 0, up to 100.")
 
 
 def method_named(name: str) -> Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,6 +11,27 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from hatdfed.setup.config import Component, Config
+
+# What settings are called in other programs and papers.
+_ELSEWHERE = {
+    "lr": "learner.learning_rate",
+    "optimizer": "learner.optimiser",
+    "epochs": "local_passes",
+    "local_epochs": "local_passes",
+    "clients": "servers",
+    "num_clients": "servers",
+    "nodes": "servers",
+    "num_nodes": "servers",
+    "num_rounds": "rounds",
+    "model": "network",
+    "data": "dataset",
+    "topology": "policy.name",
+    "aggregation": "aggregator.name",
+    "compression": "codec",
+    "alpha": "label_concentration",
+    "gamma": "link_share",
+}
+_LISTED = "`hatdfed settings` lists all of them."
 
 
 class SettingEntry(NamedTuple):
@@ -35,6 +57,44 @@ def list_settings(model: type[BaseModel] = Config, prefix: str = "") -> list[Set
             meaning = " ".join(meanings.get(name, name.replace("_", " ").capitalize() + ".").split())
             found.append(SettingEntry(f"{prefix}{name}", value, meaning))
     return found
+
+
+def suggest_setting(name: str) -> str:
+    """The setting that may have been meant by `name`, as the end of an error sentence.
+
+    >>> suggest_setting("learning_rate")
+    'Did you mean learner.learning_rate?'
+    >>> suggest_setting("learner.momentm")
+    'Did you mean learner.momentum?'
+    >>> suggest_setting("zzz")
+    '`hatdfed settings` lists all of them.'
+    """
+    names = _list_names(Config)
+    section, _, leaf = name.rpartition(".")
+    if leaf in _ELSEWHERE:
+        return f"Did you mean {_ELSEWHERE[leaf]}?"
+    same = [each for each in names if each.rpartition(".")[2] == leaf and leaf != "name"]
+    if same:
+        return f"Did you mean {' or '.join(same)}?"
+    beside = [each for each in names if each.rpartition(".")[0] == section]
+    for those in (beside, names):
+        if near := difflib.get_close_matches(name, those, n=1, cutoff=0.7):
+            return f"Did you mean {near[0]}?"
+    leaves = {each.rpartition(".")[2]: each for each in reversed(names)}
+    near = difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.7)
+    return f"Did you mean {leaves[near[0]]}?" if near else _LISTED
+
+
+def _list_names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """All names that settings and their sections have, those inside sections with dots."""
+    names: list[str] = []
+    for name, field in model.model_fields.items():
+        names.append(f"{prefix}{name}")
+        if isinstance(value := field.get_default(), Component):
+            names.append(f"{prefix}{name}.name")
+        elif isinstance(value, BaseModel):
+            names += _list_names(type(value), f"{prefix}{name}.")
+    return names
 
 
 def _read_meanings(model: type[BaseModel]) -> dict[str, str]:

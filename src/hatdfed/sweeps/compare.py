@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hatdfed.errors import ConfigError, RunFolderError, did_you_mean
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.report.comparison_files import write_comparison_files
 from hatdfed.runs.play import with_target
 from hatdfed.runs.progress import OnRounds, OnRun, follow_runs, interactive_counter
@@ -21,6 +21,7 @@ from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import Comparison, summarise_runs
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.layers import merge_layers, refuse_set_by_itself, resolve
+from hatdfed.setup.methods import check_question
 from hatdfed.sweeps.batches import PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun, check_runs, unfinished
 from hatdfed.sweeps.executors import LocalExecutor
@@ -56,7 +57,7 @@ def compare(
     if folder is not None:
         refuse_other_folder(folder)
     runs = [run.within(folder) for run in plan_comparison(methods, seeds, with_target(settings, target))]
-    check_question(runs, reference, target_accuracy)
+    check_question((run.config.method for run in runs), reference, target_accuracy)
     how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
     check_runs((run.config for run in unfinished(runs)), how.datasets, data_dir)
     with interactive_counter("round", show_progress if on_rounds is None else False) as show:
@@ -85,16 +86,6 @@ def plan_comparison(
     layers = [{"method": method, "seed": seed} for method in names for seed in worlds]
     configs = [resolve(merge_layers(settings, layer)) for layer in layers]
     return [PlannedRun(f"{config.method}-seed{config.seed}", config) for config in configs]
-
-
-def check_question(runs: Sequence[PlannedRun], reference: str | None, target_accuracy: float | None) -> None:
-    """Refuse a reference that is not compared and an accuracy that none can reach, before anything is played."""
-    methods = list(dict.fromkeys(run.config.method for run in runs))
-    if reference is not None and reference not in methods:
-        hint = did_you_mean(reference, methods)
-        raise ConfigError(f"The reference {reference!r} is not among the methods that are compared. {hint}")
-    if target_accuracy is not None and not 0 < target_accuracy <= 100:
-        raise ConfigError(f"The target accuracy is {target_accuracy:g}, but must be a percentage above 0, up to 100.")
 
 
 def play_comparison(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.errors import RunFolderError
+from hatdfed.runs.records.folder import refuse_missing_folder
 
 
 def is_sweep(folder: Path) -> bool:
@@ -22,8 +23,7 @@ def is_run(folder: Path) -> bool:
 
 def find_runs(folder: Path) -> list[Path]:
     """The folders of a comparison's runs, which are directly in its own."""
-    if not folder.is_dir():
-        raise RunFolderError(f"There is no folder {folder}. Check the path.")
+    refuse_missing_folder(folder)
     found = sorted(path for path in folder.iterdir() if is_run(path))
     if not found:
         raise RunFolderError(
@@ -92,6 +92,7 @@ def _is_importance(found: object) -> bool:
 
 def read_comparison_document(folder: Path) -> dict[str, Any] | None:
     """results.json of a comparison; None while it is not finished."""
+    refuse_missing_folder(folder)
     document = _read(folder / "results.json")
     if document is None:
         return None

@@ -21,7 +21,7 @@ import yaml
 
 from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.data.datasets.base import Progress
-from hatdfed.errors import HatdfedError, RunFolderError
+from hatdfed.errors import HatdfedError, RunFolderError, did_you_mean
 from hatdfed.report.sinks import Publisher
 from hatdfed.runs.display import format_table
 from hatdfed.runs.play import Job
@@ -73,6 +73,9 @@ class SweepResult:
 
     def run(self, name: str) -> RunResult:
         """One of its runs, whole, by its name under `runs/`."""
+        if not (self.folder / "runs" / name).is_dir():
+            known = [path.name for path in (self.folder / "runs").glob("*/")]
+            raise RunFolderError(f"The sweep in {self.folder} has no run {name!r}. {did_you_mean(name, known)}")
         return read_run(RunFolder(self.folder / "runs" / name))
 
     def __repr__(self) -> str:

@@ -156,6 +156,7 @@ def test_own_test_data_and_groups_are_used_as_they_are():
         ({"groups": TABLE[:, 0]}, "groups holds float64, but must be integers or text"),
         ({"y_test": CLASSES}, "There is y_test, but no x_test"),
         ({"x_test": TABLE[:, :3], "y_test": CLASSES}, r"do not go with x and y: samples are float32 of shape \[3\]"),
+        ({"x_test": TABLE, "y_test": CLASSES + 1}, "labels go from 1 to 3, but must be numbered from 0. Subtract 1"),
         ({"x_test": TABLE, "y_test": CLASSES + 5}, "do not go with x and y: labels go up to 7, up to 2 were wanted"),
     ],
 )

@@ -19,7 +19,10 @@ WRONG = {
     "negative labels": ((F, Y - 1), "Labels go from -1 to 1, but must be numbered from 0"),
     "labels without end": ((F, Y * 10**12), "Labels go up to 2000000000000"),
     "labels beyond int64": ((F, Y.astype(np.uint64) + 2**63), "Labels go up to 9223372036854775810"),
-    "labels as floats": ((F, Y.astype(float)), "few whole numbers, as class labels do. Convert labels to integers"),
+    "labels as floats": (
+        (F, Y.astype(float)),
+        "only a few different whole numbers, as class labels do. Convert labels to integers",
+    ),
     "one-hot labels": ((F, np.eye(3, dtype=int)[Y]), r"exactly one 1 in every row.* y\.argmax"),
     "labels as text": ((F, np.array(["a", "b", "c"])[Y]), "y holds text"),
     "images as int64": ((IMAGES.astype(np.int64), Y), "x is int64 of shape .* images to uint8"),

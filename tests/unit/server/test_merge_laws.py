@@ -140,11 +140,12 @@ class Branches(AveragingRule):
         return weighted(shares(inbox) * favour, inbox)
 
 
-def test_a_rule_that_cannot_be_vectorised_is_told_what_to_do(registered):
+@pytest.mark.parametrize("fleet", ["stacked", "mailbox"])
+def test_a_rule_that_cannot_be_vectorised_is_told_what_to_do_in_every_fleet(registered, fleet):
     registered(Branches)
     sentence = r"Branches inherits AveragingRule, but cannot be vectorised .* or inherit Rule"
     with pytest.raises(ConfigError, match=sentence):
-        hatdfed.run("full", **SMALL, aggregator={"name": "mine"}, fleet="stacked")
+        hatdfed.run("full", **SMALL, aggregator={"name": "mine"}, fleet=fleet)
 
 
 def test_a_rule_of_ones_own_that_keeps_the_laws_is_played(registered):

@@ -106,8 +106,8 @@ def test_a_run_says_how_far_it_is(tmp_path):
 
 
 def test_runs_that_cannot_work_are_refused_before_one_is_played():
-    wrong = resolve({**SMALL, "policy": {"name": "ring", "thrft": 1}})
-    with pytest.raises(ConfigError, match="no setting 'thrft'"):
+    wrong = resolve({**SMALL, "policy": {"name": "regular-graph", "degree": 50}})
+    with pytest.raises(ConfigError, match=r"policy\.degree is 50"):
         check_runs([resolve(SMALL), wrong], LoadedDatasets())
 
 

@@ -10,7 +10,7 @@ from tests.unit.sweeps.small import SMALL
 
 import hatdfed
 from hatdfed.cli.app import main
-from hatdfed.errors import ConfigError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.runs.play import play
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.sweeps.file import read_sweep
@@ -46,6 +46,8 @@ def test_rows_are_means_of_what_is_in_the_run_folders(finished):
         {"method": method, "learner.cool_down": value} for method in ("rnd", "local") for value in (0.0, 0.5)
     ]
     runs = [result.run(f"method=rnd,cool_down=0.5,seed={seed}") for seed in (0, 1)]
+    with pytest.raises(RunFolderError, match=r"has no run 'method=rnd,seed=0'\. Did you mean method=rnd,cool_down"):
+        result.run("method=rnd,seed=0")
     row = result.rows[1]
     assert row["avg_accuracy"] == pytest.approx(sum(run.summary["avg_accuracy"] for run in runs) / 2)
     assert row["validation_accuracy"] == pytest.approx(sum(run.rounds[-1]["avg_accuracy"] for run in runs) / 2)

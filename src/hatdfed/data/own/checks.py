@@ -71,6 +71,10 @@ def check_alike(
             "were wanted"
         )
     if kind.name in (CLASSIFICATION, NEXT_TOKEN):
+        if kind.has_classes and kind.num_outputs == task.num_outputs + 1 and examples.y.min() == 1:
+            raise DataError(
+                f"labels go from 1 to {task.num_outputs}, but must be numbered from 0. Subtract 1 from all of them"
+            )
         if kind.num_outputs > task.num_outputs:
             raise DataError(
                 f"{'labels' if kind.has_classes else 'tokens'} go up to {kind.num_outputs - 1}, up to "
@@ -92,8 +96,9 @@ def refuse_missing_classes(y: Array, kind: TaskKind) -> None:
     if missing := kind.num_outputs - len(there):
         first = int(np.argmax(np.append(there, -1) != np.arange(len(there) + 1)))
         raise DataError(
-            f"Labels go from {int(y.min())} to {int(y.max())}, but {missing} of these classes have no sample, "
-            f"such as {first}. Number the classes that there are from 0 without gaps."
+            f"Labels go from {int(y.min())} to {int(y.max())}, but {missing} of these classes "
+            f"{'has' if missing == 1 else 'have'} no sample, such as {first}. Number the classes that there are from 0 "
+            "without gaps."
         )
 
 
@@ -108,8 +113,8 @@ def _refuse_doubtful_targets(y: Array, task: str) -> None:
         return
     if 1 < len(np.unique(y)) <= min(_MOST_DOUBTFUL, len(y) // 4):
         raise DataError(
-            f"y is {y.dtype} of shape {list(y.shape)}, but holds few whole numbers, as class labels do. Convert labels "
-            "to integers [n], or set task to regression."
+            f"y is {y.dtype} of shape {list(y.shape)}, but holds only a few different whole numbers, as class labels "
+            "do. Convert labels to integers [n], or set task to regression."
         )
 
 

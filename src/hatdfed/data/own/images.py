@@ -138,9 +138,18 @@ def as_images(x: NDArray[Any], image_shape: ImageShape) -> Pixels:  # -> [n, C, 
 
 def as_labels(y: NDArray[Any], *, count: int, num_classes: int) -> NDArray[np.int64]:  # -> [n]
     """Check the labels of `count` images, each from 0 to num_classes − 1, and convert them to int64."""
+    if y.ndim == 1 and len(y) != count:
+        raise UnusableImageError(
+            WRONG_NUMBERS, f"x has {count} samples, but y has {len(y)}. Give one target for each sample"
+        )
     if y.dtype.kind not in "iu" or y.shape != (count,):
         raise UnusableImageError(
             WRONG_NUMBERS, f"labels are {y.dtype} of shape {list(y.shape)}, integers of shape [{count}] were wanted"
+        )
+    if count and int(y.min()) == 1 and int(y.max()) == num_classes:
+        raise UnusableImageError(
+            WRONG_NUMBERS,
+            f"labels go from 1 to {num_classes}, but must be numbered from 0. Subtract 1 from all of them",
         )
     if count and not (int(y.min()) >= 0 and int(y.max()) < num_classes):
         raise UnusableImageError(
@@ -163,10 +172,17 @@ def _as_bytes(x: NDArray[Any]) -> Pixels:
         return x
     if x.dtype.kind != "f":
         raise UnusableImageError(WRONG_NUMBERS, f"pixels are {x.dtype}, uint8 or floats from 0 to 1 were wanted")
-    # NaN fails the comparison too. Floats up to 255 are not accepted: a very dark image would look like 0 to 1.
+    if not (is_finite := np.isfinite(x)).all():
+        count = int((~is_finite).sum())
+        raise UnusableImageError(
+            WRONG_NUMBERS, f"{count} pixels are NaN or infinite, the first one in image {np.argwhere(~is_finite)[0][0]}"
+        )
+    # Floats up to 255 are not accepted: a very dark image would look like 0 to 1.
     if x.size and not (x.min() >= 0 and x.max() <= 1):
         raise UnusableImageError(
-            WRONG_NUMBERS, f"pixels are floats from {x.min():.4g} to {x.max():.4g}, 0 to 1 were wanted"
+            WRONG_NUMBERS,
+            f"pixels are floats from {x.min():.4g} to {x.max():.4g}, 0 to 1 were wanted. Divide them, or convert them "
+            "to uint8",
         )
     whole: Pixels = np.rint(x * 255).astype(np.uint8)
     return whole

@@ -175,6 +175,12 @@ def refuse_file_of_run(path: Path) -> None:
         raise RunFolderError(f"{path} belongs to the run in {real.parent}. Choose another file with --out.")
 
 
+def refuse_missing_folder(path: Path) -> None:
+    """Refuse a folder that does not exist, or is a file."""
+    if not os.path.isdir(path):  # noqa: PTH112 (pathlib fails on names that are too long)
+        raise RunFolderError(f"There is no folder {path}. Check the path.")
+
+
 def environment() -> dict[str, Any]:
     """Machine and versions, for the reader of a result."""
     return {

@@ -26,9 +26,10 @@ from hatdfed.core.training import TRAINING
 from hatdfed.core.training.base import AnyTraining
 from hatdfed.core.utility import LinkUtility
 from hatdfed.data.members import draw_amounts, share_work
-from hatdfed.errors import OWN_THING, ConfigError, did_you_mean, require_one_of
+from hatdfed.errors import OWN_THING, ConfigError, require_one_of
 from hatdfed.setup.build.machines import price_profiles, read_rates
 from hatdfed.setup.build.supply import make_supply
+from hatdfed.setup.component_names import refuse_own_setting
 from hatdfed.setup.config import Component, Config, ScheduleConfig
 from hatdfed.setup.layers import config_budget, config_members, considered_links, finish_rounds
 
@@ -218,10 +219,8 @@ def build_component(
     require_one_of(key if settings_key else f"{key}.name", component.name, known, OWN_THING)
     maker = known[component.name]
     fields = {field.name for field in dataclasses.fields(maker)}  # type: ignore[arg-type]
+    refuse_own_setting(key, component.name, component.settings, fields - set(given))
     for name in component.settings:
-        if name not in fields - set(given):
-            hint = did_you_mean(name, fields - set(given)) if fields - set(given) else "It has none."
-            raise ConfigError(f"{key} {component.name!r} has no setting {name!r}. {hint}")
         if (number := component.settings[name]) and isinstance(number, int) and abs(number) > _LARGEST_INTEGER:
             raise ConfigError(f"{settings_key or key}.{name} is {number}, but must lie within ±{_LARGEST_INTEGER}.")
     settings = {**{name: value for name, value in given.items() if name in fields}, **component.settings}
