@@ -23,6 +23,7 @@ from hatdfed.dashboard.comparison import MAX_COMPARED, make_front_title, select_
 from hatdfed.dashboard.run_views import list_metrics
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
+from hatdfed.report.findings import GROUPS_EXPLAINED
 from hatdfed.runs.measured_energy import name_energy
 from hatdfed.runs.records.cleaning import flat_settings, number, texts
 from hatdfed.runs.records.small_files import read_document, read_settings
@@ -80,6 +81,7 @@ def page_routes(site: Site) -> APIRouter:
         except (HatdfedError, OSError) as error:
             card = card._replace(trouble=card.trouble or str(error))
         content |= {"card": card, "accuracy_name": name_accuracy(card), "metrics": columns_in("own"), "section": "runs"}
+        content["groups_explained"] = GROUPS_EXPLAINED
         return site.render_page("run.html", content)
 
     @routes.get("/compare")

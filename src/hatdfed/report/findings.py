@@ -78,6 +78,20 @@ def verdicts_finding(inside: Vector, outside: Vector) -> str:
     return f"Mean verdict {', '.join(known)}".replace("-", "−") if known else "No verdict is known yet"
 
 
+def describe_verdicts(round_number: float) -> str:
+    """Explain to somebody who knows no verdicts what their picture shows."""
+    return (
+        f"How each receiver (row) judges the models of each sender (column) after round {round_number:.0f}: "
+        "1 is harmless, −1 harmful. Grey: unknown."
+    )
+
+
+GROUPS_EXPLAINED = (
+    "Servers of one colour exchange models. Waiting: groups are not decided yet. Alone: it fits no group. "
+    "Introduced again: its group was decided once more."
+)
+
+
 def links_finding(links: LastLinks, num_servers: int, round_number: float) -> str:
     """State how many of the possible links were drawn."""
     possible, lost = num_servers * (num_servers - 1), int((~links.delivered).sum())
