@@ -47,7 +47,7 @@ function show(status) {
   byId("servers").hidden = status.servers.length === 0;
   fillTable(byId("servers"), status.servers.map((server) => [
     server.index === null ? "–" : `server ${server.index}`, server.name, [HERE[server.here], `presence ${server.here}`], [seen(server.seen_seconds_ago), "number"],
-    [server.round ?? "–", "number"], [count(server.refused), "number"], server.doing, server.address,
+    [server.round === null ? "–" : count(server.round + 1), "number"], [count(server.refused), "number"], server.doing, server.address,
   ]));
   byId("nothing-refused").hidden = status.refused.length > 0;
   byId("refused").hidden = status.refused.length === 0;

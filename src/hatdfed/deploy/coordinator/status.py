@@ -165,12 +165,12 @@ def _describe_caught(caught: Caught | None) -> dict[str, Any] | None:
 
 
 def _describe_exclusion(caught: Caught | None) -> str:
-    return "" if caught is None else f"has no links since round {caught.round}: {caught.reason} "
+    return "" if caught is None else f"has no links since round {caught.round + 1}: {caught.reason} "
 
 
 def _describe_quarantine(hub: EdgeHub, member: EdgeMember) -> str:
     until = hub.participation.conduct.of(member.name).until
-    return f"takes no part until round {until}; " if member.is_quarantined else ""
+    return f"takes no part until round {until + 1}; " if member.is_quarantined else ""
 
 
 def _describe_conduct(conduct: Conduct, name: str) -> dict[str, Any]:
