@@ -43,7 +43,7 @@ def half_way_finding(joules: Vector, mean: Vector) -> str:  # [R] so far, [R]
     if joules[-1] <= 0:
         return f"{format_percent(mean[-1])} mean accuracy without any energy"
     all_of_it = f"{format_joules(joules[-1])} bring {format_percent(mean[-1])} mean accuracy"
-    return f"{all_of_it}; half of that brings {format_percent(half[0])}" if len(finite(half)) else all_of_it
+    return f"{all_of_it}; half of the energy brings {format_percent(half[0])}" if len(finite(half)) else all_of_it
 
 
 def time_finding(seconds: Vector, mean: Vector) -> str:  # [R] so far, [R]
