@@ -101,6 +101,6 @@ def page_routes(site: Site) -> APIRouter:
 
 
 def find_runs(site: Site, run_ids: list[str], against: str) -> list[tuple[Path, Card]]:
-    """Find the chosen runs, `against` first, then the oldest; duplicates and unknown identifiers are left out."""
+    """Find the chosen runs, `against` first, then by folder as in a report; without duplicates and unknown ones."""
     found = [entry for run_id in dict.fromkeys(run_ids) if (entry := site.catalogue.find(run_id)) is not None]
-    return sorted(found, key=lambda entry: (entry[1].id != against, entry[1].written))
+    return sorted(found, key=lambda entry: (entry[1].id != against, entry[0]))

@@ -158,4 +158,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "moment": moment,
     "breakable": split_path,
+    "units": keep_units_together,
 }

@@ -18,7 +18,7 @@ function waits(status) {
 function describeWait({ waits_for: whom, waits_seconds: seconds }) {
   if (!whom) return "Waits for nobody.";
   if (seconds === null) return `Waits for ${whom}. There is no limit on that.`;
-  const until = new Date(Date.now() + 1000 * seconds).toLocaleTimeString();
+  const until = new Date(Date.now() + 1000 * seconds).toLocaleTimeString().replace(/\s/g, "\u00a0"); // on one line
   return `Waits for ${whom}. At most ${Math.round(seconds)} s more, until ${until}.`;
 }
 
@@ -35,6 +35,7 @@ function show(status) {
   setText("played", count(status.round));
   setText("planned", `of ${count(status.rounds)}, run ${status.run}`);
   setText("accuracy", percent(status.accuracy));
+  setText("energy-name", status.energy_source ? `Energy, ${status.energy_source}` : "Energy");
   setText("energy", joules(status.joules));
   setText("links", count(status.links));
   for (const [name, text] of Object.entries(status.figures)) setText(name, text);
