@@ -79,6 +79,18 @@ def test_a_finished_deployment_says_so(browser, address):
     assert ask(browser, "document.querySelector('#servers td').textContent") == "server 0"
 
 
+def test_rounds_of_servers_are_counted_from_one_as_those_of_a_run(runs, browser):
+    async def tell():
+        return FINISHED | {"state": "running", "round": 4, "servers": [SERVER | {"round": 4}]}
+
+    site = Site(Catalogue(runs), DeploymentMonitor("127.0.0.1:7444", tell), EventStreams(every_seconds=0.2))
+    with serving(site) as where:
+        browser.get(f"{where}/deployment")
+        wait_for(lambda: ask(browser, "document.getElementById('played').textContent") == "4")
+        assert ask(browser, "document.querySelector('#servers td[data-label=\"Next round\"]').textContent") == "5"
+        browser.get("about:blank")
+
+
 @pytest.mark.parametrize(
     ("matrix", "places"),
     [

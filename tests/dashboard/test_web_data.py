@@ -10,11 +10,12 @@ import pytest
 from tests.dashboard.site_on_disk import change, elsewhere, id_of, look_again, unfinish
 
 from hatdfed.dashboard.comparison import _make_accuracy_title
-from hatdfed.dashboard.run_views import MAX_POINTS, select_rounds
+from hatdfed.dashboard.run_views import MAX_POINTS, _make_own_chart, select_rounds
 from hatdfed.report.formatting import difference
 from hatdfed.report.groups import FinishedRun, make_comparison_rows
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.reading import reading
+from hatdfed.runs.round_row import ROUND_COLUMNS
 
 FOLDER = "both/hat-dfed-seed0"
 
@@ -35,6 +36,14 @@ def test_series_are_those_of_the_records(client, run_id, runs):
     assert series["total_joules"][-1] == pytest.approx(total, rel=1e-5)
     assert len(series["servers"]) == 4
     assert series["titles"]["accuracy"].startswith("Mean accuracy")
+    assert series["titles"]["regret"].startswith("Cumulative regret against the best fixed links is ")
+
+
+def test_a_chart_of_long_times_has_the_unit_of_its_title():
+    chart = _make_own_chart(ROUND_COLUMNS["simulated_seconds"], [{"simulated_seconds": t} for t in (1800.0, 7200.0)])
+    assert chart["title"] == "Simulated time ends at 2 h"
+    assert chart["label"] == "Simulated time (h)"
+    assert chart["values"] == [0.5, 2.0]
 
 
 def test_a_round_has_its_links_joules_probabilities_and_ledger(client, run_id, runs):
@@ -86,7 +95,7 @@ def test_numbers_that_json_does_not_know_and_texts_that_look_like_formulas_do_no
 
 def test_a_comparison_says_what_the_command_line_says(client, runs):
     order = ["hat-dfed-seed0", "hat-dfed-seed1", "rnd-seed0", "rnd-seed1"]
-    for age, name in enumerate(reversed(order)):  # the dashboard takes the oldest first
+    for age, name in enumerate(order):  # when runs were written decides nothing
         for file in (runs / "both" / name).iterdir():
             os.utime(file, (1e9 - age, 1e9 - age))
     ids = [id_of(client, f"both/{name}") for name in order]

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from tests.dashboard.site_on_disk import id_of, look_again, serving, unfinish
 
-from hatdfed.dashboard.deployment import DeploymentMonitor, make_status_reader
+from hatdfed.dashboard.deployment import DeploymentMonitor, _clean, make_status_reader
 from hatdfed.dashboard.event_streams import MAX_STREAMS
 from hatdfed.deploy.protocol import hatdfed_pb2 as pb
 from hatdfed.deploy.protocol.hatdfed_pb2_grpc import OperationServicer, add_OperationServicer_to_server
@@ -167,3 +167,9 @@ def test_many_runs_are_not_walked_over_all_the_time(site, monkeypatch):
     for _ in range(4):  # the first walk takes two seconds, so there is none for ten
         site.catalogue.cards()
     assert len(scans) == 2
+
+
+def test_a_deployment_says_how_its_energy_is_known():
+    assert _clean(STATUS)["energy_source"] == "", "a coordinator of an older version does not say"
+    assert _clean(STATUS | {"energy_source": "modelled"})["energy_source"] == "modelled"
+    assert _clean(STATUS | {"energy_source": "measured"})["energy_source"] == "training measured where possible"

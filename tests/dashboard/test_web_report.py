@@ -94,7 +94,9 @@ def test_rows_of_a_comparison_are_in_the_order_of_its_table(runs, tmp_path):
     for order in (["rnd", "hat-dfed"], ["hat-dfed", "rnd"]):
         methods = [{"method": method} for method in order]
         (folder / "results.json").write_text(json.dumps({"reference": "rnd", "methods": methods}))
-        assert [row.label for row in make_document([folder], tmp_path / order[0]).rows] == order
+        document = make_document([folder], tmp_path / order[0])
+        assert [row.label for row in document.rows] == order
+        assert [run.name for run in document.runs] == [f"{method}-seed{seed}" for method in order for seed in range(2)]
 
 
 @is_about_words
@@ -359,3 +361,16 @@ def test_chromium_prints_a_report(runs, tmp_path):
     printed = target.read_bytes()
     assert printed.startswith(b"%PDF-")
     assert len(printed) > 50_000  # with its pictures
+
+
+def test_tables_are_cards_on_a_phone_and_notes_keep_numbers_and_units_together(page, runs, tmp_path):
+    rows = re.findall(r'<table class="cards">.*?</table>', page, re.DOTALL)
+    assert len(rows) == 3, "the comparison, and the servers of two runs"
+    assert all(
+        cell.startswith(" data-label=") or "data-label=" in cell
+        for row in rows
+        for cell in re.findall(r"<td([^>]*)>", row)
+    )
+    noted = runs / "both" / "rnd-seed1" / "results.json"
+    noted.write_text(json.dumps({**json.loads(noted.read_text()), "notes": ["It came to 59.3 % in the end."]}))
+    assert "59.3\N{NO-BREAK SPACE}%" in render_html(make_document([noted.parent], tmp_path))

@@ -72,7 +72,7 @@ async def back_in_the_same_round(folder):
         await deployment.kill_edge("edge-2")
         again = deployment.start_edge("edge-2")
         await deployment.until(
-            lambda: again._handler is not None and again._handler.runner.doing.startswith("exchanging")
+            lambda: again._handler is not None and again._handler.runner.doing == "exchanging models of round 1"
         )
         gate.open()
         await deployment.run

@@ -136,7 +136,7 @@ def test_who_reports_impossible_figures_is_named_and_has_no_links_any_more(play,
     assert caught["round"] == 1
     assert words in caught["reason"]
     assert servers["edge-9"]["caught"] == {"round": 1, "reason": caught["reason"]}
-    assert servers["edge-9"]["doing"].startswith("has no links since round 1: It reported")
+    assert servers["edge-9"]["doing"].startswith("has no links since round 2: It reported")
     assert servers["edge-0"]["caught"] is servers["edge-1"]["caught"] is None
     assert "edge-9 gets no links any more: its report of round 1 is false. It reported" in caplog.text
     assert any(note.startswith("Caught with a false report") for note in summary["notes"])

@@ -161,7 +161,7 @@ def test_a_run_names_who_was_caught_also_after_a_pause(tmp_path, capsys):
     (caught,) = result.summary["caught"]
     assert caught == {"server": liar, "round": 0, "reason": caught["reason"]}
     (note,) = [each for each in result.summary["notes"] if each.startswith("Caught")]
-    assert f"server {liar} in round 0 (it reported" in note
+    assert f"server {liar} in round 1 (it reported" in note
     show_command(tmp_path / "run")
     assert note in capsys.readouterr().out
     show_command(tmp_path / "run", as_json=True)

@@ -190,6 +190,6 @@ def _show(status: dict[str, Any]) -> None:
         here = "drained" if server["drained"] else "yes" if server["active"] else "no"
         here = "quarantine" if server.get("quarantined") and here == "no" else here
         refused = sum(server.get("refused", {}).values())  # a coordinator of an older version does not say
-        row = (server["name"], here, seen, str(server["round"]), str(refused or "–"), server["doing"])
+        row = (server["name"], here, seen, str(server["round"] + 1), str(refused or "–"), server["doing"])
         table.add_row(f"server {server['index']}", *row)
     out.print(table)

@@ -19,6 +19,7 @@ from hatdfed.report.groups import (
     is_complete,
     make_comparison_rows,
     read_figure,
+    read_methods,
     read_reference,
 )
 from hatdfed.report.looks import find_looks
@@ -73,16 +74,23 @@ def select_comparable(found: Sequence[tuple[Path, Card]], against: str = "") -> 
         folders[card.id] = folder
     if len(found) > MAX_COMPARED:
         left_out.append(f"Only the first {MAX_COMPARED} of {len(found)} chosen runs are compared.")
-    reference = None if against in folders else _read_reference({folder.parent for folder in folders.values()})
-    runs.sort(key=lambda run: run.settings.get("method") != reference)
-    return ComparedRuns(make_comparison_rows(runs, reference), folders, left_out)
+    reference, methods = _read_order({folder.parent for folder in folders.values()})
+    if against in folders:
+        reference = runs[0].settings.get("method")
+    runs.sort(key=lambda run: _find_place(run.settings.get("method"), reference, methods))
+    return ComparedRuns(make_comparison_rows(runs, None if against in folders else reference), folders, left_out)
 
 
-def _read_reference(folders: Collection[Path]) -> str | None:
+def _read_order(folders: Collection[Path]) -> tuple[str | None, list[str]]:
+    """Read the reference and the order of methods of the comparison that all runs are of."""
     try:
-        return read_reference(folders)
+        return read_reference(folders), read_methods(folders)
     except HatdfedError:  # a damaged file; a report names it
-        return None
+        return None, []
+
+
+def _find_place(method: Any, reference: str | None, methods: Sequence[str]) -> tuple[bool, int]:
+    return method != reference, methods.index(method) if method in methods else len(methods)
 
 
 def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:

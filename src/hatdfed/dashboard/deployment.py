@@ -14,6 +14,7 @@ from hatdfed.dashboard.catalogue import Card, Catalogue
 from hatdfed.deploy.coordinator.journal import read_run_name
 from hatdfed.deploy.coordinator.state_folder import JOURNAL
 from hatdfed.errors import HatdfedError
+from hatdfed.runs.measured_energy import name_energy
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.round_row import JOULES, columns_in
@@ -153,6 +154,7 @@ def _clean(status: dict[str, Any]) -> dict[str, Any]:
             name: metric.text(number(figures.get(name)) if isinstance(figures, dict) else None)
             for name, metric in columns_in("own").items()
         },
+        "energy_source": name_energy(text(source, 20), None) if (source := status.get("energy_source")) else "",
         "coordinator_seconds": number(status.get("coordinator_seconds")),
         "waits_for": text(status["waits_for"]) if status.get("waits_for") else "",
         "waits_seconds": number(status.get("waits_seconds")),

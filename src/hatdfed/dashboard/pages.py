@@ -23,6 +23,7 @@ from hatdfed.dashboard.comparison import MAX_COMPARED, make_front_title, select_
 from hatdfed.dashboard.run_views import list_metrics
 from hatdfed.dashboard.site import Site
 from hatdfed.errors import HatdfedError
+from hatdfed.report.findings import GROUPS_EXPLAINED
 from hatdfed.runs.measured_energy import name_energy
 from hatdfed.runs.records.cleaning import flat_settings, number, texts
 from hatdfed.runs.records.small_files import read_document, read_settings
@@ -80,6 +81,7 @@ def page_routes(site: Site) -> APIRouter:
         except (HatdfedError, OSError) as error:
             card = card._replace(trouble=card.trouble or str(error))
         content |= {"card": card, "accuracy_name": name_accuracy(card), "metrics": columns_in("own"), "section": "runs"}
+        content["groups_explained"] = GROUPS_EXPLAINED
         return site.render_page("run.html", content)
 
     @routes.get("/compare")
@@ -99,6 +101,6 @@ def page_routes(site: Site) -> APIRouter:
 
 
 def find_runs(site: Site, run_ids: list[str], against: str) -> list[tuple[Path, Card]]:
-    """Find the chosen runs, `against` first, then the oldest; duplicates and unknown identifiers are left out."""
+    """Find the chosen runs, `against` first, then by folder as in a report; without duplicates and unknown ones."""
     found = [entry for run_id in dict.fromkeys(run_ids) if (entry := site.catalogue.find(run_id)) is not None]
-    return sorted(found, key=lambda entry: (entry[1].id != against, entry[1].written))
+    return sorted(found, key=lambda entry: (entry[1].id != against, entry[0]))

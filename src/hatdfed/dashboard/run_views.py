@@ -14,6 +14,7 @@ import hatdfed.report.formatting as fm
 from hatdfed.core.metrics import LONGEST_NAME, MOST_METRICS
 from hatdfed.report.formatting import keep_units_together
 from hatdfed.report.run_data import CAUSES, LastLinks, Record, Vector, column, joules_by_cause
+from hatdfed.runs.duration import time_unit
 from hatdfed.runs.records.cleaning import number, text, whole
 from hatdfed.runs.records.reading import RunReader, reading
 from hatdfed.runs.records.small_files import read_settings
@@ -70,10 +71,13 @@ def _make_own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, 
     known = values[np.isfinite(values)]
     label = metric.label[:1].upper() + metric.label[1:]
     title = f"{label} ends at {metric.text(known[-1])}" if len(known) else f"{label} was not recorded"
+    unit, size = metric.unit, 1.0
+    if unit == "s" and len(known):  # as the title writes them
+        unit, size = time_unit(float(known.max()))
     return {
         "name": metric.name,
-        "label": f"{label} ({metric.unit})" if metric.unit else label,
-        "values": to_json_numbers(values),
+        "label": f"{label} ({unit})" if unit else label,
+        "values": to_json_numbers(values / size),
         "title": keep_units_together(title),
     }
 
@@ -106,9 +110,10 @@ def _collect_server_lines(
 
 def _make_titles(rounds: int, mean: Vector, spent: dict[str, Vector], total: Vector, regret: Vector) -> dict[str, str]:
     known = regret[np.isfinite(regret)]
-    said = f"Cumulative regret is {fm.format_number(known[-1])}" if len(known) else "No regret was recorded"
-    if 0 < len(known) < len(regret):
-        said += ", where it is known"
+    said = "No regret was recorded"
+    if len(known):
+        where = ", where it is known" if len(known) < len(regret) else ""
+        said = f"Cumulative regret against the best fixed links is {fm.format_number(known[-1])}{where}"
     titles = {
         "accuracy": fd.accuracy_finding(mean, rounds),
         "energy": fd.energy_finding(spent),

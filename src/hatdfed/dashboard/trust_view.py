@@ -78,7 +78,7 @@ def _describe_verdicts(trust: TrustHistory, first: int) -> dict[str, Any] | None
     if verdicts is None:
         return None
     return {
-        "round": (trust.verdicts_at or 0) - first + 1,
+        "note": f"{fd.describe_verdicts((trust.verdicts_at or 0) - first + 1)} In the order of groups.",
         "servers": verdicts.servers,
         "values": [to_json_numbers(row) for row in verdicts.verdict],
         "title": fd.verdicts_finding(verdicts.inside, verdicts.outside),

@@ -131,7 +131,8 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
     """Read all runs under these folders and draw their figures into `pictures`; unreadable runs are listed."""
     folders, left_out = _find_runs(paths)
     names = name_folders(folders)
-    parts, compared, drawn = [], [], {}
+    order = read_methods(paths)
+    parts, places, compared, drawn = [], [], [], {}
     for index, folder in enumerate(folders):
         if on_run is not None:
             on_run(folder.name)
@@ -142,6 +143,7 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
         run = run_data(result) if result.rounds else None
         drawings = _draw(run, pictures / f"run-{index + 1}", len(folders)) if run is not None else []
         parts.append(_make_part(folder, names[index], result, index, drawings))
+        places.append(_find_place(result.config.method, order))
         is_whole = is_complete(result.summary) and "stopped_by" not in result.summary
         if run is not None and is_whole and measured_on(result.summary) == "test":
             settings, validation = result.config.model_dump(mode="json"), read_last_validation(run)
@@ -149,14 +151,19 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
             drawn[str(folder)] = run
     if not parts:
         raise RunFolderError(left_out[0] if len(folders) == 1 else f"No run can be read. The first: {left_out[0]}")
-    order = read_methods(paths)
-    compared.sort(key=lambda run: order.index(method) if (method := run.settings["method"]) in order else len(order))
+    compared.sort(key=lambda run: _find_place(run.settings["method"], order))
+    parts = [parts[index] for index in sorted(range(len(parts)), key=places.__getitem__)]
     rows = make_comparison_rows(compared, read_reference(paths)) if len(compared) > 1 else []
     many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
     if len(parts) > MOST_DETAILED:
         left_out.append(_describe_detail(len(parts)))
     return _list_shared_once(Document(title, rows, many, parts, left_out, [], []))
+
+
+def _find_place(method: str, order: Sequence[str]) -> int:
+    """Where a method stands in a comparison's table; others come last."""
+    return order.index(method) if method in order else len(order)
 
 
 def name_folders(folders: Sequence[Path]) -> list[str]:

@@ -43,7 +43,7 @@ def half_way_finding(joules: Vector, mean: Vector) -> str:  # [R] so far, [R]
     if joules[-1] <= 0:
         return f"{format_percent(mean[-1])} mean accuracy without any energy"
     all_of_it = f"{format_joules(joules[-1])} bring {format_percent(mean[-1])} mean accuracy"
-    return f"{all_of_it}; half of that brings {format_percent(half[0])}" if len(finite(half)) else all_of_it
+    return f"{all_of_it}; half of the energy brings {format_percent(half[0])}" if len(finite(half)) else all_of_it
 
 
 def time_finding(seconds: Vector, mean: Vector) -> str:  # [R] so far, [R]
@@ -76,6 +76,20 @@ def verdicts_finding(inside: Vector, outside: Vector) -> str:
     means = ((finite(inside), "inside groups"), (finite(outside), "between them"))
     known = [f"{values.mean():+.2f} {where}" for values, where in means if len(values)]
     return f"Mean verdict {', '.join(known)}".replace("-", "−") if known else "No verdict is known yet"
+
+
+def describe_verdicts(round_number: float) -> str:
+    """Explain to somebody who knows no verdicts what their picture shows."""
+    return (
+        f"How each receiver (row) judges the models of each sender (column) after round {round_number:.0f}: "
+        "1 is harmless, −1 harmful. Grey: unknown."
+    )
+
+
+GROUPS_EXPLAINED = (
+    "Servers of one colour exchange models. Waiting: groups are not decided yet. Alone: it fits no group. "
+    "Introduced again: its group was decided once more."
+)
 
 
 def links_finding(links: LastLinks, num_servers: int, round_number: float) -> str:

@@ -45,7 +45,7 @@ def format_joules(joules: float, sd: float = 0.0) -> str:
     unit = energy_unit(joules)
     value, around = joules / unit.joules, sd / unit.joules
     decimals = 2 - int(np.floor(np.log10(value))) if 0 < value < 100 else 0
-    if round(around, decimals) > 0:
+    if sd > 0:  # written also where it rounds to 0: without it, a mean over seeds looks like a single one
         return f"{value:,.{decimals}f} ± {around:,.{decimals}f} {unit.symbol}"
     return f"{value:,.0f} {unit.symbol}" if value >= 999.5 else f"{value:.3g} {unit.symbol}"
 
@@ -142,8 +142,12 @@ def keep_units_together(sentence: str) -> str:
 
 
 def split_path(path: str) -> list[str]:
-    """Split a path into the parts between which a line may break."""
-    return path.replace("/", "/\n").split("\n")
+    """Split a path into the parts between which a line may break.
+
+    >>> split_path("sweep/method=rnd,seed=0")
+    ['sweep/', 'method=rnd,', 'seed=0']
+    """
+    return [part for part in re.split(r"(?<=[/,])", path) if part]
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -154,4 +158,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "moment": moment,
     "breakable": split_path,
+    "units": keep_units_together,
 }

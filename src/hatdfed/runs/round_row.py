@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hatdfed.core.energy.energy_model import Cause, joules_by_cause
 from hatdfed.core.round import RoundRecord
+from hatdfed.runs.duration import format_seconds
 
 Number = float | int
 Row = Mapping[str, Any]
@@ -88,7 +89,9 @@ class RoundColumn(Column):
             return "unknown"
         if self.sql == "INTEGER":
             return f"{value:,d}" if isinstance(value, int) else f"{value:,.0f}"
-        return f"{value:.1f} {self.unit}" if self.unit in ("%", "s") else f"{value:.3g} {self.unit}".rstrip()
+        if self.unit == "s":
+            return format_seconds(value)
+        return f"{value:.1f} %" if self.unit == "%" else f"{value:.3g} {self.unit}".rstrip()
 
 
 def _declared(*columns: RoundColumn) -> dict[str, RoundColumn]:

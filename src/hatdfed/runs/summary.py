@@ -134,7 +134,7 @@ def describe_own_kind(summary: Mapping[str, Any]) -> list[str]:
         return []
     return [
         f"On the test set as each server sees it: {summary['own_accuracy']:.1f} % on average over the honest servers "
-        "(own_accuracy). The table has the accuracy on the common test set."
+        f"(own_accuracy). On the common test set: {summary['avg_accuracy']:.1f} %."
     ]
 
 
@@ -155,7 +155,7 @@ def describe_caught(caught: Sequence[Caught]) -> list[str]:
     if not caught:
         return []
     named = "; ".join(
-        f"server {each.server} in round {each.round} ({_as_clause(each.reason)})" for each in caught[:_MOST_NAMED]
+        f"server {each.server} in round {each.round + 1} ({_as_clause(each.reason)})" for each in caught[:_MOST_NAMED]
     )
     more = f"; {len(caught) - _MOST_NAMED} more" if len(caught) > _MOST_NAMED else ""
     return [f"Caught with a false report, and without links since then: {named}{more}."]

@@ -15,6 +15,14 @@ MOST_SERVERS = 100_000
 _MOST_LISTED = 40  # servers that are listed by number
 _LONGEST_WORD = 40
 START = "start"
+_REASONS = {  # as sentences say them; others are plain words already
+    "joined": "joined the deployment later",
+    "data changed": "its own data changed",
+    "harm": "models of those left were harmful",
+    "fit": "models of those joined are harmless",
+    "hearsay": "decided by verdicts of and on other servers",
+    "others left": "the others of its group left",
+}
 
 
 class TrustHistory(NamedTuple):
@@ -172,11 +180,16 @@ def format_event(event: TrustEvent) -> tuple[str, str, str, str]:
     """Round, servers, what changed, and why."""
     change = event.after if event.before == event.after else f"{event.before} → {event.after}"
     verdicts = [
-        f"verdicts with {who} {mean:+.2f}"
+        f"mean verdict with {who} {mean:+.2f}".replace("-", "−")
         for who, mean in (("those left", event.verdict_left), ("those joined", event.verdict_joined))
         if mean is not None
     ]
-    return str(event.t + 1), _list_servers(event.servers), change, ", ".join([event.reason, *verdicts])
+    return (
+        str(event.t + 1),
+        _list_servers(event.servers),
+        change,
+        ", ".join([_REASONS.get(event.reason, event.reason), *verdicts]),
+    )
 
 
 def _find_last_change(changes: Sequence[TrustChange]) -> int:

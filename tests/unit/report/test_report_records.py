@@ -75,7 +75,7 @@ def test_joules_are_written_in_the_unit_that_fits(joules: float, text: str) -> N
 
 def test_the_spread_is_written_as_exactly_as_the_mean() -> None:
     assert fm.format_joules(3421.7, 98) == "3.42 ± 0.10 kJ"
-    assert fm.format_joules(3421.7, 1) == "3.42 kJ"
+    assert fm.format_joules(3421.7, 1) == "3.42 ± 0.00 kJ"
     assert fm.format_percent(91.234, 0.42) == "91.2 ± 0.4 %"
     assert fm.format_percent(float("nan")) == "not reported"
 

@@ -74,3 +74,10 @@ def test_titles_say_what_is_shown() -> None:
         "Mean verdict +0.50 inside groups, −0.25 between them"
     )
     assert verdicts_finding(np.array([np.nan]), np.array([])) == "No verdict is known yet"
+
+
+def test_captions_explain_what_a_verdict_and_a_group_are(make_run) -> None:
+    figures = trust_figures(make_run()._replace(trust=TRUST))
+    words = {name: " ".join(text.get_text() for text in figure.texts) for name, figure in figures.items()}
+    assert "1 is harmless, −1 harmful" in " ".join(words["verdicts"].split())
+    assert "Servers of one colour exchange models" in " ".join(words["groups"].split())

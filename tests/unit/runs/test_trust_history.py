@@ -54,13 +54,16 @@ def test_spans_are_the_rounds_in_which_a_server_stayed_the_same():
     assert [span for span in spans if span.server == 4] == [Span(4, 0, 3, "waiting", None), Span(4, 3, 10, "alone", 2)]
 
 
+HARMED = "models of those left were harmful, mean verdict with those left −0.50"
+
+
 def test_servers_to_which_the_same_happened_are_one_event():
     assert [format_event(event) for event in find_events(ROWS)] == [
-        ("4", "0, 2", "waiting → {0, 2}", "introduced, verdicts with those joined +0.50"),
-        ("4", "1, 3", "waiting → {1, 3}", "introduced, verdicts with those joined +0.25"),
+        ("4", "0, 2", "waiting → {0, 2}", "introduced, mean verdict with those joined +0.50"),
+        ("4", "1, 3", "waiting → {1, 3}", "introduced, mean verdict with those joined +0.25"),
         ("4", "4", "waiting → alone", "introduced"),
-        ("7", "2", "{0, 2} → {1, 2, 3}", "harm, verdicts with those left -0.50, verdicts with those joined +0.25"),
-        ("7", "0", "{0, 2} → alone", "harm, verdicts with those left -0.50"),
+        ("7", "2", "{0, 2} → {1, 2, 3}", f"{HARMED}, mean verdict with those joined +0.25"),
+        ("7", "0", "{0, 2} → alone", HARMED),
         ("9", "4", "alone", "introduced again"),
     ]
 

@@ -18,7 +18,7 @@ function waits(status) {
 function describeWait({ waits_for: whom, waits_seconds: seconds }) {
   if (!whom) return "Waits for nobody.";
   if (seconds === null) return `Waits for ${whom}. There is no limit on that.`;
-  const until = new Date(Date.now() + 1000 * seconds).toLocaleTimeString();
+  const until = new Date(Date.now() + 1000 * seconds).toLocaleTimeString().replace(/\s/g, "\u00a0"); // on one line
   return `Waits for ${whom}. At most ${Math.round(seconds)} s more, until ${until}.`;
 }
 
@@ -35,6 +35,7 @@ function show(status) {
   setText("played", count(status.round));
   setText("planned", `of ${count(status.rounds)}, run ${status.run}`);
   setText("accuracy", percent(status.accuracy));
+  setText("energy-name", status.energy_source ? `Energy, ${status.energy_source}` : "Energy");
   setText("energy", joules(status.joules));
   setText("links", count(status.links));
   for (const [name, text] of Object.entries(status.figures)) setText(name, text);
@@ -47,7 +48,7 @@ function show(status) {
   byId("servers").hidden = status.servers.length === 0;
   fillTable(byId("servers"), status.servers.map((server) => [
     server.index === null ? "–" : `server ${server.index}`, server.name, [HERE[server.here], `presence ${server.here}`], [seen(server.seen_seconds_ago), "number"],
-    [server.round ?? "–", "number"], [count(server.refused), "number"], server.doing, server.address,
+    [server.round === null ? "–" : count(server.round + 1), "number"], [count(server.refused), "number"], server.doing, server.address,
   ]));
   byId("nothing-refused").hidden = status.refused.length > 0;
   byId("refused").hidden = status.refused.length === 0;

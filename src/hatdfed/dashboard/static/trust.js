@@ -22,7 +22,7 @@ function serverAxis(title, servers, more) {
 function drawVerdicts(target, verdicts) {
   target.hidden = !verdicts;
   setText("verdicts-title", verdicts ? verdicts.title : "No verdicts were kept");
-  setText("verdicts-note", verdicts ? `Verdict of each receiver (row) on each sender (column) after round ${verdicts.round}, in the order of the groups. Grey: unknown.` : "");
+  setText("verdicts-note", verdicts ? verdicts.note : "");
   if (!verdicts) return;
   const { servers, values } = verdicts;
   const labels = values.map((row, y) => row.map((_, x) => `server ${servers[x]} → server ${servers[y]}`));

@@ -101,7 +101,7 @@ class CoordinatorProcess:
         except BaseException:
             self._journal.close()
             raise
-        self.progress = DeploymentProgress(run_id, config.rounds)
+        self.progress = DeploymentProgress(run_id, config.rounds, config.energy.source)
         self.port = self.join_port = self.metrics_port = 0  # once it listens
         self._join_server: JoinServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -24,9 +24,10 @@ _MAX_PAIRS = 100  # of servers that do not reach each other: nobody reads more
 class DeploymentProgress:
     """Figures over the rounds that were played, those before a restart included."""
 
-    def __init__(self, run: str, rounds: int) -> None:
+    def __init__(self, run: str, rounds: int, energy_source: str = "modelled") -> None:
         self.run = run
         self.rounds = rounds
+        self.energy_source = energy_source
         self.played = 0
         self.undelivered = 0
         # Every figure over the rounds so far: its sum, or its last known value; None while nobody knows it.
@@ -112,6 +113,7 @@ def make_status(hub: EdgeHub, progress: DeploymentProgress) -> dict[str, Any]:
         "accuracy_percent": progress.figures["avg_accuracy"],
         "links": progress.figures["links"],
         "undelivered": progress.undelivered,
+        "energy_source": progress.energy_source,
         "joules": {str(cause): progress.figures[name] for cause, name in JOULES.items()},
         "figures": progress.figures,
         "coordinator_seconds": progress.coordinator_seconds,
@@ -165,12 +167,12 @@ def _describe_caught(caught: Caught | None) -> dict[str, Any] | None:
 
 
 def _describe_exclusion(caught: Caught | None) -> str:
-    return "" if caught is None else f"has no links since round {caught.round}: {caught.reason} "
+    return "" if caught is None else f"has no links since round {caught.round + 1}: {caught.reason} "
 
 
 def _describe_quarantine(hub: EdgeHub, member: EdgeMember) -> str:
     until = hub.participation.conduct.of(member.name).until
-    return f"takes no part until round {until}; " if member.is_quarantined else ""
+    return f"takes no part until round {until + 1}; " if member.is_quarantined else ""
 
 
 def _describe_conduct(conduct: Conduct, name: str) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class RoundRunner:
         until = began + _EXCHANGE_SHARE * order.seconds
         mailbox, program = self._mailbox, self._program
         kept = await self._begin(order)
-        self._begin_phase("training", f"training for round {t}")
+        self._begin_phase("training", f"training for round {t + 1}")
         work: Work = await self.run_off_loop(self._source.work, t, read_effort(order), self.server.held)
         try:
             server = mailbox.allocate_models(kept.trained or await self._train_off_loop(work, t))
@@ -89,10 +89,10 @@ class RoundRunner:
             if kept.trained is None:  # while the model is sent
                 self._worker.submit(self._files.keep_trained, mailbox.run, t, trained)
             del trained
-            self._begin_phase("exchange", f"exchanging models of round {t}")
+            self._begin_phase("exchange", f"exchanging models of round {t + 1}")
             await self._measure(Cause.EXCHANGE)
             await self._exchange_models(order, until)
-            self._begin_phase("merging", f"merging round {t}")
+            self._begin_phase("merging", f"merging round {t + 1}")
             await self._measure(None)
             self._worker.submit(tidy_freed_memory)
             server = program.take_back(server, offer, mailbox.failed_sends)
@@ -127,7 +127,7 @@ class RoundRunner:
 
     def _begin_phase(self, phase: str, doing: str) -> None:
         self.phases.begin(phase)
-        self.doing = doing
+        self.doing = doing  # rounds are counted from 1, as people see them elsewhere
 
     async def _begin(self, order: pb.RoundOrder) -> KeptRound:
         """Begin a round, or go on with it after a restart; returns what is left of it."""
