@@ -121,10 +121,11 @@ def read_records(folder: Path, rounds: int) -> dict[str, Any]:
     # Each server's last report: one in quarantine keeps its model and does not report; one that is absent never does.
     last = {row["server"]: row["accuracy"] for row in sorted(servers, key=lambda row: row["t"])}
     by_server = [last.get(server) for server in range(SERVERS)]
+    honest = [last[server] for server in range(HOSTILE, SERVERS)]
     false = [row for row in links if row["sender"] < HOSTILE <= row["receiver"] and row["delivered"]]
     return {
-        "accuracy": float(np.mean(by_server[HOSTILE:])),
-        "worst": min(by_server[HOSTILE:]),
+        "accuracy": float(np.mean(honest)),
+        "worst": min(honest),
         "by_server": by_server,
         "link_joules": sum(row["joules"] for row in ledger if row["cause"] == "link"),
         "undelivered": sum(not row["delivered"] for row in links),

@@ -71,9 +71,8 @@ def _make_own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, 
     known = values[np.isfinite(values)]
     label = metric.label[:1].upper() + metric.label[1:]
     title = f"{label} ends at {metric.text(known[-1])}" if len(known) else f"{label} was not recorded"
-    unit, size = metric.unit, 1.0
-    if unit == "s" and len(known):  # as the title writes them
-        unit, size = time_unit(float(known.max()))
+    is_time = metric.unit == "s" and len(known)
+    unit, size = time_unit(float(known.max())) if is_time else (metric.unit, 1.0)  # as the title writes them
     return {
         "name": metric.name,
         "label": f"{label} ({unit})" if unit else label,
