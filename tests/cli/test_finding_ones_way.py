@@ -83,6 +83,15 @@ def test_a_sweep_is_shown_from_its_folder(tmp_path):
     assert "sweep s, mean ± 95 % interval over 2 seeds" in " ".join(shown.split())
 
 
+def test_a_search_names_the_files_that_it_has_written(tmp_path):
+    search = {"parameters": {"learner.momentum": {"low": 0.0, "high": 0.5}}, "sampler": "random", "trials": 2}
+    (tmp_path / "s.yaml").write_text(json.dumps({"base": {**SMALL, "method": "rnd"}, "search": search, "seeds": 1}))
+    shown = invoke("sweep", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "s"), "--jobs", "1").stdout
+    told = next(line for line in shown.splitlines() if line.startswith("Runs, "))
+    assert told.startswith("Runs, summary.json, summary.csv, summary.tex and pareto.png: ")
+    assert not (tmp_path / "s" / "importance.png").exists(), "too few trials for importance"
+
+
 def test_a_folder_that_holds_nothing_is_told_so(tmp_path):
     with pytest.raises(RunFolderError, match=r"neither a run .* nor a comparison .* nor a sweep"):
         invoke("show", str(tmp_path))

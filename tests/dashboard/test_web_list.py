@@ -33,14 +33,19 @@ def test_results_are_sorted_within_each_data_set_alone(client, site, runs):
     assert "sorted within each data set" in page
 
 
-def test_a_run_on_another_data_set_is_neither_paired_nor_on_the_front(client, site, runs):
+@pytest.mark.parametrize(("method", "reference"), [("rnd", "hat-dfed"), ("hat-dfed", "rnd")])
+def test_a_run_on_another_data_set_is_neither_paired_nor_ranked(client, site, runs, method, reference):
     for seed in (0, 1):
-        change_dataset(runs / "both" / f"rnd-seed{seed}", "other")
+        change_dataset(runs / "both" / f"{method}-seed{seed}", "other")
     look_again(site)
     ids = [card["id"] for card in client.get("/api/runs").json()]
-    content = {"run": ids, "against": id_of(client, "both/hat-dfed-seed0")}
-    (other,) = [row for row in client.get("/api/compare", params=content).json()["rows"] if not row["is_reference"]]
+    content = {"run": ids, "against": id_of(client, f"both/{reference}-seed0")}
+    view = client.get("/api/compare", params=content).json()
+    (here,) = [row for row in view["rows"] if row["is_reference"]]
+    (other,) = [row for row in view["rows"] if not row["is_reference"]]
     assert (other["same_world"], other["is_on_front"], other["points"]) == (False, False, None)
+    assert here["is_on_front"]
+    assert not [title for title in view["titles"].values() if other["label"] in title]
 
 
 def look_before_and_after_the_end(status, **monitor_options):

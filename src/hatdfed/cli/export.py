@@ -60,8 +60,9 @@ def export_command(
         typer.echo(json.dumps({"file": str(to), "tensors": len(exporter.learner.roles), "off_by": difference, **about}))
         return
     out.print(
-        f"{to}: {settings.network} for {settings.dataset}, {exporter.learner.num_total} numbers. "
-        f"Its answers to {len(exporter.images)} samples are those of the model (off by {difference:.1g}).",
+        f"{to}: {settings.network} for {settings.dataset}, {exporter.learner.num_total:,} numbers. "
+        f"Read back, it gives the model's outputs for {len(exporter.images)} samples (largest difference "
+        f"{difference:.1g}).",
         soft_wrap=True,
     )
     out.print(exporter.about["inputs"], soft_wrap=True)

@@ -153,5 +153,6 @@ def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) 
     out.print(make_sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
     if result.search is not None:
         print_search(result.search)
-    figures = "pareto.png" if result.search is None else "pareto.png, importance.png"
-    out.print(f"Runs, summary.json, summary.csv, summary.tex and {figures}: {result.folder}", soft_wrap=True)
+    written = ("summary.json", "summary.csv", "summary.tex", "pareto.png", "importance.png")
+    *files, last = (name for name in written if (result.folder / name).is_file())
+    out.print(f"{', '.join(['Runs', *files])} and {last}: {result.folder}", soft_wrap=True)

@@ -22,7 +22,7 @@ SPACE = {
 
 def propose(sampler, parameters=SPACE, trials=16, seed=0):
     search = {"parameters": parameters, "trials": trials, "at_once": 100, "sampler": sampler, "sampler_seed": seed}
-    study = Search(read_sweep({"base": SMALL, "search": search}), None)
+    study = Search(read_sweep({"base": {**SMALL, "method": "hat-dfed-plus"}, "search": search}), None)
     study._fill_group()
     return study.trials
 
