@@ -71,7 +71,8 @@ def _make_own_chart(metric: RoundColumn, points: Sequence[Record]) -> dict[str, 
     known = values[np.isfinite(values)]
     label = metric.label[:1].upper() + metric.label[1:]
     title = f"{label} ends at {metric.text(known[-1])}" if len(known) else f"{label} was not recorded"
-    unit, size = metric.unit, 1.0
+    unit: str = metric.unit
+    size = 1.0
     if unit == "s" and len(known):  # as the title writes them
         unit, size = time_unit(float(known.max()))
     return {
