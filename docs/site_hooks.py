@@ -28,6 +28,7 @@ COPIED = (".png", ".svg", ".json", ".csv")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".cff": "yaml", ".service": "ini", ".toml": "toml"}
 COPIED_AS_THEY_ARE = ("docs/site/iframe-worker.js", "docs/site/style.css")
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
+SOUGHT_FIRST = {"docs/settings.md": 4, "docs/cli.md": 2}  # of equal finds: who seeks a setting wants its meaning
 FENCE = "~" * 6  # longer than any fence in what is shown
 
 LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)#\s]+)")
@@ -56,6 +57,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Lead links to what has a page of its own to that page, and write GitHub's Markdown as MkDocs reads it."""
+    if page.file.src_uri in SOUGHT_FIRST:
+        page.meta["search"] = {"boost": SOUGHT_FIRST[page.file.src_uri]}
     folder = ROOT / Path(page.file.src_uri).parent
     linked = LINK.sub(lambda found: _page_address(folder, found[1]), markdown)
     return to_python_markdown(linked)

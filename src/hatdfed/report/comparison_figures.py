@@ -107,7 +107,7 @@ def _accuracy_vs_energy(methods: Sequence[DrawnMethod], style: FigureStyle) -> S
     busy = np.concatenate([_spokes(spots), seeds / (unit, 1)])
     ring: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 16, "fillstyle": "none"}
     axes.plot(*spots[front, :, 0].T, color=st.INK, markeredgewidth=1.1, zorder=2, **ring)
-    lb.place_labels(figure, axes, spots[:, :, 0], [method.name for method in shown], busy)
+    lb.place_labels(figure, axes, spots[:, :, 0], [method.name for method in shown], busy, front)
     return figure
 
 

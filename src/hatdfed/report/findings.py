@@ -82,7 +82,7 @@ def describe_verdicts(round_number: float) -> str:
     """Explain to somebody who knows no verdicts what their picture shows."""
     return (
         f"How each receiver (row) judges the models of each sender (column) after round {round_number:.0f}: "
-        "1 is harmless, −1 harmful. Grey: unknown."
+        "1\u00a0is harmless, −1\u00a0harmful. Grey: unknown."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from hatdfed.report.run_data import Vector
 from hatdfed.report.style import DPI, FONT, HALO, INK, MUTED, SMALL, style_of
 
 _DISTANCES = np.array([8.0, 17.0, 28.0, 42.0, 60.0])  # points from a label to its point; near ones are preferred
+_RING = 3.0  # points by which labels of ringed points are further away
 
 
 class EndLabel(NamedTuple):
@@ -71,8 +72,13 @@ def along(corners: Vector) -> Vector:  # [c, 2] -> [many, 2]
     return np.stack([np.interp(place, np.arange(len(corners)), axis) for axis in corners.T], axis=1)
 
 
-def place_labels(figure: Figure, axes: Axes, points: Vector, texts: Sequence[str], avoid: Vector) -> None:
-    """Label `points` so that no label covers another one, a point, or `avoid` ([m, 2], in data coordinates)."""
+def place_labels(
+    figure: Figure, axes: Axes, points: Vector, texts: Sequence[str], avoid: Vector, ringed: Collection[int] = ()
+) -> None:
+    """Label `points` so that no label covers another one, a point, or `avoid` ([m, 2], in data coordinates).
+
+    Labels of points that are `ringed` are as far from the ring as others from their point.
+    """
     _lay_out(figure)
     figure.set_layout_engine("none")  # pixels stay what they are from here on
     scale = 72 / DPI  # points a pixel
@@ -80,11 +86,12 @@ def place_labels(figure: Figure, axes: Axes, points: Vector, texts: Sequence[str
     busy = np.concatenate([anchors, axes.transData.transform(avoid) * scale])
     edges = np.concatenate([axes.bbox.min, axes.bbox.max]) * scale
     taken = np.empty((0, 4))
-    for anchor, point, text in zip(anchors, points, texts, strict=True):
+    for index, (anchor, point, text) in enumerate(zip(anchors, points, texts, strict=True)):
         note = axes.annotate(text, point, (0, 0), textcoords="offset points", ha="center", va="center")
         note.set(size=style_of(figure).scale * SMALL, family=FONT, color=INK, parse_math=False, path_effects=HALO)
         extent = note.get_window_extent()
-        box, is_far = _best_box(anchor, np.array([extent.width, extent.height]) * scale + 3, taken, busy, edges)
+        size = np.array([extent.width, extent.height]) * scale + 3
+        box, is_far = _best_box(anchor, size, taken, busy, edges, _DISTANCES + _RING * (index in ringed))
         note.set_position((box[:2] + box[2:]) / 2 - anchor)
         if is_far:
             leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
@@ -94,15 +101,17 @@ def place_labels(figure: Figure, axes: Axes, points: Vector, texts: Sequence[str
         taken = np.vstack([taken, box])
 
 
-def _best_box(anchor: Vector, size: Vector, taken: Vector, busy: Vector, edges: Vector) -> tuple[Vector, bool]:
+def _best_box(
+    anchor: Vector, size: Vector, taken: Vector, busy: Vector, edges: Vector, distances: Vector
+) -> tuple[Vector, bool]:
     """Find the box (left, bottom, right, top) for a label, and whether it needs a line to its point."""
     angle = np.arange(16) * np.pi / 8
     direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    centre = (anchor + direction * (_DISTANCES[:, None, None] + size / 2)).reshape(-1, 2)
+    centre = (anchor + direction * (distances[:, None, None] + size / 2)).reshape(-1, 2)
     low, high = centre - size / 2, centre + size / 2  # [c, 2] each
     overlaps = ((low[:, None] < taken[:, 2:]) & (high[:, None] > taken[:, :2])).all(axis=2).sum(axis=1)
     covers = ((low[:, None] < busy) & (high[:, None] > busy)).all(axis=2).sum(axis=1)
     leaves = (low < edges[:2]).any(axis=1) | (high > edges[2:]).any(axis=1)
-    distance = np.repeat(_DISTANCES, len(angle))
+    distance = np.repeat(distances, len(angle))
     best = int(np.argmin(1000 * overlaps + 1000 * leaves + 20 * covers + distance))
-    return np.concatenate([low[best], high[best]]), bool(distance[best] > _DISTANCES[0])
+    return np.concatenate([low[best], high[best]]), bool(distance[best] > distances[0])

@@ -43,6 +43,7 @@ def link_use_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCRE
         st.name_axes(panel, names[0] if is_lowest else "", names[1] if is_left else "")
         panel.tick_params(labelleft=is_left, labelbottom=is_lowest)
     st.colour_bar(figure, panels, scale, "Share of rounds (%)")
+    st.trim_height(figure)
     return figure
 
 

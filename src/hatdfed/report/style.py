@@ -49,6 +49,7 @@ DPI = 150
 HALO = (withStroke(linewidth=2.5, foreground=PAPER),)  # around text, so that lines behind it do not cross it
 STEPS = (1, 2, 5, 10)  # between ticks, times a power of ten
 _MARGIN = 0.18  # inches
+_EDGE = 0.04  # inches
 _NARROW = 6.5  # inches at the usual font size; less than that is too narrow for words beside the axes
 
 
@@ -188,6 +189,15 @@ def _save_as(figure: StyledFigure, path: Path) -> Path:
     with rc_context({"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": path.stem}):
         figure.savefig(path, metadata=date)
     return path
+
+
+def trim_height(figure: StyledFigure) -> None:
+    """Make a figure without a headline as high as what is in it, unless its style says how high it is."""
+    if figure.style.headline or figure.style.height is not None:
+        return
+    for _ in range(2):  # the bar of colours shrinks with the figure
+        figure.draw_without_rendering()
+        figure.set_figheight(figure.get_tightbbox().height + 2 * _EDGE)
 
 
 def name_axes(axes: Axes, x: str, y: str) -> None:

@@ -64,7 +64,8 @@ def _format_cell(name: str, row: Mapping[str, Any]) -> str:
     if value is None:
         return "–"
     if name.endswith(("_megajoules", "_joules")):
-        return format_energy(value * (1e6 if name.endswith("_megajoules") else 1))
+        energy = format_energy(value * (1e6 if name.endswith("_megajoules") else 1))
+        return f"{energy} ± {100 * deviation / value:.0f} % (sd)" if deviation is not None and value else energy
     if not isinstance(value, float):
         return escape(str(value))
     return f"{value:.1f}" if deviation is None else f"{value:.1f} ± {deviation:.1f} (sd)"

@@ -6,7 +6,7 @@ import pytest
 import hatdfed.report.run_data as rp
 from hatdfed.report import findings as fd
 from hatdfed.report.link_use_figure import link_use_figure
-from hatdfed.report.style import style_methods
+from hatdfed.report.style import FigureStyle, style_methods
 
 
 def test_use_counts_the_rounds_of_each_link_row_receives(make_run) -> None:
@@ -71,3 +71,11 @@ def test_the_most_frequent_link_is_found_in_each_world_for_itself() -> None:
     assert fd.link_use_finding({"hat-dfed": [here, there]}) == (
         "hat-dfed draws its most frequent link in 75 % of the rounds, its rarest in 25 %"
     )
+
+
+def test_a_figure_for_a_column_has_no_empty_bands(make_run) -> None:
+    runs = {name: [make_run(5, seed=0)] for name in ("a", "b", "c")}
+    figure = link_use_figure(style_methods(runs), FigureStyle(headline=False, width=3.4, font_size=8))
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == 3.4
+    assert figure.get_tightbbox().height > 0.9 * figure.get_figheight()

@@ -42,6 +42,16 @@ def test_no_label_of_a_crowd_covers_another_or_leaves_the_axes(crowd: int) -> No
         assert axes.bbox.y0 <= box.y0 < box.y1 <= axes.bbox.y1
 
 
+def test_labels_of_ringed_points_touch_no_ring() -> None:
+    figure, axes = st.chart(9, 6, "A front", "of points")
+    points = np.array([[0.2, 0.3], [0.6, 0.6]])
+    lb.place_labels(figure, axes, points, ["hat-dfed", "d-psgd"], points, ringed=[0, 1])
+    for note, at in zip(axes.texts, axes.transData.transform(points), strict=True):
+        box = note.get_window_extent()
+        nearest = np.clip(at, [box.x0, box.y0], [box.x1, box.y1])
+        assert np.linalg.norm(nearest - at) * 72 / st.DPI > 8.6, "points: half of a ring and of its line"
+
+
 def test_a_long_heading_is_wrapped_inside_the_page() -> None:
     figure, _ = st.chart(6, 5, "A finding that takes many words to be told " * 3, "and a note of 12.3 % and more " * 6)
     assert len(figure.texts) > 3

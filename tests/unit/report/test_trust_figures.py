@@ -7,6 +7,7 @@ import pytest
 
 from hatdfed.report.findings import groups_finding, verdicts_finding
 from hatdfed.report.run_figures import write_run_figures
+from hatdfed.report.style import FigureStyle
 from hatdfed.report.trust_data import order_verdicts
 from hatdfed.report.trust_figures import trust_figures
 from hatdfed.runs.trust_history import TrustHistory
@@ -76,8 +77,19 @@ def test_titles_say_what_is_shown() -> None:
     assert verdicts_finding(np.array([np.nan]), np.array([])) == "No verdict is known yet"
 
 
+def test_rows_of_a_narrow_figure_have_room_for_the_numbers_of_servers(make_run) -> None:
+    changes = [TrustChange(0, server, "waiting", None, "start") for server in range(8)]
+    changes += [TrustChange(1, server, "member", server % 2, "introduced") for server in range(8)]
+    style = FigureStyle(width=4.2, font_size=9)
+    figure = trust_figures(make_run()._replace(trust=TrustHistory(changes)), style)["groups"]
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert len(boxes) == 8
+    assert all(box.count_overlaps(boxes[:index]) == 0 for index, box in enumerate(boxes))
+
+
 def test_captions_explain_what_a_verdict_and_a_group_are(make_run) -> None:
     figures = trust_figures(make_run()._replace(trust=TRUST))
     words = {name: " ".join(text.get_text() for text in figure.texts) for name, figure in figures.items()}
-    assert "1 is harmless, −1 harmful" in " ".join(words["verdicts"].split())
+    assert "1 is harmless, −1 harmful" in " ".join(words["verdicts"].replace("\u00a0", " ").split())
     assert "Servers of one colour exchange models" in " ".join(words["groups"].split())
