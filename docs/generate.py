@@ -253,6 +253,7 @@ def generated() -> dict[Path, str]:
             ROOT / "docs/worlds.md",
             {
                 "worlds-digits": worlds_table("worlds-groups-digits.json"),
+                "worlds-bad-data": worlds_table("worlds-bad-data-digits.json"),
                 "worlds-candidates": worlds_table("worlds-candidates-digits.json"),
             },
             {},
