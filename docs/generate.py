@@ -254,6 +254,7 @@ def generated() -> dict[Path, str]:
             {
                 "worlds-digits": worlds_table("worlds-groups-digits.json"),
                 "worlds-bad-data": worlds_table("worlds-bad-data-digits.json"),
+                "worlds-strong-skew": worlds_table("worlds-strong-skew-digits.json"),
                 "worlds-candidates": worlds_table("worlds-candidates-digits.json"),
             },
             {},
