@@ -348,7 +348,8 @@ def weigh_praise(knowledge: NDArray[np.float64], active: NDArray[np.bool_]) -> N
     To a server whose labels are wrong, whose own model knows next to nothing, no other model does harm.
     """
     enough = _STANDING * np.median(knowledge[active]) if active.any() else 0.0
-    return np.clip(knowledge / enough, 0.0, 1.0) if enough > 0 else np.ones_like(knowledge)
+    weights: NDArray[np.float64] = np.clip(knowledge / enough, 0.0, 1.0) if enough > 0 else np.ones_like(knowledge)
+    return weights
 
 
 def read_knowledge(report: RoundReport, before: NDArray[np.float64]) -> NDArray[np.float64]:  # -> [N]
