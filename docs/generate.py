@@ -256,6 +256,8 @@ def generated() -> dict[Path, str]:
             ROOT / "docs/worlds.md",
             {
                 "worlds-digits": worlds_table("worlds-groups-digits.json"),
+                "worlds-bad-data": worlds_table("worlds-bad-data-digits.json"),
+                "worlds-strong-skew": worlds_table("worlds-strong-skew-digits.json"),
                 "worlds-candidates": worlds_table("worlds-candidates-digits.json"),
             },
             {},

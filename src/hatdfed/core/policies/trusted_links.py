@@ -5,8 +5,8 @@ weight in the plan is `DOUBTFUL`. Models then have a common origin, so that they
 servers know their own data they train alone for a while, and then comes an *introduction*: everybody hears everybody
 once, and merges nothing. A receiver judges each model on its own data, on the labels that the sender has too
 (`hatdfed.server.harm`), and reports how much harm the model would do. The coordinator turns these reports into verdicts
-and finds the groups of servers that fit together. Those of a receiver that knows far less of its own data than most
-count less. From then on links are drawn inside groups, balanced and by price, and every model that is heard is judged
+and finds the groups of servers that fit together. Good ones count less if the receiver knows far less of its own data
+than most. From then on links are drawn inside groups, balanced and by price, and every model that is heard is judged
 again. After a while all are introduced a second time: the models of groups show more than those of single servers.
 
 A server that suddenly knows its own data much less than usual has other data now. It forgets whom it knew, and so do
@@ -38,7 +38,7 @@ from hatdfed.randomness import stream
 DOUBTFUL = 0.001  # weight in a plan of a model from a server that nobody knows yet; one that is trusted has far more
 LEAST_EVIDENCE = 3.0  # samples behind a verdict; with fewer nothing is said about a model
 _FEW_SAMPLES = 5.0  # at so many a verdict counts half
-_STANDING = 0.5  # of the median knowledge: from here on the verdicts of a server count in full
+_STANDING = 0.5  # of the median knowledge: from here on good verdicts of a server count in full
 _READY_LATER = 0.4  # knowledge at which a single server is introduced to those who know each other
 _CONFIDENT = 0.3  # usual knowledge from which a fall means something
 _FALL = 0.5  # of the usual knowledge: with less, the data of a server have changed
@@ -172,8 +172,8 @@ class TrustedLinks(Policy):
         knowledge = read_knowledge(report, state.knowledge)
         met = self._is_due(state, context) & report.reported & _has_link(draw)
         failed = self._have_data_changed(state, knowledge, context)
-        weight = links.at_receivers(weigh_judges(knowledge, context.active))
-        verdict, is_known = self._hear(state, report, weight, self._find_memory(state, links, met, context), links)
+        praise = links.at_receivers(weigh_praise(knowledge, context.active))
+        verdict, is_known = self._hear(state, report, praise, self._find_memory(state, links, met, context), links)
         forgotten = links.at_receivers(failed) | links.at_senders(failed)
         verdict, is_known = np.where(forgotten, 0.0, verdict), is_known & ~forgotten
         group = find_groups(links, verdict, is_known)
@@ -208,13 +208,14 @@ class TrustedLinks(Policy):
         return state.is_introduced & has_fallen & (context.t < (1 - self.retry) * context.horizon)
 
     def _hear(
-        self, state: TrustState, report: RoundReport, weight: FloatColumn, memory: FloatColumn, links: LinkTable
+        self, state: TrustState, report: RoundReport, praise: FloatColumn, memory: FloatColumn, links: LinkTable
     ) -> tuple[FloatColumn, BoolColumn]:
-        """Verdicts with those of this round, which have this weight, and whether there are any."""
+        """Verdicts with those of this round, good ones weighed by `praise`, and whether there are any."""
         harm, evidence = report.scores("harm", links), report.scores("evidence", links)
         heard = np.isfinite(harm) & (np.nan_to_num(evidence) >= LEAST_EVIDENCE)
         samples = np.where(heard, evidence, 0.0)
-        new = weight * np.clip(1 - np.where(heard, harm, 0.0) / self.bar, -1, 1) * samples / (samples + _FEW_SAMPLES)
+        new = np.clip(1 - np.where(heard, harm, 0.0) / self.bar, -1, 1) * samples / (samples + _FEW_SAMPLES)
+        new = np.where(new > 0, praise * new, new)
         return np.where(heard, memory * state.verdict + (1 - memory) * new, state.verdict), state.is_known | heard
 
     def _find_memory(
@@ -341,13 +342,14 @@ def _has_link(draw: LinkDraw) -> NDArray[np.bool_]:  # -> [N]
     return has
 
 
-def weigh_judges(knowledge: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[np.float64]:  # [N], [N] -> [N]
-    """How much the verdicts of each server count, by what it knows of its own data compared with the others.
+def weigh_praise(knowledge: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[np.float64]:  # [N], [N] -> [N]
+    """How much the good verdicts of each server count, by what it knows of its own data compared with the others.
 
     To a server whose labels are wrong, whose own model knows next to nothing, no other model does harm.
     """
     enough = _STANDING * np.median(knowledge[active]) if active.any() else 0.0
-    return np.clip(knowledge / enough, 0.0, 1.0) if enough > 0 else np.ones_like(knowledge)
+    weights: NDArray[np.float64] = np.clip(knowledge / enough, 0.0, 1.0) if enough > 0 else np.ones_like(knowledge)
+    return weights
 
 
 def read_knowledge(report: RoundReport, before: NDArray[np.float64]) -> NDArray[np.float64]:  # -> [N]

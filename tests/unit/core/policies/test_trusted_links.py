@@ -11,7 +11,7 @@ from hatdfed.core.candidates import regular_graph, swap_candidates
 from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies.base import Feedback, find_beliefs, silence
 from hatdfed.core.policies.scheduled import Scheduled, ScheduleState
-from hatdfed.core.policies.trusted_links import DOUBTFUL, TrustedLinks, find_new_groups, find_trust, weigh_judges
+from hatdfed.core.policies.trusted_links import DOUBTFUL, TrustedLinks, find_new_groups, find_trust, weigh_praise
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import from_jsonable, to_jsonable
@@ -195,23 +195,25 @@ def test_little_evidence_is_none():
     assert not state.verdict.any()
 
 
-def test_verdicts_count_in_full_from_half_of_the_median_knowledge_on():
+def test_good_verdicts_count_in_full_from_half_of_the_median_knowledge_on_and_bad_ones_always():
     knowledge = np.array([0.8, 0.4, 0.2, -0.1, 0.8, 0.9])
     state, table = acquainted(harm=np.zeros((N, N)), knowledge=knowledge), LinkTable.all_of(N)
     verdict = table.to_dense(state.verdict)[:, 5][:5]  # median 0.6
     np.testing.assert_allclose(verdict / verdict[0], [1, 1, 2 / 3, 0, 1])
+    state = acquainted(harm=np.ones((N, N)), knowledge=knowledge)
+    np.testing.assert_allclose(table.to_dense(state.verdict)[:, 5][:5], -verdict[0])
 
 
 @pytest.mark.parametrize("knowledge", [0.0, -0.2, 0.01, 1.0])
-def test_verdicts_of_servers_that_know_equally_much_count_in_full(knowledge):
-    weights = weigh_judges(np.full(N, knowledge), np.ones(N, dtype=bool))
+def test_good_verdicts_of_servers_that_know_equally_much_count_in_full(knowledge):
+    weights = weigh_praise(np.full(N, knowledge), np.ones(N, dtype=bool))
     np.testing.assert_array_equal(weights, 1.0)
 
 
 def test_who_is_away_does_not_count_among_those_who_know_much():
     knowledge, active = np.array([0.1, 0.1, 0.1, 0.9, 0.9, 0.9, 0.9]), np.arange(7) < 4
-    np.testing.assert_array_equal(weigh_judges(knowledge, active), 1.0)
-    np.testing.assert_array_equal(weigh_judges(knowledge, np.zeros(7, dtype=bool)), 1.0)
+    np.testing.assert_array_equal(weigh_praise(knowledge, active), 1.0)
+    np.testing.assert_array_equal(weigh_praise(knowledge, np.zeros(7, dtype=bool)), 1.0)
 
 
 def test_the_praise_of_a_server_that_knows_next_to_nothing_gives_it_no_group():
