@@ -607,7 +607,7 @@ def test_a_server_that_speaks_well_of_others_but_does_harm_to_them_is_left_out()
 
 
 @pytest.mark.parametrize(
-    ("told", "left_out"), [([-0.3], False), ([-0.5], True), ([-0.5, 0.6], False), ([-1.0, -1.0, 1.0], True)]
+    ("told", "left_out"), [([-0.5], False), ([-0.7], True), ([-0.7, 0.6], False), ([-1.0, -1.0, -1.0, 1.0], True)]
 )
 def test_a_server_is_left_out_by_what_its_group_says_on_average_and_one_says_little(told, left_out):
     links = LinkTable.all_of(5)
