@@ -39,6 +39,7 @@ DOUBTFUL = 0.001  # weight in a plan of a model from a server that nobody knows 
 LEAST_EVIDENCE = 3.0  # samples behind a verdict; with fewer nothing is said about a model
 _FEW_SAMPLES = 5.0  # at so many a verdict counts half
 _STANDING = 0.5  # of the median knowledge: from here on good verdicts of a server count in full
+_UNWELCOME = -0.3  # mean verdict of its group on a server, below which it is left out
 _READY_LATER = 0.4  # knowledge at which a single server is introduced to those who know each other
 _CONFIDENT = 0.3  # usual knowledge from which a fall means something
 _FALL = 0.5  # of the usual knowledge: with less, the data of a server have changed
@@ -176,7 +177,7 @@ class TrustedLinks(Policy):
         verdict, is_known = self._hear(state, report, praise, self._find_memory(state, links, met, context), links)
         forgotten = links.at_receivers(failed) | links.at_senders(failed)
         verdict, is_known = np.where(forgotten, 0.0, verdict), is_known & ~forgotten
-        group = find_groups(links, verdict, is_known)
+        group = leave_out_harmful(links, find_groups(links, verdict, is_known), verdict, is_known)
         # Models that were trained apart cost a group a part of what it knew, so that a fall means nothing then.
         begins_anew = met | failed | find_new_groups(state.group, group)
         return TrustState(
@@ -328,6 +329,25 @@ def find_trust(links: LinkTable, groups: Groups) -> BoolColumn:  # -> [E]
     """Whom each receiver trusts: those of its group."""
     trusted: BoolColumn = links.at_receivers(groups) == links.at_senders(groups)
     return trusted
+
+
+def leave_out_harmful(
+    links: LinkTable, group: Groups, verdict: FloatColumn, is_known: BoolColumn
+) -> Groups:  # [N], [E], [E] -> [N]
+    """The groups without the servers whose models do harm to most of their group, each of which is alone then.
+
+    Such a server may speak well of the others, whose models are good, so that pairs with it fit on average. Those who
+    have no labels in common with it cannot tell that its model does harm, and rely on those who have.
+    """
+    told = is_known & find_trust(links, group)
+    sums, counts = (
+        np.bincount(links.sender[told], weights=weights, minlength=len(group)) for weights in (verdict[told], None)
+    )
+    is_harmful = sums / (counts + 1) < _UNWELCOME  # a verdict that says nothing is added, so that a few count less
+    _, first, place = np.unique(
+        np.where(is_harmful, len(group) + np.arange(len(group)), group), return_index=True, return_inverse=True
+    )
+    return np.unique(first[place], return_inverse=True)[1].reshape(-1)  # numbered in the order of their first members
 
 
 def _planned(links: LinkTable, drawn: BoolColumn, judged: BoolColumn) -> LinkDraw:

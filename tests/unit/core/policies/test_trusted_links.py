@@ -11,7 +11,14 @@ from hatdfed.core.candidates import regular_graph, swap_candidates
 from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies.base import Feedback, find_beliefs, silence
 from hatdfed.core.policies.scheduled import Scheduled, ScheduleState
-from hatdfed.core.policies.trusted_links import DOUBTFUL, TrustedLinks, find_new_groups, find_trust, weigh_praise
+from hatdfed.core.policies.trusted_links import (
+    DOUBTFUL,
+    TrustedLinks,
+    find_new_groups,
+    find_trust,
+    leave_out_harmful,
+    weigh_praise,
+)
 from hatdfed.core.round import RoundReport, ServerReport
 from hatdfed.errors import ConfigError
 from hatdfed.jsonable import from_jsonable, to_jsonable
@@ -585,6 +592,38 @@ def test_a_new_candidate_is_trusted_if_it_belongs_to_the_group():
     is_new, same = (swap.origin < 0).reshape(-1), SIDES[context.links.receiver] == SIDES[context.links.sender]
     assert (is_new & same).any()
     np.testing.assert_array_equal(AT_ONCE.finish(state, context), same)
+
+
+def test_a_server_that_speaks_well_of_others_but_does_harm_to_them_is_left_out():
+    # Server 0 likes the models of servers 2 to 5, for which its own is harmful; server 1 cannot judge it.
+    harm, evidence = np.zeros((N, N)), np.full((N, N), 60.0)
+    harm[2:, 0] = 0.8
+    evidence[[0, 1], [1, 0]] = 0.0
+    _, state = play(AT_ONCE, AT_ONCE.init(N), 0, harm=harm, evidence=evidence)
+    assert state.group.tolist() == [0, 1, 1, 1, 1, 1]
+    context = context_at(1)
+    assert not AT_ONCE.finish(state, context)[context.links.at_receivers(np.arange(N)) == 0].any()
+    assert not AT_ONCE.finish(state, context)[context.links.at_senders(np.arange(N)) == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("told", "left_out"), [([-0.5], False), ([-0.7], True), ([-0.7, 0.6], False), ([-1.0, -1.0, -1.0, 1.0], True)]
+)
+def test_a_server_is_left_out_by_what_its_group_says_on_average_and_one_says_little(told, left_out):
+    links = LinkTable.all_of(5)
+    verdict, is_known = np.zeros(len(links)), np.zeros(len(links), dtype=bool)
+    for receiver, value in enumerate(told, start=1):
+        place = (links.receiver == receiver) & (links.sender == 0)
+        verdict[place], is_known[place] = value, True
+    group = leave_out_harmful(links, np.zeros(5, dtype=np.int64), verdict, is_known)
+    assert group.tolist() == ([0, 1, 1, 1, 1] if left_out else [0] * 5)
+
+
+def test_what_other_groups_say_about_a_server_does_not_separate_it_from_its_own():
+    links = LinkTable.all_of(4)
+    group = np.array([0, 1, 0, 1])
+    verdict = np.where(find_trust(links, group), 0.5, -1.0)
+    assert leave_out_harmful(links, group, verdict, np.ones(len(links), dtype=bool)).tolist() == group.tolist()
 
 
 def test_who_has_a_new_group_is_found_whatever_groups_are_called():
