@@ -18,6 +18,7 @@ from hatdfed.errors import ConfigError, EnergyMeterError
 from hatdfed.meters.base import Reading
 from hatdfed.meters.choose import Metering, MeterOptions
 from hatdfed.report.document import make_document, render_html
+from hatdfed.report.formatting import keep_units_together
 from hatdfed.runs.play import run
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
@@ -113,9 +114,10 @@ def test_measured_energy_stands_beside_the_modelled_one_which_counts(play, tmp_p
     assert found["measured_joules"] == pytest.approx(6 * JOULES)
     assert found["ratio"] == pytest.approx(6 * JOULES / modelled)
     assert results["energy_by_cause_mj"]["training"] == pytest.approx(modelled / 1e6)
+    text = f"measured by rapl: 42 J, by the price list {modelled:.4g} J, a ratio of {found['ratio']:.3g}."
     for shown in show(tmp_path):
         assert "Energy, modelled" in shown
-        assert f"measured by rapl: 42 J, by the price list {modelled:.4g} J, a ratio of {found['ratio']:.3g}." in shown
+        assert text in shown or keep_units_together(text) in shown
         assert "The modelled energy counts." in shown
 
 
