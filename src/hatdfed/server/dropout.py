@@ -43,6 +43,11 @@ def make_threshold(probability: float) -> int:
     return int(probability * (_MASK + 1))
 
 
+def make_scale(probability: float) -> float:
+    """What scales up a unit that is kept, in float32."""
+    return float(torch.ones(()) / (1 - probability))
+
+
 class _KeepMask(torch.autograd.Function):
     """`make_keep_mask` of one server, which `torch.vmap` makes that of many."""
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from hatdfed.fleets.kernels.triton.dropout import make_factors
+from hatdfed.fleets.kernels.triton.dropout import dropout_factors
 from hatdfed.fleets.kernels.triton.stage import triton_available
 from hatdfed.randomness import torch_seed
 from hatdfed.server.dropout import make_keep_mask
@@ -27,6 +27,6 @@ pytestmark = [
 def test_a_gpu_drops_the_same_units(probability, step):
     seeds = torch.tensor([0, 1, 2**63 - 1, *(torch_seed(7, "dropout", t) for t in range(3))])
     place = {"step": step, "layer": 3, "batch": 9, "units": 130}
-    factors = make_factors(seeds.to(DEVICE), **place, probability=probability).cpu()
+    factors = dropout_factors(seeds.to(DEVICE), **place, probability=probability).cpu()
     kept = make_keep_mask(seeds, **place, probability=probability)
     assert torch.equal(factors, kept.to(torch.float32) / (1 - probability))

@@ -12,8 +12,10 @@ from hatdfed.fleets.kernels.triton.stage import triton_available
 from hatdfed.fleets.kernels.triton.vectors import TritonVectors
 from hatdfed.fleets.kernels.vectors import TorchVectors, compute_norms, restore_rows, step_in_place, vectors_for
 from hatdfed.fleets.stacked.model import Rates, Step, step_rates
+from hatdfed.randomness import torch_seed
 from hatdfed.server import guard
 from hatdfed.server.consensus import consensus_distance
+from hatdfed.server.dropout import make_keep_mask
 from hatdfed.server.optimisers import Adam, OptimiserState, Sgd
 
 SERVERS, STARTS, SHAPES = 4, (0, 30, 40_030), ((5, 6), (40_000,), (7,))
@@ -149,3 +151,15 @@ def test_a_gpu_finds_the_same_distance_to_the_mean_model():
         + 0.1 * torch.randn(2, 3, SIZE + 27, generator=generator)[..., :SIZE]
     )
     torch.testing.assert_close(triton_vectors.consensus_distance(models), consensus_distance(models), rtol=1e-5, atol=0)
+
+
+@pytest.mark.skipif(native_vectors() is None, reason="needs a C compiler")
+@pytest.mark.parametrize("probability", [0.25, 0.1, 0.7])
+@pytest.mark.parametrize("step", [0, 1, 5000])
+def test_c_drops_the_same_units(probability, step):
+    seeds = torch.tensor([0, 1, 2**63 - 1, -5, *(torch_seed(7, "dropout", t) for t in range(3))])
+    place = {"step": step, "layer": 3, "batch": 9, "units": 2000, "probability": probability}  # more than one block
+    factors = native_vectors().dropout_factors(seeds, **place)
+    assert torch.equal(factors, make_keep_mask(seeds, **place).float() / (1 - probability))
+    part = native_vectors().dropout_factors(seeds[::2], **place)
+    assert torch.equal(part, factors[::2])

@@ -24,10 +24,8 @@ from hatdfed.fleets.kernels.blueprint import Blueprint, DropoutLayer, LinearLaye
 from hatdfed.fleets.kernels.round_steps import RoundSteps
 from hatdfed.fleets.kernels.stages import StageKernels, apply_head, stage_kernels
 from hatdfed.fleets.kernels.torch_stage import StageOutput
-from hatdfed.fleets.kernels.triton import dropout as triton_dropout
-from hatdfed.fleets.kernels.triton import vectors as triton_vectors
+from hatdfed.fleets.kernels.vectors import dropout_factors
 from hatdfed.fleets.stacked.model import BytesPerSample, ModelRows, PaddedBatches, Samples
-from hatdfed.server.dropout import make_keep_mask
 from hatdfed.server.learner import Learner
 from hatdfed.server.work import Batch, WorkPlan
 
@@ -280,10 +278,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [S, B,
 
 def _drop_units(x: Tensor, layer: DropoutLayer, seeds: Tensor, step: int) -> Tensor:
     place = {"step": step, "layer": layer.layer, "batch": x.shape[1], "units": x.shape[2]}
-    if x.is_cuda and triton_vectors.supports(x):
-        return x * triton_dropout.make_factors(seeds, **place, probability=layer.probability)
-    kept = make_keep_mask(seeds, **place, probability=layer.probability)
-    return x * (kept.to(x.dtype) / (1 - layer.probability))
+    return x * dropout_factors(x, seeds, **place, probability=layer.probability)
 
 
 def _bytes_per_sample(blueprint: Blueprint, pixels: int, device: torch.device) -> BytesPerSample:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hatdfed.fleets.kernels.native.vectors import NativeVectors, native_vectors
+from hatdfed.fleets.kernels.triton import dropout as triton_dropout
 from hatdfed.fleets.kernels.triton import vectors as triton_vectors
 from hatdfed.fleets.stacked.model import Rates, Step
-from hatdfed.server import consensus, guard
+from hatdfed.server import consensus, dropout, guard
 from hatdfed.server.optimisers import Adam, Optimiser, Sgd
 
 
@@ -66,6 +67,19 @@ def compute_norms(models: Tensor) -> Tensor:  # [S, P] -> [S]
     if isinstance(native := vectors_for(models), NativeVectors) and models.stride(-1) == 1:
         return native.norms(models)
     return guard.compute_norms(models)
+
+
+def dropout_factors(x: Tensor, seeds: Tensor, **place: Any) -> Tensor:  # [S, batch, units], [S] -> as x
+    """0 for a unit of x that is dropped, and what scales up one that is kept.
+
+    `place` is what `hatdfed.server.dropout.make_keep_mask` takes: step, layer, batch, units and probability.
+    """
+    if x.is_cuda and triton_vectors.supports(x):
+        factors: Tensor = triton_dropout.dropout_factors(seeds, **place)
+        return factors
+    if isinstance(native := vectors_for(x), NativeVectors):
+        return native.dropout_factors(seeds, **place)
+    return dropout.make_keep_mask(seeds, **place).to(x.dtype) / (1 - place["probability"])
 
 
 def vectors_for(tensor: Tensor) -> Vectors:

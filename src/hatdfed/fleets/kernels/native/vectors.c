@@ -1,4 +1,4 @@
-/* Adam, the merge, the norms of models and the consensus distance: every number is read once. vectors.py
+/* Adam, the merge, the norms of models, the consensus distance and dropout: every number is read once. vectors.py
    calls it; rows are servers, or runs for the distance. */
 #include <math.h>
 
@@ -150,6 +150,33 @@ static void distance_task(void *job, int phase, int64_t row, int64_t task) {
     all->square[place] = sum_of_squares(n, mean, zero);
 }
 
+typedef struct {
+    Work work;
+    int64_t size;         /* samples times units */
+    const int64_t *seeds; /* [rows] */
+    uint32_t salt, threshold;
+    float scale;
+    float *factors; /* [rows, size] */
+} Dropout;
+
+static uint32_t hash(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
+}
+
+static void dropout_task(void *job, int phase, int64_t row, int64_t task) {
+    const Dropout *all = job;
+    const int64_t from = task * BLOCK, to = from + BLOCK < all->size ? from + BLOCK : all->size;
+    const uint32_t low = (uint32_t)all->seeds[row], high = (uint32_t)((uint64_t)all->seeds[row] >> 32);
+    const uint32_t own = hash(low + all->salt), threshold = all->threshold;
+    const float scale = all->scale;
+    float *restrict factors = all->factors + row * all->size;
+    (void)phase;
+    for (int64_t i = from; i < to; i++)
+        factors[i] = hash(hash((uint32_t)i + own) ^ high) >= threshold ? scale : 0;
+}
+
 static void nothing(void *job, int phase, int64_t row) { (void)job, (void)phase, (void)row; }
 
 void adam_step(AdamStep *all) { work_through(&all->work, adam_task, nothing, all); }
@@ -159,3 +186,5 @@ void merge(Merge *all) { work_through(&all->work, merge_task, nothing, all); }
 void norms(Norms *all) { work_through(&all->work, norms_task, nothing, all); }
 
 void distance(Distance *all) { work_through(&all->work, distance_task, nothing, all); }
+
+void dropout(Dropout *all) { work_through(&all->work, dropout_task, nothing, all); }

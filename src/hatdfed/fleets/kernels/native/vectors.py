@@ -1,10 +1,10 @@
-"""Adam, the merge, norms and the consensus distance in C, for rows of a matrix; see vectors.c."""
+"""Adam, the merge, norms, the consensus distance and dropout in C, for rows of a matrix; see vectors.c."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import c_double, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int64, c_uint32, c_void_p
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from hatdfed.fleets.kernels.native.build import vector_library
 from hatdfed.fleets.kernels.native.jobs import JobProgress, KernelJob, share
 from hatdfed.fleets.stacked.model import Step
+from hatdfed.server.dropout import make_salt, make_scale, make_threshold
 from hatdfed.server.optimisers import Adam
 
 _BLOCK = 1 << 14  # vectors.c
@@ -67,14 +68,26 @@ class _Distance(KernelJob):
     )
 
 
+class _Dropout(KernelJob):
+    _fields_ = (
+        ("work", JobProgress),
+        ("size", c_int64),
+        ("seeds", c_void_p),
+        ("salt", c_uint32),
+        ("threshold", c_uint32),
+        ("scale", c_float),
+        ("factors", c_void_p),
+    )
+
+
 class NativeVectors:
     """What `native_vectors` returns; float32 on the CPU only."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._adam_step, self._merge = library.adam_step, library.merge
-        self._norms, self._distance = library.norms, library.distance
-        functions = (self._adam_step, self._merge, self._norms, self._distance)
-        for function, job in zip(functions, (_AdamStep, _Merge, _Norms, _Distance), strict=True):
+        self._norms, self._distance, self._dropout = library.norms, library.distance, library.dropout
+        functions = (self._adam_step, self._merge, self._norms, self._distance, self._dropout)
+        for function, job in zip(functions, (_AdamStep, _Merge, _Norms, _Distance, _Dropout), strict=True):
             function.argtypes, function.restype = (ctypes.POINTER(job),), None
 
     def adam_in_place(self, adam: Adam, step: Step) -> None:
@@ -130,6 +143,20 @@ class NativeVectors:
         job.memory = (models, apart, square)
         share(self._distance, job, runs, (blocks,))
         return apart.sum(dim=0).sqrt_().mean(dim=1) / square.sum(dim=0).sqrt_()
+
+    def dropout_factors(
+        self, seeds: Tensor, *, step: int, layer: int, batch: int, units: int, probability: float
+    ) -> Tensor:  # [S] -> [S, batch, units]
+        """See `vectors.dropout_factors`."""
+        size, seeds = batch * units, seeds.contiguous()
+        factors = torch.empty(len(seeds), batch, units)
+        job = _Dropout(
+            size=size, seeds=seeds.data_ptr(), salt=make_salt(step, layer), threshold=make_threshold(probability),
+            scale=make_scale(probability), factors=factors.data_ptr(),
+        )  # fmt: skip
+        job.memory = (seeds, factors)
+        share(self._dropout, job, len(seeds), (-(-size // _BLOCK),))
+        return factors
 
 
 @functools.cache

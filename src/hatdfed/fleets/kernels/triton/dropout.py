@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from hatdfed.fleets.kernels.triton.parts import jit, tl
-from hatdfed.server.dropout import make_salt, make_threshold
+from hatdfed.server.dropout import make_salt, make_scale, make_threshold
 
 BLOCK = 1024
 
 
-def make_factors(seeds: Tensor, *, step: int, layer: int, batch: int, units: int, probability: float) -> Tensor:
-    """0 for a unit that is dropped, and what scales up one that is kept: [S] -> [S, batch, units] in float32."""
+def dropout_factors(seeds: Tensor, *, step: int, layer: int, batch: int, units: int, probability: float) -> Tensor:
+    """See `vectors.dropout_factors`."""
     servers, size = len(seeds), batch * units
     factors = torch.empty(servers, batch, units, device=seeds.device)
-    scale = float(torch.ones(()) / (1 - probability))  # in float32, as in `hatdfed.fleets.kernels.model`
     salt, threshold = _as_int32(make_salt(step, layer)), _as_int32(make_threshold(probability))
-    _fill[(-(-size // BLOCK), servers)](seeds, factors, size, salt, threshold, scale, BLOCK=BLOCK)
+    grid = (-(-size // BLOCK), servers)
+    _fill[grid](seeds, factors, size, salt, threshold, make_scale(probability), BLOCK=BLOCK)
     return factors
 
 
