@@ -68,7 +68,9 @@ def all_labels(losses, valid=None):
     """The comparison that goes with these losses, where all samples count alike and the models know ten labels."""
     weight = torch.ones_like(losses) if valid is None else valid.float().expand_as(losses)
     right = torch.exp(-losses)
-    return Comparison(right[:1].expand_as(right), right, weight, torch.full((len(losses),), 0.1))
+    return Comparison(
+        right[:1].expand_as(right), right, weight, torch.full((len(losses),), 0.1), torch.ones(len(losses))
+    )
 
 
 def padded(inbox, probe):

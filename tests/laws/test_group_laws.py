@@ -134,7 +134,9 @@ def test_the_sign_of_a_verdict_is_that_of_a_mean_over_samples(samples, bar, seed
     rng = np.random.default_rng(seed)
     own, theirs, weight = rng.random((3, 1, samples))
     guess = 0.2
-    comparison = Comparison(*(torch.from_numpy(each) for each in (own, theirs, weight)), torch.tensor([guess]))
+    comparison = Comparison(
+        *(torch.from_numpy(each) for each in (own, theirs, weight)), torch.tensor([guess]), torch.ones(1)
+    )
     probe = Probe(torch.zeros(1, samples), torch.ones(samples, dtype=torch.bool), comparison)
     harm, evidence, _ = (float(each[0]) for each in measure_harm(probe, math.log(10)))
     assume(evidence > 0)

@@ -11,6 +11,9 @@ A sample counts by the probability that a model gives to its label, not by the l
 and sure of it has no bound, so a few samples would decide.
 
 In a task without class labels models are compared on all samples of the probe, by their scores.
+
+A model that is much larger than the own one counts as most harmful, whatever it answers: its answers may be those of an
+honest model, but in an average it would have the weight of many.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from hatdfed.server.inbox import Comparison, Probe
 SHARE_STEPS = 255  # label shares travel as bytes
 _LEAST_SHARE = 0.03  # of a label among a server's data: a model learns little from fewer images
 _GOOD_SHARE = 0.1  # from which on a label counts in full
+_MOST_SIZE = (
+    3.0  # norm of a model, times that of the own; between honest servers it was at most 1.6 in all worlds tried
+)
 _LEAST_KNOWLEDGE = 0.1  # a server that knows less of the labels in common cannot judge
 
 
@@ -42,14 +48,17 @@ def measure_harm(probe: Probe, guess_loss: float) -> Harm:
     """Judge the models of an inbox, of which the first is the server's own."""
     if probe.comparison is None:
         raise ValueError("harm is measured by a comparison of models")
-    own, theirs, weight, guess = probe.comparison
+    own, theirs, weight, guess, size = probe.comparison
     total = weight.sum(dim=-1)
     known, left = ((weight * right).sum(dim=-1) / total.clamp(min=1e-9) - guess for right in (own, theirs))
     can_judge = known > _LEAST_KNOWLEDGE * (1 - guess)
     harm = torch.where(can_judge, (known - left) / known, 0.0).clamp(-MOST_HARM, MOST_HARM)
-    harm = torch.where(((weight > 0) & ~torch.isfinite(probe.losses)).any(dim=-1), MOST_HARM, harm)
+    is_absurd = ((weight > 0) & ~torch.isfinite(probe.losses)).any(dim=-1) | (size > _MOST_SIZE)
     samples = total.square() / weight.square().sum(dim=-1).clamp(min=1e-9)
-    return Harm(harm, torch.where(can_judge, samples, 0.0), _measure_knowledge(probe, guess_loss).expand_as(harm))
+    evidence = torch.where(can_judge, samples, 0.0)
+    evidence = torch.where(size > _MOST_SIZE, probe.size[..., None].to(evidence.dtype), evidence)
+    harm = torch.where(is_absurd, MOST_HARM, harm)
+    return Harm(harm, evidence, _measure_knowledge(probe, guess_loss).expand_as(harm))
 
 
 def _measure_knowledge(probe: Probe, guess_loss: float) -> Tensor:  # -> [1]
@@ -62,7 +71,10 @@ def _measure_knowledge(probe: Probe, guess_loss: float) -> Tensor:  # -> [1]
 def compare_on_common_labels(
     logits: Tensor, labels: Tensor, valid: Tensor, label_shares: Tensor
 ) -> Comparison:  # [D, Q, C], [Q], [Q], [D, C] uint8
-    """Compare the first model, which is the server's own, with each, given the label shares of their servers."""
+    """Compare the first model, which is the server's own, with each, given the label shares of their servers.
+
+    What is returned says nothing about their sizes.
+    """
     shares = label_shares.float() / SHARE_STEPS
     common = (shares >= _LEAST_SHARE) & (shares[:1] >= _LEAST_SHARE)  # [D, C]
     among = common | (common.sum(dim=-1, keepdim=True) < 2)
@@ -71,7 +83,8 @@ def compare_on_common_labels(
     counts = ((labels[:, None] == numbers) & valid[:, None]).sum(dim=0)  # [C]
     each = torch.where(common, shares.clamp(max=_GOOD_SHARE), 0.0) / counts.clamp(min=1).sqrt()  # sample of a label
     weight = torch.where(valid, each[:, labels], 0.0)
-    return Comparison(own, theirs, weight, 1 / among.sum(dim=-1))
+    guess = 1 / among.sum(dim=-1)
+    return Comparison(own, theirs, weight, guess, torch.ones_like(guess))
 
 
 def compare_scores(scores: Tensor, guess: Tensor, valid: Tensor) -> Comparison:  # [D, Q], [Q], [Q]
@@ -79,7 +92,13 @@ def compare_scores(scores: Tensor, guess: Tensor, valid: Tensor) -> Comparison: 
     theirs = torch.nan_to_num(scores.float())
     weight = valid.to(theirs.dtype).expand_as(theirs)
     chance = (guess * valid).sum() / valid.sum().clamp(min=1)
-    return Comparison(theirs[:1].expand_as(theirs), theirs, weight, chance.to(theirs.dtype).expand(len(theirs)))
+    guesses = chance.to(theirs.dtype).expand(len(theirs))
+    return Comparison(theirs[:1].expand_as(theirs), theirs, weight, guesses, torch.ones_like(guesses))
+
+
+def compare_sizes(own: Tensor, theirs: Tensor) -> Tensor:  # norms: [...], [...] -> [...]
+    """The norms of models, times that of the own one; 1 where the own one is 0, which is no measure."""
+    return torch.where(own > 0, theirs / own, 1.0)
 
 
 def _find_probability(logits: Tensor, labels: Tensor, among: Tensor) -> Tensor:  # [D, Q, C], [Q], [D, C] -> [D, Q]

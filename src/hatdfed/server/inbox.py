@@ -30,6 +30,7 @@ class Comparison(NamedTuple):
     theirs: Tensor  # [D, Q] the same by the other model
     weight: Tensor  # [D, Q] of the sample; 0: its label is not common
     guess: Tensor  # [D] probability that a guess would give
+    size: Tensor  # [D] norm of the other model, times that of the own
 
 
 class Probe(NamedTuple):

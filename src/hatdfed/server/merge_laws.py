@@ -31,7 +31,7 @@ def random_inbox(seed: int, *, slots: int = 4, params: int = 5) -> tuple[Probe, 
     )
     losses = 3 * torch.rand(slots, 3, generator=generator)
     own, theirs, weight = torch.rand(3, slots, 3, generator=generator)
-    comparison = Comparison(own, theirs, weight, torch.full((slots,), 0.1))
+    comparison = Comparison(own, theirs, weight, torch.full((slots,), 0.1), torch.ones(slots))
     return Probe(losses, torch.ones(3, dtype=torch.bool), comparison), inbox
 
 
@@ -55,7 +55,8 @@ def _pad_comparison(comparison: Comparison | None) -> Comparison | None:
     pad = torch.nn.functional.pad
     own, theirs = (pad(table, (0, 1, 0, 1), value=0.5) for table in (comparison.own, comparison.theirs))
     weight = pad(pad(comparison.weight, (0, 1)), (0, 0, 0, 1), value=1.0)  # what is padding never counts
-    return Comparison(own, theirs, weight, pad(comparison.guess, (0, 1), value=0.1))
+    guess, size = pad(comparison.guess, (0, 1), value=0.1), pad(comparison.size, (0, 1), value=9.0)
+    return Comparison(own, theirs, weight, guess, size)
 
 
 def check_rule(rule: Aggregator) -> None:

@@ -27,6 +27,7 @@ from hatdfed.server.harm import (
     Harm,
     compare_on_common_labels,
     compare_scores,
+    compare_sizes,
     measure_harm,
     share_labels,
 )
@@ -247,14 +248,17 @@ class EdgeProgram:
         found = Probe(torch.where(inbox.present[:, None], losses, 0.0), torch.ones(len(probe.y), dtype=torch.bool))
         if not self.needs_comparison:
             return found
+        norms = compute_norms(inbox.models)
+        sizes = compare_sizes(norms[:1], norms)
         if not self.task.kind.has_classes:
             scores = torch.stack([self.task.scores(each, probe.y) for each in answers])
             guess = self.task.scores(torch.zeros_like(answers[0]), probe.y)
-            return found._replace(comparison=compare_scores(scores, guess, found.valid))
+            return found._replace(comparison=compare_scores(scores, guess, found.valid)._replace(size=sizes))
         logits = torch.stack(answers)
         if label_shares is None:
             label_shares = logits.new_full((len(logits), logits.shape[-1]), SHARE_STEPS, dtype=torch.uint8)
-        return found._replace(comparison=compare_on_common_labels(logits, probe.y, found.valid, label_shares))
+        comparison = compare_on_common_labels(logits, probe.y, found.valid, label_shares)
+        return found._replace(comparison=comparison._replace(size=sizes))
 
     def _answer(self, server: ServerState, model: Tensor, probe: Batch) -> Tensor:
         return self.learner.logits(self.learner.sent.put(server.params, model), probe.x)

@@ -198,7 +198,9 @@ def probe_of(losses, samples=None):
     counted = torch.full((len(losses),), 12) if samples is None else torch.tensor(samples)
     weight = (torch.arange(12) < counted[:, None]).float()
     right = torch.nan_to_num(torch.exp(-losses))
-    comparison = Comparison(right[:1].expand_as(right), right, weight, torch.full((len(losses),), 0.1))
+    comparison = Comparison(
+        right[:1].expand_as(right), right, weight, torch.full((len(losses),), 0.1), torch.ones(len(losses))
+    )
     return Probe(losses, torch.ones(12, dtype=torch.bool), comparison)
 
 

@@ -15,11 +15,12 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hatdfed.fleets.kernels.vectors import compute_norms
 from hatdfed.fleets.stacked.merging import InboxTable, is_verbatim
 from hatdfed.fleets.stacked.model import ReadyModels
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.server.aggregation import Probe
-from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores
+from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores, compare_sizes
 from hatdfed.server.tasks import Task
 from hatdfed.server.work import Indices, WorkPlan
 
@@ -77,14 +78,15 @@ def evaluate_on_probes(
     inputs = _Inputs(times.keys(), slots, sent, judged, probes)
     if not any(program.needs_comparison for program in programs.values()):
         return Probe(_evaluate_all(rows, inputs, rows.task.losses), valid)
+    sizes = _compare_sizes(rows, slots, sent)
     if not rows.task.kind.has_classes:
-        return _compare_scores(_evaluate_all(rows, inputs, partial(_judge_samples, rows.task)), valid)
+        return _compare_scores(_evaluate_all(rows, inputs, partial(_judge_samples, rows.task)), valid, sizes)
     shares = (rows.label_shares(times) if label_shares is None else label_shares).clone()
     for run, program in programs.items():
         if not program.aggregator.needs_labels:
             shares[rows.of_run(run)] = SHARE_STEPS  # nobody tells them, so all labels count
     logits = _evaluate_all(rows, inputs, _keep_logits)
-    return _compare(logits, rows.pool.y[probes], valid, shares[rows.tensor(slots.sender)])
+    return _compare(logits, rows.pool.y[probes], valid, shares[rows.tensor(slots.sender)], sizes)
 
 
 def judge_scores(rows: Rows, runs: Collection[int], probe: Probe) -> dict[str, Tensor]:  # [S, D] each
@@ -220,16 +222,24 @@ def _judge_samples(task: Task, logits: Tensor, targets: Tensor) -> Tensor:  # ->
     return torch.stack([task.losses(logits, targets), task.scores(logits, targets), guess], dim=1)
 
 
-def _compare_scores(judged: Tensor, valid: Tensor) -> Probe:  # [S, D, Q, 3], [S, Q]
+def _compare_sizes(rows: Rows, slots: InboxTable, sent: Tensor) -> Tensor:  # -> [S, D]
+    norms = compute_norms(sent).double()
+    own = torch.cat([rows.norms, norms[rows.count :]])  # guests have no inboxes, but rows
+    sizes = compare_sizes(own[: len(slots.sender), None], norms[rows.tensor(slots.sender)])
+    sizes[:, 0] = 1.0  # its own model, of which receivers may see another
+    return sizes
+
+
+def _compare_scores(judged: Tensor, valid: Tensor, sizes: Tensor) -> Probe:  # [S, D, Q, 3], [S, Q], [S, D]
     losses, scores, guess = judged.unbind(dim=-1)
-    return Probe(losses, valid, torch.vmap(compare_scores)(scores, guess[:, 0], valid))
+    return Probe(losses, valid, torch.vmap(compare_scores)(scores, guess[:, 0], valid)._replace(size=sizes))
 
 
-def _compare(logits: Tensor, labels: Tensor, valid: Tensor, shares: Tensor) -> Probe:
+def _compare(logits: Tensor, labels: Tensor, valid: Tensor, shares: Tensor, sizes: Tensor) -> Probe:
     """Losses and comparisons from logits [S, D, Q, C], labels and whether they count [S, Q], label shares [S, D, C]."""
     num_servers, num_slots = logits.shape[:2]
     repeated = labels[:, None].expand(-1, num_slots, -1)
     losses = F.cross_entropy(logits.flatten(0, 2), repeated.flatten(), reduction="none").view(repeated.shape)
     at_once = max(1, _COMPARED_AT_ONCE // max(1, logits[0].numel())) if num_servers else None
     comparison = torch.vmap(compare_on_common_labels, chunk_size=at_once)(logits, labels, valid, shares)
-    return Probe(losses, valid, comparison)
+    return Probe(losses, valid, comparison._replace(size=sizes))
