@@ -6,8 +6,9 @@ to the coordinator (`falsifies`, see `hatdfed.core.false_reports`).
 
 What could be caught by checking that a model is possible at all:
 
-- `scale`: by a bound on the norm that is tighter than a factor of 10 over honest models. The present bound, 50 times
-  the norm of a fresh model (`hatdfed.server.guard`), lets it pass.
+- `scale`: by a bound on the norm that is tighter than a factor of 10 over honest models. The bound for all methods, 50
+  times the norm of a fresh model (`hatdfed.server.guard`), lets it pass; `harm` calls models harmful that are more than
+  three times as large as the receiver's own.
 - `constant` and `stale`: a model without variation, or the same model in every round, is not the result of training.
 - All others send models whose norms are like those of honest models (`noise`: √2 times as large; `ipm`: ε times). No
   such check can catch them; only comparison with other models or evaluation on one's own data can.

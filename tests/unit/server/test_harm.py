@@ -11,7 +11,14 @@ from hatdfed.core.report_check import MOST_HARM
 from hatdfed.errors import ConfigError
 from hatdfed.randomness import stream
 from hatdfed.server.aggregation import HarmlessMean, Inbox, Probe
-from hatdfed.server.harm import SHARE_STEPS, compare_on_common_labels, compare_scores, measure_harm, share_labels
+from hatdfed.server.harm import (
+    SHARE_STEPS,
+    compare_on_common_labels,
+    compare_scores,
+    compare_sizes,
+    measure_harm,
+    share_labels,
+)
 from hatdfed.server.inbox import Comparison
 
 GUESS = math.log(10)
@@ -233,6 +240,29 @@ def inbox(slots, mixing=None, present=None):
         mass=torch.ones(slots, dtype=torch.float64),
         present=torch.ones(slots, dtype=torch.bool) if present is None else torch.tensor(present),
     )
+
+
+def probe_of_sizes(sizes, losses, samples=None):
+    probe = probe_of(losses, samples)
+    return probe._replace(comparison=probe.comparison._replace(size=torch.tensor(sizes)))
+
+
+def test_a_model_that_is_much_larger_than_the_own_one_is_harmful_whatever_it_answers():
+    probe = probe_of_sizes([1.0, 3.1, 2.9, 0.1], [OWN, OWN, OWN, OWN])
+    found = measure_harm(probe, GUESS)
+    assert found.harm.tolist() == pytest.approx([0, 10, 0, 0], abs=1e-6)
+    assert HarmlessMean()(probe, inbox(4)).importance.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
+
+
+def test_a_large_model_is_harmful_also_where_no_label_is_common():
+    probe = probe_of_sizes([1.0, 10.0], [OWN, OWN], samples=[12, 0])
+    assert measure_harm(probe, GUESS).evidence.tolist() == [12, 12]
+    assert HarmlessMean()(probe, inbox(2)).importance.tolist() == [1, 0]
+
+
+def test_sizes_are_compared_with_the_own_one_unless_that_is_0():
+    assert compare_sizes(torch.tensor([2.0]), torch.tensor([2.0, 1.0, 6.0])).tolist() == [1, 0.5, 3]
+    assert compare_sizes(torch.tensor([0.0]), torch.tensor([0.0, 1.0])).tolist() == [1, 1]
 
 
 def weights_of(losses, samples=None, **more):

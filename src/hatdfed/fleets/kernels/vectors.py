@@ -79,7 +79,8 @@ def dropout_factors(x: Tensor, seeds: Tensor, **place: Any) -> Tensor:  # [S, ba
         return factors
     if isinstance(native := vectors_for(x), NativeVectors):
         return native.dropout_factors(seeds, **place)
-    return dropout.make_keep_mask(seeds, **place).to(x.dtype) / (1 - place["probability"])
+    kept: Tensor = dropout.make_keep_mask(seeds, **place)
+    return kept.to(x.dtype) / (1 - float(place["probability"]))
 
 
 def vectors_for(tensor: Tensor) -> Vectors:

@@ -72,8 +72,8 @@ def evaluate_on_probes(
         judged[rows.of_run(run)] = program.needs_probe
     if not judged.any():
         return None
-    index, sizes = _collect_probes(works, judged)
-    probes, num_samples = rows.tensor(index), rows.tensor(sizes)
+    index, lengths = _collect_probes(works, judged)
+    probes, num_samples = rows.tensor(index), rows.tensor(lengths)
     valid = torch.arange(index.shape[1], device=rows.how.device) < num_samples[:, None]
     inputs = _Inputs(times.keys(), slots, sent, judged, probes)
     if not any(program.needs_comparison for program in programs.values()):
