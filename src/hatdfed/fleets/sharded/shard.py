@@ -20,7 +20,15 @@ from hatdfed.core.round import WorkDone
 from hatdfed.errors import ConfigError
 from hatdfed.fleets.sharded.orders import Indices, Lost, ShardOrder
 from hatdfed.fleets.stacked.fleet import StackedFleet
-from hatdfed.fleets.stacked.merging import InboxTable, StackedInbox, count_refused, holdings, inboxes_of, is_verbatim
+from hatdfed.fleets.stacked.merging import (
+    InboxTable,
+    SentModels,
+    StackedInbox,
+    count_refused,
+    holdings,
+    inboxes_of,
+    is_verbatim,
+)
 from hatdfed.fleets.stacked.reports import Measured, reported_scores
 from hatdfed.fleets.stacked.rows import Execution, RunServers, matrix_products
 from hatdfed.server.codecs.base import ManyAtOnce, Payload, payload_bits
@@ -142,7 +150,7 @@ class Shard:
             norms = compute_norms(sent)
             held = self._hold(here, letters, slots, is_usable(norms, rows.largest_norm[0]))
             labels = self._labels_of_all(order, letters)
-            merged = self._stack.merge({0: order.t}, here.works, slots, held, sent, labels)
+            merged = self._stack.merge({0: order.t}, here.works, slots, held, SentModels(sent, norms, labels))
             accuracy, validation_loss, metrics = self._stack.measure({0: order.t})
         rows.mass[:] = merged.mass.cpu().numpy()
         own = slice(0, rows.count)

@@ -23,6 +23,7 @@ from hatdfed.fleets.stacked.choose_model import choose_model
 from hatdfed.fleets.stacked.merging import (
     InboxTable,
     Merge,
+    SentModels,
     StackedInbox,
     decide,
     holdings,
@@ -92,7 +93,7 @@ class StackedFleet:
         norms = rows.norms if sent is own else compute_norms(sent)
         slots = self._without_lost(plans, works, slots)
         held = self._hold(plans, works, slots, is_usable(norms, rows.largest_norm))
-        merged = self.merge(times, works, slots, held, sent)
+        merged = self.merge(times, works, slots, held, SentModels(sent, norms))
         (accuracy, validation_loss, metrics), distance = self.measure(times), self.consensus_distance(times)
         return PendingRound(
             rows,
@@ -225,22 +226,14 @@ class StackedFleet:
                 shares[servers] /= receivers[servers] + 1
         return holdings(rows.tensor, slots, samples, mixing, shares, receivers, usable)
 
-    def merge(
-        self,
-        times: Times,
-        works: Works,
-        slots: InboxTable,
-        held: StackedInbox,
-        sent: Tensor,
-        label_shares: Tensor | None = None,  # [rows of `sent`, C] where some come from elsewhere
-    ) -> Merge:
+    def merge(self, times: Times, works: Works, slots: InboxTable, held: StackedInbox, sent: SentModels) -> Merge:
         """Judge what lies in the inboxes, weigh it, and make the merged models those of the servers."""
         runs = times.keys()
-        probe = evaluate_on_probes(self.rows, times, works, slots, sent, label_shares)
-        weights, mass, setbacks = self._merge(runs, held, probe, sent)
+        probe = evaluate_on_probes(self.rows, times, works, slots, sent)
+        weights, mass, setbacks = self._merge(runs, held, probe, sent.models)
         scores = {} if probe is None else judge_scores(self.rows, runs, probe)
         if any("similarity" in self.rows.members[run].program.scores for run in runs):
-            scores["similarity"] = compute_similarity(self.rows, runs, slots, sent)
+            scores["similarity"] = compute_similarity(self.rows, runs, slots, sent.models)
         self.rows.turn_over(runs)
         return Merge(weights, mass, scores, setbacks)
 

@@ -109,6 +109,14 @@ def _join(parts: Sequence[Sent]) -> tuple[list[Memory], list[float]]:
     return [each for part in parts for each in part.memories], [each for part in parts for each in part.compression]
 
 
+class SentModels(NamedTuple):
+    """What receivers see: the models of the servers, and behind them those of guests."""
+
+    models: Tensor  # [rows, P]
+    norms: Tensor  # [rows]
+    label_shares: Tensor | None = None  # [rows, C] of the data of each, where some come from elsewhere
+
+
 class StackedInbox(NamedTuple):
     """The inboxes of n servers, models by their place."""
 

@@ -15,8 +15,7 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hatdfed.fleets.kernels.vectors import compute_norms
-from hatdfed.fleets.stacked.merging import InboxTable, is_verbatim
+from hatdfed.fleets.stacked.merging import InboxTable, SentModels, is_verbatim
 from hatdfed.fleets.stacked.model import ReadyModels
 from hatdfed.fleets.stacked.rows import Rows
 from hatdfed.server.aggregation import Probe
@@ -62,8 +61,7 @@ def evaluate_on_probes(
     times: Mapping[int, int],
     works: Mapping[int, WorkPlan],
     slots: InboxTable,
-    sent: Tensor,
-    label_shares: Tensor | None,
+    sent: SentModels,
 ) -> Probe | None:
     """Losses of every model on the probe of everyone who holds it, where a method wants to know."""
     programs = {run: rows.members[run].program for run in times}
@@ -75,13 +73,13 @@ def evaluate_on_probes(
     index, lengths = _collect_probes(works, judged)
     probes, num_samples = rows.tensor(index), rows.tensor(lengths)
     valid = torch.arange(index.shape[1], device=rows.how.device) < num_samples[:, None]
-    inputs = _Inputs(times.keys(), slots, sent, judged, probes)
+    inputs = _Inputs(times.keys(), slots, sent.models, judged, probes)
     if not any(program.needs_comparison for program in programs.values()):
         return Probe(_evaluate_all(rows, inputs, rows.task.losses), valid)
-    sizes = _compare_sizes(rows, slots, sent)
+    sizes = _compare_sizes(rows, slots, sent.norms.double())
     if not rows.task.kind.has_classes:
         return _compare_scores(_evaluate_all(rows, inputs, partial(_judge_samples, rows.task)), valid, sizes)
-    shares = (rows.label_shares(times) if label_shares is None else label_shares).clone()
+    shares = (rows.label_shares(times) if sent.label_shares is None else sent.label_shares).clone()
     for run, program in programs.items():
         if not program.aggregator.needs_labels:
             shares[rows.of_run(run)] = SHARE_STEPS  # nobody tells them, so all labels count
@@ -222,8 +220,7 @@ def _judge_samples(task: Task, logits: Tensor, targets: Tensor) -> Tensor:  # ->
     return torch.stack([task.losses(logits, targets), task.scores(logits, targets), guess], dim=1)
 
 
-def _compare_sizes(rows: Rows, slots: InboxTable, sent: Tensor) -> Tensor:  # -> [S, D]
-    norms = compute_norms(sent).double()
+def _compare_sizes(rows: Rows, slots: InboxTable, norms: Tensor) -> Tensor:  # [rows] -> [S, D]
     own = torch.cat([rows.norms, norms[rows.count :]])  # guests have no inboxes, but rows
     sizes = compare_sizes(own[: len(slots.sender), None], norms[rows.tensor(slots.sender)])
     sizes[:, 0] = 1.0  # its own model, of which receivers may see another
