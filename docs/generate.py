@@ -151,7 +151,7 @@ def settings_page() -> str:
     ]
     for entry in list_settings():
         default = entry.default if entry.name.endswith(".name") else json.dumps(entry.default)
-        lines.append(_line([f"`{entry.name}`", f"`{default}`", entry.meaning]))
+        lines.append(_line([f"`{entry.name}`", "" if entry.owners else f"`{default}`", entry.meaning]))
     return "\n".join(lines) + "\n"
 
 

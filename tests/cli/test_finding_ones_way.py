@@ -61,6 +61,15 @@ def test_one_setting_or_one_section_is_shown_by_its_name():
         invoke("settings", "roundz")
 
 
+def test_settings_of_a_component_name_who_has_them():
+    listed = {entry["name"]: entry for entry in json.loads(invoke("settings", "policy", "--json").stdout)}
+    assert "balanced-links" in listed["policy.name"]["meaning"]
+    assert listed["policy.thrift"]["owners"] == ["balanced-links", "known-groups", "priced-links", "trusted-links"]
+    row = next(line for line in invoke("settings", "aggregator").stdout.splitlines() if "aggregator.bar" in line)
+    assert "harmless-mean" in row
+    assert "null" not in row
+
+
 def test_a_comparison_is_shown_from_its_folder(compared):
     document = json.loads(invoke("show", str(compared), "--json").stdout)
     assert [row["method"] for row in document["methods"]] == ["rnd", "full"]

@@ -108,7 +108,8 @@ def settings_command(
         return
     table = Table("setting", "default", "meaning")
     for entry in entries:
-        table.add_row(entry.name, json.dumps(entry.default), escape(entry.meaning))
+        default = "" if entry.owners else json.dumps(entry.default)
+        table.add_row(entry.name, default, escape(entry.meaning))
     out.print(table)
 
 

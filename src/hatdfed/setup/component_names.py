@@ -156,6 +156,11 @@ def list_own_settings(key: str, name: str) -> list[str] | None:
     return [field.name for field in dataclasses.fields(known[name]) if field.name not in FILLED[key]]
 
 
+def list_components(key: str) -> list[str]:
+    """The names that a component such as `policy` can have."""
+    return _list_names(_KNOWN[f"{key}.name"])
+
+
 def _find(layer: Mapping[str, Any], key: str) -> object:
     found: object = layer
     for part in key.split("."):

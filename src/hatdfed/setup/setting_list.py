@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from hatdfed.setup.component_names import list_components, list_own_settings
 from hatdfed.setup.config import Component, Config
 
 # What settings are called in other programs and papers.
@@ -40,6 +41,7 @@ class SettingEntry(NamedTuple):
     name: str
     default: Any
     meaning: str
+    owners: tuple[str, ...] = ()  # the components that have it, where not all do: each has a default of its own
 
 
 def list_settings(model: type[BaseModel] = Config, prefix: str = "") -> list[SettingEntry]:
@@ -49,14 +51,27 @@ def list_settings(model: type[BaseModel] = Config, prefix: str = "") -> list[Set
     for name, field in model.model_fields.items():
         value = field.get_default()
         if isinstance(value, Component):
-            meaning = f"Name of the {name}; its own settings are written beside `name`, see docs/deviations.md."
+            meaning = f"Name of the {name}: one of {', '.join(list_components(name))}."
             found.append(SettingEntry(f"{prefix}{name}.name", value.name, meaning))
+            found += _list_own_settings(name)
         elif isinstance(value, BaseModel):
             found += list_settings(type(value), f"{prefix}{name}.")
         else:
             meaning = " ".join(meanings.get(name, name.replace("_", " ").capitalize() + ".").split())
             found.append(SettingEntry(f"{prefix}{name}", value, meaning))
     return found
+
+
+def _list_own_settings(key: str) -> list[SettingEntry]:
+    """The settings that only some components of this kind have, each once."""
+    owners: dict[str, list[str]] = {}
+    for component in list_components(key):
+        for setting in list_own_settings(key, component) or ():
+            owners.setdefault(setting, []).append(component)
+    return [
+        SettingEntry(f"{key}.{setting}", None, f"A setting of {', '.join(names)}.", tuple(names))
+        for setting, names in owners.items()
+    ]
 
 
 def suggest_setting(name: str) -> str:
