@@ -136,7 +136,7 @@ def moment(seconds: float) -> str:
 
 def keep_units_together(sentence: str) -> str:
     """Join numbers and their units by non-breaking spaces."""
-    return re.sub(r"(?<=\d) (?=[%kMJ±])", _NARROW, sentence)
+    return re.sub(r"(?<=\d) (?=[%kMJ±])|(?<=±) ", _NARROW, sentence)
 
 
 def split_path(path: str) -> list[str]:

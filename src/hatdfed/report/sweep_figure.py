@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -134,10 +133,10 @@ def _arms(spot: Vector, spread: Vector) -> Vector:  # [2], [2] -> [many, 2]
 
 
 def _words(row: SummaryRow) -> str:
-    """Format the varied settings of a point, on lines of a label's width."""
+    """Format the varied settings of a point."""
     said = [f"{key.rpartition('.')[2]} {_value(value)}" for key, value in row["settings"].items() if key != "method"]
     method = row["settings"].get("method")
-    return textwrap.fill(", ".join([*([str(method)] if method else []), *said]) or str(row["point"]), 30)
+    return ", ".join([*([str(method)] if method else []), *said]) or str(row["point"])
 
 
 def _value(value: Any) -> str:
