@@ -102,7 +102,7 @@ def test_long_names_leave_most_of_a_figure_to_its_axes(make_run, style: st.Figur
         axes = figure.axes[0]
         if name != "link_use":
             assert axes.bbox.width > 0.5 * figure.bbox.width, name
-            assert axes.bbox.height > 0.2 * figure.bbox.height, name
+            assert axes.bbox.height > 0.29 * figure.usual_height * st.DPI, name
         legend = axes.get_legend()
         words = [*figure.texts, *axes.texts, *(legend.get_texts() if legend else ())]
         boxes = [text.get_window_extent() for text in words if text.get_text()]
