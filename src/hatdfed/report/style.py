@@ -161,7 +161,8 @@ def _set_height(figure: StyledFigure, height: float) -> None:
 def _write_headline(figure: StyledFigure, title: str, subtitle: str) -> float:
     """Write the headline; return where it ends, in inches from the top."""
     width, scale, top = figure.get_figwidth(), figure.style.scale, _MARGIN
-    from_top_left = figure.dpi_scale_trans + ScaledTranslation(0, 1, figure.transFigure)  # whatever the height becomes
+    whole: Any = figure.transFigure
+    from_top_left = figure.dpi_scale_trans + ScaledTranslation(0, 1, whole)  # whatever the height becomes
     for text, usual, weight, colour in ((title, TITLE, "bold", INK), (subtitle, BODY - 0.5, "normal", MUTED)):
         size = scale * usual
         letter = size / 72 * (0.61 if weight == "bold" else 0.53)  # inches, a little more than the average
