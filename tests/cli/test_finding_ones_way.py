@@ -89,7 +89,7 @@ def test_a_sweep_is_shown_from_its_folder(tmp_path):
     document = json.loads(invoke("show", str(tmp_path / "s"), "--json").stdout)
     assert document["rows"] == json.loads(json.dumps(result.rows))
     shown = invoke("show", str(tmp_path / "s")).stdout
-    assert "sweep s, mean ± 95 % interval over 2 seeds" in " ".join(shown.split())
+    assert "sweep s, mean ± sd over 2 seeds" in " ".join(shown.split())
 
 
 def test_a_search_names_the_files_that_it_has_written(tmp_path):

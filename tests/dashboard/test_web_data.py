@@ -13,6 +13,7 @@ from hatdfed.dashboard.comparison import _make_accuracy_title
 from hatdfed.dashboard.run_views import MAX_POINTS, _make_own_chart, select_rounds
 from hatdfed.report.formatting import difference
 from hatdfed.report.groups import FinishedRun, make_comparison_rows
+from hatdfed.report.worlds import StoredOrder, compare_worlds
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.round_row import ROUND_COLUMNS
@@ -99,7 +100,7 @@ def test_a_comparison_says_what_the_command_line_says(client, runs):
         for file in (runs / "both" / name).iterdir():
             os.utime(file, (1e9 - age, 1e9 - age))
     ids = [id_of(client, f"both/{name}") for name in order]
-    rows = client.get("/api/compare", params={"run": ids}).json()["rows"]
+    rows = client.get("/api/compare", params={"run": ids}).json()["worlds"][0]["rows"]
     told = json.loads((runs / "both" / "comparison.json").read_text())
     assert [row["label"] for row in rows] == [row["method"] for row in told]
     for row, line in zip(rows, told, strict=True):
@@ -117,23 +118,19 @@ def test_runs_of_other_worlds_are_not_paired():
     results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
     here, there = ({"method": "rnd", "dataset": "digits", "seed": 0, "servers": n} for n in (4, 5))
-    first, second = make_comparison_rows([FinishedRun("a", here, results), FinishedRun("b", there, results)])
-    assert (first.label, second.label) == ("rnd (servers 4)", "rnd (servers 5)")
-    assert second.points is None
-    assert first.is_reference
-    assert (first.same_world, second.same_world) == (True, False)
-    assert difference(second.points, "points", same_world=second.same_world) == ["other setup:", "not paired"]
+    worlds = compare_worlds([FinishedRun("a", here, results), FinishedRun("b", there, results)], StoredOrder())
+    assert [world.name for world in worlds] == ["digits, 4 servers", "digits, 5 servers"]
+    assert [(row.label, row.is_reference) for world in worlds for row in world.rows] == [("rnd", True)] * 2
 
 
 def test_runs_at_other_prices_are_neither_paired_nor_ranked_with_the_rest():
     results = {"avg_accuracy": 50.0, "std_accuracy": 1.0, "best_accuracy": 51.0, "worst_accuracy": 49.0}
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
     dear, cheap = ({"method": "rnd", "seed": 0, "energy": {"model_bits": bits}} for bits in (1e6, 1e3))
-    first, second = make_comparison_rows(
-        [FinishedRun("a", dear, results, 50.0), FinishedRun("b", cheap, {**results, "total_energy_mj": 0.1}, 50.0)]
-    )
-    assert (first.is_on_front, second.is_on_front) == (True, False)
-    assert (second.same_world, second.points, second.energy_percent) == (False, None, None)
+    runs = [FinishedRun("a", dear, results, 50.0), FinishedRun("b", cheap, {**results, "total_energy_mj": 0.1}, 50.0)]
+    first, second = compare_worlds(runs, StoredOrder())
+    assert (len(first.rows), len(second.rows)) == (1, 1)
+    assert [world.name for world in (first, second)] == ["– (model_bits 1000000.0)", "– (model_bits 1000.0)"]
 
 
 def test_the_best_of_a_comparison_is_sought_among_runs_of_one_world(client, runs):
@@ -142,10 +139,11 @@ def test_the_best_of_a_comparison_is_sought_among_runs_of_one_world(client, runs
         database.execute("UPDATE rounds SET avg_accuracy = 99")
         database.commit()
     ids = [id_of(client, f"both/{name}") for name in ("hat-dfed-seed0", "rnd-seed0")]
-    content = client.get("/api/compare", params={"run": ids}).json()
-    assert [row["is_on_front"] for row in content["rows"]] == [True, False]
-    assert content["titles"]["accuracy"].startswith("hat-dfed ends at")
-    assert "rnd" not in content["titles"]["front"]
+    worlds = client.get("/api/compare", params={"run": ids}).json()["worlds"]
+    assert [[row["is_on_front"] for row in world["rows"]] for world in worlds] == [[True], [True]]
+    for world, here, other in zip(worlds, ("hat-dfed", "rnd"), ("rnd", "hat-dfed"), strict=True):
+        assert world["titles"]["accuracy"].startswith(f"{here} ends at")
+        assert other not in world["titles"]["front"]
 
 
 def test_runs_of_one_world_without_a_seed_in_common_say_so():
@@ -153,7 +151,7 @@ def test_runs_of_one_world_without_a_seed_in_common_say_so():
     results |= {"total_energy_mj": 1.0, "link_energy_mj": 0.5}
     one, other = ({"method": method, "seed": seed} for method, seed in (("rnd", 0), ("full", 1)))
     _, row = make_comparison_rows([FinishedRun("a", one, results), FinishedRun("b", other, results)])
-    assert difference(row.points, "points", same_world=row.same_world) == ["no shared seed"]
+    assert difference(row.points, "points") == ["no shared seed"]
 
 
 def test_a_method_that_saw_the_test_data_is_neither_reference_nor_on_the_front():
@@ -224,7 +222,7 @@ def test_a_method_that_saw_the_test_data_is_not_said_to_end_highest(client, runs
         database.commit()
     content = client.get("/api/compare", params={"run": ids}).json()
     last = tables(runs / "both/rnd-seed0")["rounds"][-1]["avg_accuracy"]
-    assert content["titles"]["accuracy"] == f"rnd ends at {last:.1f} % validation accuracy"
+    assert content["worlds"][0]["titles"]["accuracy"] == f"rnd ends at {last:.1f} % validation accuracy"
 
 
 def test_rows_of_a_comparison_that_differ_inside_a_section_have_names_of_their_own(client, site, runs):
@@ -232,7 +230,7 @@ def test_rows_of_a_comparison_that_differ_inside_a_section_have_names_of_their_o
     change(runs / "both" / "hat-dfed-seed1", "learner", "cool_down", 0.5)
     look_again(site)
     content = client.get("/api/compare", params={"run": [id_of(client, f"both/{name}") for name in names]}).json()
-    labels = {row["label"] for row in content["rows"]}
+    labels = {row["label"] for row in content["worlds"][0]["rows"]}
     assert labels == {"hat-dfed (cool_down 0.0)", "hat-dfed (cool_down 0.5)", "rnd"}
 
 
@@ -241,7 +239,7 @@ def test_a_title_counts_rows_whose_names_begin_alike():
         {"label": f"{'a' * 80} {end}", "leaks_test": False, "curve": {"mean": [mean]}}
         for end, mean in ((1, 60.0), (2, 50.0))
     ]
-    assert _make_accuracy_title(rows).startswith("Highest mean validation accuracy in these runs: 60.0 % (a")
+    assert _make_accuracy_title(rows).startswith("Highest mean validation accuracy of those shown: 60.0 % (a")
 
 
 def test_the_head_of_a_page_and_its_renewal_are_written_alike(client, run_id):

@@ -40,12 +40,10 @@ def test_a_run_on_another_data_set_is_neither_paired_nor_ranked(client, site, ru
     look_again(site)
     ids = [card["id"] for card in client.get("/api/runs").json()]
     content = {"run": ids, "against": id_of(client, f"both/{reference}-seed0")}
-    view = client.get("/api/compare", params=content).json()
-    (here,) = [row for row in view["rows"] if row["is_reference"]]
-    (other,) = [row for row in view["rows"] if not row["is_reference"]]
-    assert (other["same_world"], other["is_on_front"], other["points"]) == (False, False, None)
-    assert here["is_on_front"]
-    assert not [title for title in view["titles"].values() if other["label"] in title]
+    here, other = client.get("/api/compare", params=content).json()["worlds"]
+    assert ([row["label"] for row in here["rows"]], here["name"].split(",")[0]) == ([reference], "digits")
+    assert ([row["label"] for row in other["rows"]], other["name"].split(",")[0]) == ([method], "other")
+    assert not [title for title in here["titles"].values() if method == title.split()[0] or title.endswith(method)]
 
 
 def look_before_and_after_the_end(status, **monitor_options):

@@ -71,7 +71,7 @@ def test_results_that_change_under_a_comparison_leave_one_run_out(client, site, 
     found = [site.find_run(card.id) for card in site.catalogue.cards()]
     (runs / RUN / "results.json").write_text("{")
     chosen = select_comparable(found)
-    assert sum(len(row.runs) for row in chosen.rows) == 3
+    assert sum(len(row.runs) for world in chosen.worlds for row in world.rows) == 3
     assert chosen.left_out == ["results.json of rnd-seed0 is not valid JSON."]
 
 
@@ -98,7 +98,7 @@ def test_texts_among_the_numbers_of_a_database_are_no_numbers(client, run_id, ru
     assert series["servers"][1] == [None] * 5
     assert series["servers"][0][0] is not None
     assert client.get(f"/api/runs/{run_id}/rounds/1").json()["links"][0]["propensity"] is None
-    assert client.get(f"/api/compare?run={run_id}").json()["rows"][0]["curve"]["mean"] == [None] * 5
+    assert client.get(f"/api/compare?run={run_id}").json()["worlds"][0]["rows"][0]["curve"]["mean"] == [None] * 5
 
 
 def test_probabilities_of_another_number_of_servers_are_not_shown(client, run_id, runs):

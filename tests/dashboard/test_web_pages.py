@@ -122,23 +122,24 @@ def test_runs_of_one_comparison_have_its_reference_first(client, runs):
     chosen = {"run": [card["id"] for card in client.get("/api/runs").json()]}
     for method in ("rnd", "hat-dfed"):
         (runs / "both" / "results.json").write_text(json.dumps({"reference": method}))
-        rows = client.get("/api/compare", params=chosen).json()["rows"]
+        rows = client.get("/api/compare", params=chosen).json()["worlds"][0]["rows"]
         assert rows[0]["label"] == method
         assert rows[0]["is_reference"]
         assert f"Difference to <code>{method}</code>" in client.get("/compare", params=chosen).text
     against = {"against": id_of(client, "both/rnd-seed0")}
-    assert client.get("/api/compare", params=chosen | against).json()["rows"][0]["label"] == "rnd"
+    assert client.get("/api/compare", params=chosen | against).json()["worlds"][0]["rows"][0]["label"] == "rnd"
 
 
-def test_a_run_of_another_world_is_listed_and_not_paired(client, site, runs):
+def test_runs_of_other_worlds_have_a_table_of_their_own(client, site, runs):
     elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
     look_again(site)
     ids = [card["id"] for card in client.get("/api/runs").json()]
     page = client.get("/compare", params={"run": ids}).text
-    assert page.count('<span class="line">other setup:</span><span class="line">not paired</span>') == 2
     assert "no shared seed" not in page
-    rows = client.get("/api/compare", params={"run": ids}).json()["rows"]
-    assert [row["points"] is None for row in rows if not row["is_reference"]] == [True]
+    worlds = client.get("/api/compare", params={"run": ids}).json()["worlds"]
+    assert [[row["label"] for row in world["rows"]] for world in worlds] == [["hat-dfed"], ["rnd"]]
+    assert all(f"<h2>{world['name']}</h2>" in page for world in worlds)
+    assert all("samples_per_round" in world["name"] for world in worlds)
 
 
 def test_a_comparison_of_nothing_says_how_to_choose(client):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from tests.dashboard.site_on_disk import change, elsewhere, unfinish
+from tests.dashboard.site_on_disk import change, change_dataset, elsewhere, unfinish
 from typer.testing import CliRunner
 
 from hatdfed.cli.app import app
@@ -17,6 +17,8 @@ from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report import document
 from hatdfed.report.document import make_document, name_folders, render_html, render_markdown
 from hatdfed.report.pdf import print_pdf
+
+METHODS = ("hat-dfed", "rnd")
 
 is_about_words = pytest.mark.usefixtures("blank_pictures")
 
@@ -84,8 +86,8 @@ def test_a_report_of_a_comparison_has_its_reference(runs, tmp_path):
     folder = runs / "both"
     for method in ("rnd", "hat-dfed"):
         (folder / "results.json").write_text(json.dumps({"reference": method}))
-        rows = make_document([folder], tmp_path / method).rows
-        assert [row.label for row in rows if row.is_reference] == [method]
+        (part,) = make_document([folder], tmp_path / method).comparisons
+        assert part.world.reference.label == method
 
 
 @is_about_words
@@ -95,7 +97,7 @@ def test_rows_of_a_comparison_are_in_the_order_of_its_table(runs, tmp_path):
         methods = [{"method": method} for method in order]
         (folder / "results.json").write_text(json.dumps({"reference": "rnd", "methods": methods}))
         document = make_document([folder], tmp_path / order[0])
-        assert [row.label for row in document.rows] == order
+        assert [row.label for row in document.comparisons[0].world.rows] == order
         assert [run.name for run in document.runs] == [f"{method}-seed{seed}" for method in order for seed in range(2)]
 
 
@@ -105,17 +107,73 @@ def test_both_forms_say_what_plus_minus_is_and_which_difference_is_of_energy(run
     for words in (render_html(document), render_markdown(document, tmp_path / "p")):
         assert "Mean ± standard deviation over seeds" in words
         assert "energy difference" in words.lower()
-        assert "are not drawn" not in words  # every row is of the same world
 
 
 @is_about_words
-def test_a_run_of_another_world_is_not_paired_in_either_form(runs, tmp_path):
+def test_runs_of_other_worlds_have_a_section_of_their_own_in_either_form(runs, tmp_path):
     elsewhere(runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1")
     document = make_document([runs / "both"], tmp_path / "p")
-    for words in (render_html(document), render_markdown(document, tmp_path / "p")):
-        assert re.sub("<[^>]*>", "", words).count("other setup: not paired") == 2  # accuracy and energy
-        assert "Mean ± standard deviation over seeds." in words
+    names = [f"digits, 4 servers, 5 rounds (samples_per_round {count})" for count in _list_samples(runs)]
+    assert [part.title for part in document.comparisons] == [f"Comparison: {name}" for name in names]
+    for words in (render_html(document), render_markdown(document, tmp_path / "p").replace("\\", "")):
+        assert all(f"Comparison: {name}" in words for name in names)
+        assert words.count("Mean ± standard deviation over seeds.") == 2
         assert "no shared seed" not in words
+        assert "Differences are to" not in words  # one row each
+
+
+def _list_samples(runs):
+    configs = (yaml.safe_load((runs / "both" / f"{name}-seed0" / "config.yaml").read_text()) for name in METHODS)
+    return [config["samples_per_round"] for config in configs]
+
+
+@is_about_words
+@pytest.mark.parametrize("order", [("here", "there"), ("there", "here")])
+def test_every_data_set_has_its_own_table_figures_and_stored_reference(runs, tmp_path, order):
+    shutil.copytree(runs / "both", runs / "here")
+    (runs / "both").rename(runs / "there")
+    (runs / "here" / "results.json").write_text(json.dumps({"reference": "hat-dfed"}))
+    (runs / "there" / "results.json").write_text(json.dumps({"reference": "rnd"}))
+    for folder in (runs / "there").glob("*-seed?"):
+        change_dataset(folder, "other")
+    document = make_document([runs / name for name in order], tmp_path / "p")
+    found = {part.world.name.split(",")[0]: part for part in document.comparisons}
+    assert {name: part.world.reference.label for name, part in found.items()} == {"digits": "hat-dfed", "other": "rnd"}
+    for part in document.comparisons:
+        assert sorted(row.label for row in part.world.rows) == sorted(METHODS)
+        assert all(row.points is not None for row in part.world.rows)
+        assert len(part.pictures) == 5
+    assert len({picture.path for part in document.comparisons for picture in part.pictures}) == 10
+
+
+@is_about_words
+def test_one_more_run_changes_no_reference(runs, tmp_path):
+    (runs / "both" / "results.json").write_text(json.dumps({"reference": "rnd"}))
+    shutil.copytree(runs / "both" / "hat-dfed-seed0", runs / "more" / "full-seed0")
+    for folders in ([runs / "both", runs / "more" / "full-seed0"], [runs / "more" / "full-seed0", runs / "both"]):
+        (part,) = make_document(folders, tmp_path / "p").comparisons
+        assert part.world.reference.label == "rnd"
+
+
+@is_about_words
+def test_runs_of_a_sweep_are_in_the_order_of_its_table(runs, tmp_path):
+    sweep = runs / "sweep"
+    for method in METHODS:
+        shutil.copytree(runs / "both" / f"{method}-seed0", sweep / "runs" / f"method={method},seed=0")
+    (sweep / "sweep.yaml").write_text("")
+    for methods in (("rnd", "hat-dfed"), ("hat-dfed", "rnd")):
+        rows = [{"point": f"method={method}"} for method in methods]
+        (sweep / "summary.json").write_text(json.dumps({"rows": rows}))
+        document = make_document([sweep], tmp_path / "p")
+        assert [row.label for row in document.comparisons[0].world.rows] == list(methods)
+        assert [run.name for run in document.runs] == [f"method={method},seed=0" for method in methods]
+
+
+@is_about_words
+def test_a_comparison_whose_results_cannot_be_read_is_named_in_a_report(runs, tmp_path):
+    (runs / "both" / "results.json").write_text("{")
+    document = make_document([runs / "both"], tmp_path / "p")
+    assert "results.json of both is not valid JSON." in document.left_out
 
 
 @is_about_words
@@ -316,8 +374,9 @@ def test_rows_that_differ_inside_a_section_are_all_named_and_drawn(runs, tmp_pat
     change(runs / "both" / "rnd-seed1", "learner", "cool_down", 0.5)
     document = make_document([runs / "both" / "rnd-seed0", runs / "both" / "rnd-seed1"], tmp_path / "pictures")
     labels = ["rnd (cool_down 0.0)", "rnd (cool_down 0.5)"]
-    assert [row.label for row in document.rows] == labels
-    assert all(", ".join(labels) in picture.words for picture in document.comparison_pictures)
+    (part,) = document.comparisons
+    assert [row.label for row in part.world.rows] == labels
+    assert all(", ".join(labels) in picture.words for picture in part.pictures)
 
 
 @is_about_words

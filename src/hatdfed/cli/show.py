@@ -64,7 +64,7 @@ def _show_sweep(folder: Path, as_json: bool) -> None:
     if document["rows"]:
         sought = {} if document.get("search") is None else {"objectives": document["search"]["objectives"]}
         what = "search" if sought else "sweep"
-        over = describe_spread(max(len(row["seeds"]) for row in document["rows"]))
+        over = describe_spread(document["rows"])
         out.print(make_sweep_table(document["rows"], title=f"{what} {folder.name}, {over}", **sought))
     if document.get("search") is not None:
         print_search(document["search"])

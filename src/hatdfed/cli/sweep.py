@@ -148,7 +148,7 @@ def _report(file: Path, plan: SweepFile, result: SweepResult, *, as_json: bool) 
         typer.echo(json.dumps({**document, "folder": str(result.folder)}))
         return
     what = "search" if plan.search is not None else "sweep"
-    over = describe_spread(len(plan.worlds))
+    over = describe_spread(result.rows)
     sought = {} if plan.search is None else {"objectives": plan.search.objectives}
     out.print(make_sweep_table(result.rows, title=f"{what} {file.stem}, {over}", **sought))
     if result.search is not None:

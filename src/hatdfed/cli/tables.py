@@ -36,6 +36,7 @@ _CAPTIONS = {
     "leaks_test": f"{_LEAK} sees the test set: not comparable, never ranked",
     "has_parameter_server": f"{_CENTRAL} has a parameter server: a centralised reference, not decentralised",
 }
+_SPREAD = "± standard deviation over seeds"
 _LARGEST = 1e300
 
 # Cells have a line break where a narrow table may break them; a table that fits writes a space there.
@@ -66,7 +67,8 @@ def make_difference_table(rows: Sequence[SummaryRow], *, reference: str, target_
             ]
         )
     title = f"Difference to {reference} paired by seed, mean [95 % interval], and costs"
-    return _fit_table(rows, title, headings, cells)
+    has_spread = any("±" in cell for line in cells for cell in line)
+    return _fit_table(rows, title, headings, cells, [_SPREAD] if has_spread else [])
 
 
 def make_time_table(rows: Sequence[SummaryRow], *, target_accuracy: float | None) -> Table:
@@ -103,14 +105,19 @@ def format_run_title(config: Config) -> str:
 
 
 def _fit_table(
-    rows: Sequence[SummaryRow], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]
+    rows: Sequence[SummaryRow],
+    title: str,
+    headings: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    words: Sequence[str] = (),
 ) -> Table:
-    """Make a table with one line a row if the terminal is wide enough, otherwise with several."""
-    wide = _make_table(rows, title, headings, [[text.replace("\n", " ") for text in line] for line in cells])
+    """Make a table with one line a row if the terminal is wide enough, otherwise with several; `words` explain it."""
+    caption = "\n".join([*words, *_explain_marks(rows)])
+    wide = _make_table(rows, title, caption, headings, [[text.replace("\n", " ") for text in line] for line in cells])
     folded = [
         _fold_heading(heading, column) for heading, column in zip(headings, zip(*cells, strict=True), strict=True)
     ]
-    tries = (wide, *(_make_table(rows, title, folded, cells, space=space) for space in (1, 0)))
+    tries = (wide, *(_make_table(rows, title, caption, folded, cells, space=space) for space in (1, 0)))
     at_will = out.options.update(width=1000)
     return next((table for table in tries if out.measure(table, options=at_will).maximum <= out.width), tries[-1])
 
@@ -122,11 +129,17 @@ def _fold_heading(heading: str, column: Sequence[str]) -> str:
 
 
 def _make_table(
-    rows: Sequence[SummaryRow], title: str, headings: Sequence[str], cells: Sequence[Sequence[str]], *, space: int = 1
+    rows: Sequence[SummaryRow],
+    title: str,
+    caption: str,
+    headings: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    *,
+    space: int = 1,
 ) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.padding, table.collapse_padding, table.caption_justify = (0, space), True, "left"
-    table.caption = "\n".join(_explain_marks(rows)) or None
+    table.caption = caption or None
     table.add_column("method", no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -209,15 +222,19 @@ _MOST_REASONS = 20
 _MOST_VARIED = 5  # settings that get a column each
 
 
-def describe_spread(seeds: int) -> str:
-    """What the numbers of a sweep's table are, as the end of its title."""
-    return f"mean ± 95 % interval over {seeds} seeds" if seeds > 1 else "one seed each, so no intervals"
+def describe_spread(rows: Sequence[SummaryRow]) -> str:
+    """What the numbers of a sweep's table are, as the end of its title; tables before 0.2 have no deviation."""
+    seeds = max((len(row["seeds"]) for row in rows), default=0)
+    if seeds <= 1:
+        return "one seed each"
+    has_deviation = any(row.get("total_joules_sd") is not None for row in rows)
+    return f"mean ± sd over {seeds} seeds" if has_deviation else f"mean over {seeds} seeds"
 
 
 def make_sweep_table(
     rows: Sequence[SummaryRow], *, title: str, objectives: Sequence[str] = ("accuracy", "joules")
 ) -> Table:
-    """Make a table with one row for each point: means and half widths of 95 % intervals; fewer columns if narrow."""
+    """Make a table with one row for each point: means and standard deviations; fewer columns if narrow."""
     columns = [name for name in _HEADINGS if name in rows[0]]
     kept = [[name for name in columns if name not in _LEAST[:count]] for count in range(len(_LEAST) + 1)]
     tries = [_make_sweep_table(rows, title, _format_sweep_caption(rows, objectives), some) for some in kept]
@@ -301,19 +318,20 @@ def _format_sweep_value(value: Any) -> str:
 
 def _format_sweep_caption(rows: Sequence[SummaryRow], objectives: Sequence[str]) -> str:
     sought = " and ".join(_SOUGHT.get(name, name) for name in objectives)
-    return "\n".join([f"{ON_FRONT} no other point is as good at {sought}", *_explain_marks(rows)])
+    worse = " and worse at none" if len(objectives) > 1 else ""
+    better = f"better at {'one of ' if worse else ''}{sought}{worse}"
+    return "\n".join([f"{ON_FRONT} no other point is {better}", *_explain_marks(rows)])
 
 
 def _format_sweep_cell(row: SummaryRow, name: str) -> str:
-    mean, high = row[name], row[f"{name}_high"]
+    mean, deviation = row[name], row.get(f"{name}_sd")
     if mean is None:
         return "–"
     if name == "links_per_round":
         return f"{mean:.1f}"
     if name.endswith("_joules"):
-        spread = "" if high is None else f" ± {100 * (high - mean) / mean if mean else 0:.0f} %"
-        return format_energy(mean) + spread
-    return f"{mean:.1f}" if high is None else f"{mean:.1f} ± {high - mean:.1f}"
+        return format_energy(mean) + ("" if deviation is None else f" ± {_format_percent(deviation, mean)}")
+    return f"{mean:.1f}" if deviation is None else f"{mean:.1f} ± {deviation:.1f}"
 
 
 def print_failures(failed: Mapping[str, str], go_on: str) -> None:

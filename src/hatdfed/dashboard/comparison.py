@@ -1,8 +1,8 @@
-"""Chosen runs side by side, for the page of comparisons."""
+"""Chosen runs side by side, world by world, for the page of comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,18 +12,10 @@ import hatdfed.report.findings as fd
 from hatdfed.dashboard.catalogue import Card
 from hatdfed.dashboard.run_views import select_rounds, to_json_numbers
 from hatdfed.errors import HatdfedError
-from hatdfed.report.groups import (
-    FRONT,
-    ComparisonRow,
-    FinishedRun,
-    is_complete,
-    make_comparison_rows,
-    read_figure,
-    read_methods,
-    read_reference,
-)
+from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete, read_figure
 from hatdfed.report.looks import find_looks
 from hatdfed.report.run_data import Vector, column, finite, mean_and_sd
+from hatdfed.report.worlds import ComparedWorld, StoredOrder, compare_worlds
 from hatdfed.runs.records.cleaning import text, whole
 from hatdfed.runs.records.reading import reading
 from hatdfed.runs.records.small_files import read_document
@@ -39,15 +31,15 @@ _MAX_NAMED = 4  # rows in a title
 class ComparedRuns(NamedTuple):
     """The runs that can be compared, and why the others cannot."""
 
-    rows: list[ComparisonRow]
+    worlds: list[ComparedWorld]
     folders: dict[str, Path]  # by a run's name
     left_out: list[str]  # sentences
 
 
 def select_comparable(found: Sequence[tuple[Path, Card]], against: str = "") -> ComparedRuns:
-    """Make comparison rows of those runs that are finished.
+    """Make comparison rows of those runs that are finished, world by world.
 
-    The first row is the reference: that of the run `against`, else that of the comparison that all runs are of.
+    The first row of a world is its reference: that of the run `against`, else that of the comparison they are part of.
     """
     runs, folders, left_out = [], {}, []
     for folder, card in found[:MAX_COMPARED]:
@@ -70,42 +62,41 @@ def select_comparable(found: Sequence[tuple[Path, Card]], against: str = "") -> 
             left_out.append(f"{card.name} has incomplete results.")
             continue
         last = finite(_read_mean_accuracy(folder))
-        runs.append(FinishedRun(card.id, settings, results, float(last[-1]) if len(last) else None))
+        runs.append(FinishedRun(card.id, settings, results, float(last[-1]) if len(last) else None, folder))
         folders[card.id] = folder
     if len(found) > MAX_COMPARED:
         left_out.append(f"Only the first {MAX_COMPARED} of {len(found)} chosen runs are compared.")
-    reference, methods = _read_order({folder.parent for folder in folders.values()})
-    if against in folders:
-        reference = runs[0].settings.get("method")
-    runs.sort(key=lambda run: _find_place(run.settings.get("method"), reference, methods))
-    return ComparedRuns(make_comparison_rows(runs, None if against in folders else reference), folders, left_out)
+    order = StoredOrder()
+    runs.sort(key=lambda run: order.find_place(folders[run.name], str(run.settings.get("method"))))
+    worlds = sorted(compare_worlds(runs, order, against), key=lambda world: against not in _list_names(world))
+    return ComparedRuns([_put_reference_first(world) for world in worlds], folders, left_out)
 
 
-def _read_order(folders: Collection[Path]) -> tuple[str | None, list[str]]:
-    """Read the reference and the order of methods of the comparison that all runs are of."""
-    try:
-        return read_reference(folders), read_methods(folders)
-    except HatdfedError:  # a damaged file; a report names it
-        return None, []
+def _list_names(world: ComparedWorld) -> list[str]:
+    return [run.name for row in world.rows for run in row.runs]
 
 
-def _find_place(method: Any, reference: str | None, methods: Sequence[str]) -> tuple[bool, int]:
-    return method != reference, methods.index(method) if method in methods else len(methods)
+def _put_reference_first(world: ComparedWorld) -> ComparedWorld:
+    return world._replace(rows=sorted(world.rows, key=lambda row: not row.is_reference))
 
 
 def make_comparison_view(chosen: ComparedRuns) -> dict[str, Any]:
     """Collect the data for the charts of a comparison."""
-    looks = find_looks([str(row.runs[0].settings.get("method")) for row in chosen.rows])
-    rows = [_make_row(row, chosen.folders, look) for row, look in zip(chosen.rows, looks, strict=True)]
-    ranked = [shown for row, shown in zip(chosen.rows, rows, strict=True) if row.same_world]
-    return {"rows": rows, "titles": {"front": make_front_title(chosen.rows), "accuracy": _make_accuracy_title(ranked)}}
+    return {"worlds": [_view_world(world, chosen.folders) for world in chosen.worlds]}
+
+
+def _view_world(world: ComparedWorld, folders: dict[str, Path]) -> dict[str, Any]:
+    looks = find_looks([str(row.runs[0].settings.get("method")) for row in world.rows])
+    rows = [_make_row(row, folders, look) for row, look in zip(world.rows, looks, strict=True)]
+    titles = {"front": make_front_title(world.rows), "accuracy": _make_accuracy_title(rows)}
+    return {"name": world.name, "rows": rows, "titles": titles}
 
 
 def make_front_title(rows: Sequence[ComparisonRow]) -> str:
     """Say which rows are on the front of accuracy and energy."""
     labels = [text(row.label, _LONGEST_IN_TITLE) for row in rows if row.is_on_front]
     if len(labels) > _MAX_NAMED:
-        return f"{len(labels)} of {sum(row.same_world for row in rows)} methods are on {FRONT}"
+        return f"{len(labels)} of {sum(not row.leaks_test for row in rows)} methods are on {FRONT}"
     named = [", ".join(labels[:-1]), *labels[-1:]]
     return f"On {FRONT}: {' and '.join(filter(None, named)) or 'none'}"
 
@@ -130,7 +121,6 @@ def _make_row(row: ComparisonRow, folders: dict[str, Path], look: int) -> dict[s
         "energy_percent": _difference_to_dict(row.energy_percent),
         "is_on_front": row.is_on_front,
         "is_reference": row.is_reference,
-        "same_world": row.same_world,
         "look": look,
         "leaks_test": row.leaks_test,
         "has_parameter_server": row.has_parameter_server,

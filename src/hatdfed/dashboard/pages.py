@@ -87,8 +87,8 @@ def page_routes(site: Site) -> APIRouter:
     @routes.get("/compare")
     def compare(run: RunIds, against: str = "") -> HTMLResponse:
         chosen = select_comparable(find_runs(site, run, against), against)
-        query_string = "&".join(f"run={run.name}" for row in chosen.rows for run in row.runs)
-        content = {"chosen": chosen, "title": make_front_title(chosen.rows), "query_string": query_string}
+        query_string = "&".join(f"run={run_id}" for run_id in chosen.folders)
+        content = {"chosen": chosen, "front_title": make_front_title, "query_string": query_string}
         return site.render_page("compare.html", content | {"section": "compare"})
 
     @routes.get("/deployment")

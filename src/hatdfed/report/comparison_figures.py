@@ -25,6 +25,9 @@ from hatdfed.report.run_data import RunData, Vector, run_data
 from hatdfed.report.style import DrawnMethod, FigureStyle, StyledFigure, format_method_seeds, style_methods
 from hatdfed.runs.statistics import Comparison
 
+_NAMES = 0.3  # of the width of the bars' figure: names of methods
+_MOST_LINES = 5  # of a name
+_LINE = 0.55  # of a bar's room: a line of a name
 _LOG_RATIO = 30  # of the most expensive method to the cheapest, beyond which the axis is logarithmic
 
 
@@ -65,7 +68,7 @@ def _accuracy(methods: Sequence[DrawnMethod], style: FigureStyle) -> StyledFigur
     ranked = sorted(methods, key=lambda method: -np.nan_to_num(final[method.name][0], nan=-1.0))
     title = fd.best_finding(ranked[0].name, final[ranked[0].name][0], len(ranked))
     note = f"Mean over servers. {format_method_seeds(methods, 'bands show')}"
-    figure, axes = st.chart(9.2, 5.2, title, note, style)
+    figure, axes = st.chart(9.2, 5.2, title, note, style, above=len(ranked))
     lines = draw_accuracy(axes, list(reversed(ranked)))  # the best in front
     st.percent_axis(axes, np.concatenate([mean + side * sd for _, mean, sd in curves.values() for side in (-1, 1)]))
     st.name_axes(axes, "Round", "Validation accuracy (%)")
@@ -146,7 +149,7 @@ def _energy_axis(axes: Axes, joules: Vector) -> float:
 
 def _spokes(spots: Vector) -> Vector:  # [M, 2, 2] -> [many, 2]
     """Compute points along all error bars."""
-    share = np.linspace(-1, 1, 9)[:, None]
+    share = np.linspace(-1, 1, 61)[:, None]  # so near that no label fits in between
     mean, sd = spots[:, :, 0], spots[:, :, 1]
     arms = [mean + share[..., None] * sd * axis for axis in ((1, 0), (0, 1))]
     return np.concatenate(arms).reshape(-1, 2)
@@ -157,20 +160,29 @@ def _energy(methods: Sequence[DrawnMethod], style: FigureStyle) -> StyledFigure:
     ranked = sorted(methods, key=lambda method: float(method.joules.mean()))
     means = {method.name: float(method.joules.mean()) for method in ranked}
     unit, note = fm.energy_unit(max(means.values())), f"Energy by cause. {format_method_seeds(methods, 'numbers show')}"
-    figure, axes = st.chart(8.6, 2.1 + 0.34 * len(ranked), fd.cost_finding(means), note, style)
+    names = _fold_names(list(means), style)
+    more = [name.count("\n") for name in names]
+    height = 2.1 + 0.34 * max(1.0, style.scale) * sum(max(1.0, _LINE * (lines + 1)) for lines in more)
+    figure, axes = st.chart(8.6, height, fd.cost_finding(means), note, style, above=2 + sum(more))
     left, bars, labels = draw_energy(axes, ranked, unit.joules)
     for row, method in enumerate(ranked):
         spread = format_joules(*rp.mean_and_sd(method.joules))
         text = axes.annotate(spread, (left[row], row), (5, 0), textcoords="offset points", va="center")
         text.set(size=style.scale * st.SMALL, family=st.FONT, color=st.INK, path_effects=st.HALO)
-    axes.set_yticks(range(len(ranked)), list(means))
+    axes.set_yticks(range(len(ranked)), names)
     axes.tick_params(axis="y", labelcolor=st.INK, labelsize=style.scale * (st.BODY - 0.5))
     axes.grid(visible=False, axis="y")
     axes.set(ylim=(len(ranked) - 0.5, -0.5), xlim=(0, (1.6 if st.is_narrow(axes) else 1.22) * left.max() or 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=st.STEPS))
     st.name_axes(axes, f"Total energy ({unit.symbol})", "")
-    st.legend(axes, bars, labels, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
+    st.legend(axes, bars, labels, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3, share=1 - _NAMES)
     return figure
+
+
+def _fold_names(names: Sequence[str], style: FigureStyle) -> list[str]:
+    """Fold names onto lines that leave most of a figure to its bars."""
+    letters = st.count_letters(_NAMES * st.find_size(8.6, 3.0, style)[0], style.scale * (st.BODY - 0.5))
+    return [st.fold(name, letters, _MOST_LINES) for name in names]
 
 
 def draw_energy(

@@ -1,4 +1,4 @@
-"""Reports: a comparison where there are several runs, then every run with its numbers, and settings and machine.
+"""Reports: a comparison of each world where there are several runs, then every run with its numbers, and settings.
 
 `make_document` reads the runs and draws their pictures; the document is rendered as one self-contained HTML page or as
 Markdown with pictures beside it. A report of few runs has all figures of each. One of many is a summary with one figure
@@ -23,19 +23,12 @@ from hatdfed.core.energy.energy_model import PAPER_CAUSES
 from hatdfed.errors import HatdfedError, RunFolderError
 from hatdfed.report.comparison_figures import draw_comparison_figures
 from hatdfed.report.formatting import FILTERS, count, difference, joules, percent
-from hatdfed.report.groups import (
-    FRONT,
-    ComparisonRow,
-    FinishedRun,
-    is_complete,
-    make_comparison_rows,
-    read_methods,
-    read_reference,
-)
+from hatdfed.report.groups import FRONT, ComparisonRow, FinishedRun, is_complete
 from hatdfed.report.regret_figure import has_regret, regret_figure
 from hatdfed.report.run_data import RunData, read_last_validation, run_data
 from hatdfed.report.run_figures import accuracy_figure, draw_run_figures
 from hatdfed.report.style import FigureStyle, StyledFigure, save_figures, style_methods
+from hatdfed.report.worlds import ComparedWorld, StoredOrder, compare_worlds
 from hatdfed.runs.measured_energy import name_energy
 from hatdfed.runs.records.cleaning import flat_settings, number, text, texts
 from hatdfed.runs.records.folder import RunFolder
@@ -50,6 +43,7 @@ from hatdfed.version import __version__
 
 MOST_RUNS = 300
 MOST_DETAILED = 4  # runs, with all of their figures
+MOST_COMPARED = 12  # worlds, with figures of their comparison
 MOST_DRAWN = 24  # runs, with a figure of their accuracy; more are in tables only
 # Figures are printed at these widths on A4 paper, so that their words are as large as those of the text.
 _WIDE, _HALF = FigureStyle(width=7.2, font_size=9), FigureStyle(width=4.2, font_size=9)
@@ -105,12 +99,20 @@ class RunPart(NamedTuple):
     environment: list[tuple[str, str]]  # likewise
 
 
+class ComparisonPart(NamedTuple):
+    """The comparison of the runs of one world."""
+
+    anchor: str
+    title: str
+    world: ComparedWorld
+    pictures: list[Picture]
+
+
 class Document(NamedTuple):
     """A whole report."""
 
     title: str
-    rows: list[ComparisonRow]
-    comparison_pictures: list[Picture]
+    comparisons: list[ComparisonPart]
     runs: list[RunPart]
     left_out: list[str]  # sentences about runs and figures that are left out
     settings: list[tuple[str, str]]  # of all runs
@@ -131,7 +133,7 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
     """Read all runs under these folders and draw their figures into `pictures`; unreadable runs are listed."""
     folders, left_out = _find_runs(paths)
     names = name_folders(folders)
-    order = read_methods(paths)
+    order = StoredOrder()
     parts, places, compared, drawn = [], [], [], {}
     for index, folder in enumerate(folders):
         if on_run is not None:
@@ -143,27 +145,38 @@ def make_document(paths: Sequence[Path], pictures: Path, on_run: Callable[[str],
         run = run_data(result) if result.rounds else None
         drawings = _draw(run, pictures / f"run-{index + 1}", len(folders)) if run is not None else []
         parts.append(_make_part(folder, names[index], result, index, drawings))
-        places.append(_find_place(result.config.method, order))
+        places.append(order.find_place(folder, result.config.method))
         is_whole = is_complete(result.summary) and "stopped_by" not in result.summary
         if run is not None and is_whole and measured_on(result.summary) == "test":
             settings, validation = result.config.model_dump(mode="json"), read_last_validation(run)
-            compared.append(FinishedRun(str(folder), settings, result.summary, validation))
+            compared.append(FinishedRun(str(folder), settings, result.summary, validation, folder))
             drawn[str(folder)] = run
     if not parts:
         raise RunFolderError(left_out[0] if len(folders) == 1 else f"No run can be read. The first: {left_out[0]}")
-    compared.sort(key=lambda run: _find_place(run.settings["method"], order))
+    compared.sort(key=lambda run: order.find_place(Path(run.name), run.settings["method"]))
     parts = [parts[index] for index in sorted(range(len(parts)), key=places.__getitem__)]
-    rows = make_comparison_rows(compared, read_reference(paths)) if len(compared) > 1 else []
-    many = _draw_comparison(rows, drawn, pictures / "comparison") if len(rows) > 1 else []
+    comparisons = _make_comparisons(compared, drawn, order, pictures)
+    left_out += [hide_folders(trouble) for trouble in order.troubles]
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} runs"
     if len(parts) > MOST_DETAILED:
         left_out.append(_describe_detail(len(parts)))
-    return _list_shared_once(Document(title, rows, many, parts, left_out, [], []))
+    if sum(len(part.world.rows) > 1 for part in comparisons) > MOST_COMPARED:
+        left_out.append(f"Only the comparisons of the first {MOST_COMPARED} worlds have figures.")
+    return _list_shared_once(Document(title, comparisons, parts, left_out, [], []))
 
 
-def _find_place(method: str, order: Sequence[str]) -> int:
-    """Where a method stands in a comparison's table; others come last."""
-    return order.index(method) if method in order else len(order)
+def _make_comparisons(
+    runs: Sequence[FinishedRun], drawn: Mapping[str, RunData], order: StoredOrder, pictures: Path
+) -> list[ComparisonPart]:
+    """Make one comparison for each world, with figures where there is more than one row."""
+    worlds = compare_worlds(runs, order) if len(runs) > 1 else []
+    shown = [world.name for world in worlds if len(world.rows) > 1][:MOST_COMPARED]
+    parts = []
+    for index, world in enumerate(worlds):
+        anchor = f"comparison-{index + 1}" if index else "comparison"
+        figures = _draw_comparison(world.rows, drawn, pictures / anchor) if world.name in shown else []
+        parts.append(ComparisonPart(anchor, f"Comparison: {world.name}", world, figures))
+    return parts
 
 
 def name_folders(folders: Sequence[Path]) -> list[str]:
@@ -265,8 +278,8 @@ def _draw(run: RunData, folder: Path, num_runs: int) -> list[Picture]:
 
 
 def _draw_comparison(rows: Sequence[ComparisonRow], drawn: Mapping[str, RunData], folder: Path) -> list[Picture]:
-    """Draw the comparison of one world without runs that saw the test set (D3); all others are only listed."""
-    shown = [row for row in rows if row.same_world and not row.leaks_test]
+    """Draw the comparison of one world without runs that saw the test set (D3), which are only listed."""
+    shown = [row for row in rows if not row.leaks_test]
     fair = {row.label: [drawn[run.name] for run in sorted(row.runs, key=_seed)] for row in shown}
     files = _save_small(draw_comparison_figures(fair, _WIDE), folder) if fair else []
     return [Picture(file, f"{_CAPTIONS[file.stem]}: {', '.join(fair)}") for file in files]
@@ -394,12 +407,9 @@ def render_markdown(document: Document, pictures: Path) -> str:
     """Render Markdown; paths of pictures are relative to the parent folder of `pictures`."""
     lines = [f"# {_escape_markdown(document.title)}", f"hatdfed {__version__}, written {_now()}."]
     lines += [f"> {_escape_markdown(sentence)}" for sentence in document.left_out]
-    if document.rows:
-        lines += [
-            "## Comparison",
-            _render_comparison(document.rows),
-            *_render_pictures(document.comparison_pictures, pictures),
-        ]
+    for part in document.comparisons:
+        lines += [f"## {_escape_markdown(part.title)}", _render_comparison(part.world)]
+        lines += _render_pictures(part.pictures, pictures)
     if document.is_summary:
         lines += ["## Runs", _render_runs(document.runs)]
     for run in document.runs:
@@ -462,8 +472,7 @@ def _render_trust(events: Sequence[tuple[str, str, str, str]]) -> list[str]:
     return ["### Why groups changed", _render_table(("round", "servers", "change", "reason"), events)]
 
 
-def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
-    reference = next(row.label for row in rows if row.is_reference)
+def _render_comparison(world: ComparedWorld) -> str:
     heading = (
         "method",
         "seeds",
@@ -475,11 +484,11 @@ def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
         "on links",
     )
     cells: list[tuple[Any, ...]] = []
-    for row in rows:
+    for row in world.rows:
         figures, is_one = row.figures, len(row.seeds) == 1
         spread = {name: None if is_one else sd for name, (_, sd) in figures.items()}
         both = ((row.points, "points"), (row.energy_percent, "%"))
-        apart = [" ".join(difference(value, unit, same_world=row.same_world)) for value, unit in both]
+        apart = [" ".join(difference(value, unit)) for value, unit in both]
         points, energy = ("reference", "reference") if row.is_reference else apart
         cells.append(
             (
@@ -493,12 +502,12 @@ def _render_comparison(rows: Sequence[ComparisonRow]) -> str:
                 joules(*figures["link_joules"]),
             )
         )
-    front = ", ".join(_escape_markdown(row.label) for row in rows if row.is_on_front)
-    words = (
-        f"Mean ± standard deviation over seeds. Differences are to {_escape_markdown(reference)}, paired by seed, with "
-        "their 95 % interval."
-    )
-    return f"{_render_table(heading, cells)}\n\n{words} On {FRONT}: {front or 'none'}."
+    front = ", ".join(_escape_markdown(row.label) for row in world.rows if row.is_on_front)
+    words = ["Mean ± standard deviation over seeds."]
+    if len(world.rows) > 1:
+        reference = _escape_markdown(world.reference.label)
+        words.append(f"Differences are to {reference}, paired by seed, with their 95 % interval.")
+    return f"{_render_table(heading, cells)}\n\n{' '.join(words)} On {FRONT}: {front or 'none'}."
 
 
 def _describe_row(row: ComparisonRow) -> str:

@@ -102,12 +102,12 @@ def links_finding(links: LastLinks, num_servers: int, round_number: float) -> st
 
 
 def best_finding(name: str, accuracy: float, num_methods: int) -> str:
-    """State which method has the highest mean at the end; that is no test of whether it is better."""
+    """State which of the drawn methods has the highest mean at the end; that is no test of whether it is better."""
     if not np.isfinite(accuracy):
         return "No accuracy was reported"
     if num_methods == 1:
         return f"{name} ends at {format_percent(accuracy)} validation accuracy"
-    return f"Highest mean validation accuracy in these runs: {format_percent(accuracy)} ({name})"
+    return f"Highest mean validation accuracy of those shown: {format_percent(accuracy)} ({name})"
 
 
 def front_finding(names: Sequence[str], num_methods: int) -> str:

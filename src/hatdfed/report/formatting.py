@@ -104,10 +104,8 @@ def count(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
-def difference(value: PairedDifference | None, unit: str, *, same_world: bool = True) -> list[str]:
+def difference(value: PairedDifference | None, unit: str) -> list[str]:
     """Format a paired difference and its 95 % interval, or why there is none."""
-    if not same_world:
-        return ["other setup:", "not paired"]
     if value is None:
         return ["no shared seed"]
     mean = f"{value.mean:+z.1f}{_NARROW}{unit}"
@@ -138,7 +136,7 @@ def moment(seconds: float) -> str:
 
 def keep_units_together(sentence: str) -> str:
     """Join numbers and their units by non-breaking spaces."""
-    return re.sub(r"(?<=\d) (?=[%kMJ±])", _NARROW, sentence)
+    return re.sub(r"(?<=\d) (?=[%kMJ±])|(?<=±) ", _NARROW, sentence)
 
 
 def split_path(path: str) -> list[str]:

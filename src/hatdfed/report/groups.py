@@ -1,8 +1,8 @@
-"""Rows of a comparison: runs that differ only by seed are one row, paired with a reference row by seed."""
+"""Rows of a comparison: runs of one world that differ only by seed are one row, paired with a reference row by seed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +10,9 @@ import numpy as np
 
 from hatdfed.report.run_data import Record, pareto_front
 from hatdfed.runs.records.cleaning import flat_settings, number, text
-from hatdfed.runs.records.small_files import read_document
 from hatdfed.runs.statistics import PairedDifference, paired_or_none
 from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
-from hatdfed.setup.run_identity import result_key, same_world
+from hatdfed.setup.run_identity import result_key
 
 # The words for the front wherever it is shown. Test accuracies are shown and never rank anything.
 FRONT = "the Pareto front of validation accuracy and energy"
@@ -21,12 +20,13 @@ _FIGURES = ("avg_accuracy", "std_accuracy", "best_accuracy", "worst_accuracy", "
 
 
 class FinishedRun(NamedTuple):
-    """A finished run and its folder."""
+    """A finished run."""
 
     name: str
     settings: Mapping[str, Any]
     results: Record  # as in results.json
     validation: float | None = None  # mean accuracy in the last round, percent, where that is known
+    folder: Path | None = None  # where that is known; a comparison that it is part of lies there
 
 
 class ComparisonRow(NamedTuple):
@@ -35,9 +35,8 @@ class ComparisonRow(NamedTuple):
     label: str
     seeds: list[int]
     figures: dict[str, tuple[float, float]]  # name -> mean and standard deviation over seeds; percent and joules
-    points: PairedDifference | None  # accuracy against the reference; None where no world is shared
+    points: PairedDifference | None  # accuracy against the reference; None where no seed is shared
     energy_percent: PairedDifference | None
-    same_world: bool  # whether a seed means the same as in the reference
     is_reference: bool
     leaks_test: bool
     has_parameter_server: bool
@@ -45,24 +44,23 @@ class ComparisonRow(NamedTuple):
     runs: list[FinishedRun]
 
 
-def make_comparison_rows(runs: Sequence[FinishedRun], reference_method: str | None = None) -> list[ComparisonRow]:
-    """Make one row for each method and its settings.
+def make_comparison_rows(runs: Sequence[FinishedRun], reference_run: str | None = None) -> list[ComparisonRow]:
+    """Make one row for each method and its settings, of runs of one world.
 
-    The reference is the first row of `reference_method`, or the first one that did not see the test set.
+    The reference is the row of the run of that name, or the first row that did not see the test set.
     """
     groups = _group_by_settings(runs)
     if not groups:
         return []
     labels = row_labels([group[0].settings for group in groups])
     leaks = [any(bool(run.results.get("leaks_test")) for run in group) for group in groups]
-    reference = _find_reference(groups, leaks, reference_method)
+    reference = _find_reference(groups, leaks, reference_run)
     figures = [{name: _over_seeds(group, name) for name in _FIGURES} for group in groups]
     spots = np.array(
         [(row["total_joules"][0], _mean_validation(group)) for row, group in zip(figures, groups, strict=True)]
     )
-    is_here = [same_world(group[0].settings, groups[reference][0].settings) for group in groups]
-    # Runs that saw the test set are never ranked (D3), nor are joules of other prices or accuracies on other data.
-    fair = [index for index, leak in enumerate(leaks) if is_here[index] and not leak and np.isfinite(spots[index, 1])]
+    # Runs that saw the test set are never ranked (D3).
+    fair = [index for index, leak in enumerate(leaks) if not leak and np.isfinite(spots[index, 1])]
     front = {fair[index] for index in pareto_front(spots[fair])} if fair else set()
     return [
         ComparisonRow(
@@ -70,7 +68,6 @@ def make_comparison_rows(runs: Sequence[FinishedRun], reference_method: str | No
             sorted(_by_seed(group, "avg_accuracy")),
             figures[index],
             *_compute_differences(group, groups[reference]),
-            same_world=is_here[index],
             is_reference=index == reference,
             leaks_test=leaks[index],
             has_parameter_server=_has_parameter_server(group[0].settings),
@@ -81,33 +78,13 @@ def make_comparison_rows(runs: Sequence[FinishedRun], reference_method: str | No
     ]
 
 
-def read_reference(folders: Collection[Path]) -> str | None:
-    """The reference that a comparison was made with, if the one folder is that of a comparison."""
-    named = _read_comparison(folders).get("reference")
-    return named if isinstance(named, str) else None
-
-
-def read_methods(folders: Collection[Path]) -> list[str]:
-    """The methods of a comparison in the order of its table, if the one folder is that of a comparison."""
-    rows = _read_comparison(folders).get("methods")
-    named = [row.get("method") for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-    return [method for method in named if isinstance(method, str)]
-
-
-def _read_comparison(folders: Collection[Path]) -> Mapping[str, Any]:
-    if len(folders) != 1:
-        return {}
-    (folder,) = folders
-    return read_document(folder, "results.json") if (folder / "results.json").is_file() else {}
-
-
 def _has_parameter_server(settings: Record) -> bool:
     policy = settings.get("policy")
     return isinstance(policy, Mapping) and policy.get("name") == "parameter-server"
 
 
-def _find_reference(groups: Sequence[Sequence[FinishedRun]], leaks: Sequence[bool], method: str | None) -> int:
-    named = [index for index, group in enumerate(groups) if method and group[0].settings.get("method") == method]
+def _find_reference(groups: Sequence[Sequence[FinishedRun]], leaks: Sequence[bool], run_name: str | None) -> int:
+    named = [index for index, group in enumerate(groups) if any(run.name == run_name for run in group)]
     return next(iter([*named, *(index for index, leak in enumerate(leaks) if not leak)]), 0)
 
 
@@ -140,8 +117,6 @@ def _group_by_settings(runs: Iterable[FinishedRun]) -> list[list[FinishedRun]]:
 def _compute_differences(
     group: Sequence[FinishedRun], reference: Sequence[FinishedRun]
 ) -> tuple[PairedDifference | None, PairedDifference | None]:
-    if not same_world(group[0].settings, reference[0].settings):
-        return None, None
     points = paired_or_none(_by_seed(group, "avg_accuracy"), _by_seed(reference, "avg_accuracy"))
     energy, before = _by_seed(group, "total_joules"), _by_seed(reference, "total_joules")
     percent = {seed: 100 * (energy[seed] / before[seed] - 1) for seed in energy if before.get(seed)}
@@ -164,16 +139,19 @@ Flat = Mapping[str, str]  # values by dotted names, as in policy.thrift
 
 def row_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Make a unique label for each row; figures identify rows by them."""
-    methods = [text(one.get("method"), 60) for one in settings]
-    flat = [_flatten(one) for one in settings]
+    return make_labels([text(one.get("method"), 60) for one in settings], [_flatten(one) for one in settings])
+
+
+def make_labels(names: Sequence[str], flat: Sequence[Flat]) -> list[str]:
+    """Make unique labels of names; equal names are followed by the settings in which they differ."""
     named = []
-    for mine, method in zip(flat, methods, strict=True):
-        others = [other for other, its in zip(flat, methods, strict=True) if its == method]
+    for name, mine in zip(names, flat, strict=True):
+        others = [other for other, its in zip(flat, names, strict=True) if its == name]
         named.append(
-            (method, _format_settings(mine, [key for key in mine if any(_differs(key, mine, o) for o in others)]))
+            (name, _format_settings(mine, [key for key in mine if any(_differs(key, mine, o) for o in others)]))
         )
     counts = [named[: index + 1].count(one) if named.count(one) > 1 else 0 for index, one in enumerate(named)]
-    return [f"{method}{f' no. {n}' if n else ''}{words}" for (method, words), n in zip(named, counts, strict=True)]
+    return [f"{name}{f' no. {n}' if n else ''}{words}" for (name, words), n in zip(named, counts, strict=True)]
 
 
 def _flatten(settings: Mapping[str, Any]) -> Flat:

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hatdfed.report.run_data import Vector
-from hatdfed.report.style import DPI, FONT, HALO, INK, MUTED, SMALL, style_of
+from hatdfed.report.style import DPI, FONT, HALO, INK, MUTED, SMALL, fold, settle, style_of
 
 _DISTANCES = np.array([8.0, 17.0, 28.0, 42.0, 60.0])  # points from a label to its point; near ones are preferred
+_WIDEST, _MOST_LINES = 30, 4  # letters and lines of a label next to its point
 _RING = 3.0  # points by which labels of ringed points are further away
 
 
@@ -22,13 +23,6 @@ class EndLabel(NamedTuple):
     value: float
     text: str
     strong: bool = False
-
-
-def _lay_out(figure: Figure) -> None:
-    """Lay out the axes as when the figure is drawn, at half the cost of drawing it."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
 
 
 def spread(wanted: Vector, gap: float, highest: float) -> Vector:
@@ -52,7 +46,7 @@ def end_labels(figure: Figure, axes: Axes, labels: Iterable[EndLabel]) -> None:
     """Label lines at their right end, moved apart where they end close together."""
     shown = [label for label in labels if np.isfinite(label.value)]
     size = style_of(figure).scale * SMALL
-    _lay_out(figure)  # the height of the axes is known from here on
+    settle(figure)  # the height of the axes is known from here on
     low, high = axes.get_ylim()
     height = axes.bbox.height * 72 / DPI
     wanted = (np.array([label.value for label in shown]) - low) / (high - low) * height
@@ -79,9 +73,10 @@ def place_labels(
 
     Labels of points that are `ringed` are as far from the ring as others from their point.
     """
-    _lay_out(figure)
+    settle(figure)
     figure.set_layout_engine("none")  # pixels stay what they are from here on
     scale = 72 / DPI  # points a pixel
+    texts = [fold(text, _WIDEST, _MOST_LINES) for text in texts]
     anchors = axes.transData.transform(points) * scale
     busy = np.concatenate([anchors, axes.transData.transform(avoid) * scale])
     edges = np.concatenate([axes.bbox.min, axes.bbox.max]) * scale

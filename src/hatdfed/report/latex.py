@@ -124,13 +124,14 @@ def make_sweep_table(rows: Sequence[Row]) -> str:
     cells = [
         [
             f"{row['point']}{' *' if row['is_on_front'] else ''}{_find_marks(row)}",
-            *(_with_interval(row, name, 1 / unit.joules if name.endswith("joules") else 1.0) for name in shown),
+            *(_with_deviation(row, name, 1 / unit.joules if name.endswith("joules") else 1.0, 2) for name in shown),
         ]
         for row in rows
     ]
-    has_spread = any(len(row["seeds"]) > 1 for row in rows)
-    over = ", mean ± half width of the 95 % interval of the mean over seeds" if has_spread else ", one seed each"
-    caption = f"Points of the sweep after the last round{over}. *: no other point is as good at what is sought."
+    has_spread = any(row.get("total_joules_sd") is not None for row in rows)
+    over = ", mean ± standard deviation over seeds" if has_spread else ", one seed each"
+    better = "*: no other point is better at one thing that is sought and worse at none."
+    caption = f"Points of the sweep after the last round{over}. {better}"
     return make_table(["point", *headings], cells, _explain(caption, rows), "sweep")
 
 
@@ -162,15 +163,8 @@ def _number(value: float | None, scale: float, decimals: int, *, signed: bool = 
 
 def _with_deviation(row: Row, key: str, scale: float, decimals: int) -> str:
     deviation = row.get(f"{key}_sd") if len(row["seeds"]) > 1 else None
-    mean = _number(row[key], scale, decimals)
+    mean = _number(row.get(key), scale, decimals)
     return mean if deviation is None else f"{mean} ± {_number(deviation, scale, decimals)}"
-
-
-def _with_interval(row: Row, name: str, scale: float) -> str:
-    mean, high = row.get(name), row.get(f"{name}_high")
-    if mean is None or high is None:
-        return _number(mean, scale, 2)
-    return f"{_number(mean, scale, 2)} ± {_number(high - mean, scale, 2)}"
 
 
 def _count_reached(row: Row) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,7 +20,8 @@ from hatdfed.report.style import DrawnMethod, FigureStyle, StyledFigure
 _MOST_PANELS = 16
 MOST_SERVERS = 400  # of which a cell is still a pixel
 _MOST_NAMES = 40  # servers; beyond that the numbers along a matrix are too small to read
-_LONGEST_LINE = 28  # letters of a name above a panel
+_TITLE, _MOST_LINES = st.BODY - 0.5, 5  # size and lines of a name above a panel
+_PANELS = 0.8  # of the width of a figure is for panels
 _COLUMNS = {1: 1, 2: 2, 3: 3, 5: 3, 6: 3, 9: 3}  # panels side by side, 4 for all other numbers
 
 
@@ -36,9 +36,10 @@ def link_use_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCRE
     figure = st.page(*size, fd.link_use_finding(of_seeds), _note(shown, absent), style)
     scale = ScalarMappable(Normalize(0, max(share.max() for share in use.values()) or 100), _ramp())
     names = ("Sender", "Receiver") if st.is_narrow(figure) else ("Sending server", "Receiving server")
+    letters = st.count_letters(_PANELS * figure.get_figwidth() / columns, style.scale * _TITLE)
     panels = [figure.add_subplot(rows, columns, place + 1) for place in range(len(shown))]
     for place, (panel, (name, share)) in enumerate(zip(panels, use.items(), strict=True)):
-        _panel(panel, name, share, scale)
+        _panel(panel, st.fold(name, letters, _MOST_LINES), share, scale)
         is_left, is_lowest = place % columns == 0, place + columns >= len(shown)
         st.name_axes(panel, names[0] if is_lowest else "", names[1] if is_left else "")
         panel.tick_params(labelleft=is_left, labelbottom=is_lowest)
@@ -67,8 +68,7 @@ def _panel(axes: Axes, name: str, share: Vector, scale: ScalarMappable) -> None:
     matrix, words = share.copy(), st.style_of(axes).scale
     np.fill_diagonal(matrix, np.nan)
     axes.imshow(scale.to_rgba(matrix), interpolation="nearest")
-    title, size = textwrap.fill(name, _LONGEST_LINE), words * (st.BODY - 0.5)
-    axes.set_title(title, size=size, color=st.INK, family=st.FONT, pad=5, parse_math=False)
+    axes.set_title(name, size=words * _TITLE, color=st.INK, family=st.FONT, pad=5, parse_math=False)
     size = words * (st.SMALL - 1)
     axes.tick_params(length=0, labelsize=size, labelcolor=st.MUTED, labelfontfamily=st.FONT, pad=3)
     axes.spines[:].set_visible(False)

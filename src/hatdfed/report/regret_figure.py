@@ -56,8 +56,7 @@ def regret_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCREEN
     bounds = _bounds(shown, rounds)
     height = max(5.2, 1.9 + 0.2 * (len(shown) + 2 * len(bounds)))
     note = f"{format_method_seeds(shown, 'bands show')} {_NOTE}"
-    style = st.make_room_above(9.2, height, len(shown) + 2 * len(bounds) + 3 * style.headline, style)
-    figure, axes = st.chart(9.2, height, _title(shown, curves), note, style)
+    figure, axes = st.chart(9.2, height, _title(shown, curves), note, style, above=len(shown) + 2 * len(bounds))
     entries = [_line(axes, method, curves[method.name]) for method in shown]
     entries += [_bound_line(axes, bound, rounds) for bound in bounds]
     st.round_axis(axes, rounds[0], rounds[-1])

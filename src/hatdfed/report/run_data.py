@@ -159,10 +159,10 @@ def link_use(run: RunData) -> Vector:  # [N, N]
 
 
 def pareto_front(points: Vector) -> list[int]:  # [M, 2] joules and percent
-    """Find the Pareto front, from the cheapest point to the most expensive; of equal points the first."""
+    """Find the Pareto front, from the cheapest point to the most expensive; equal points are on it together."""
     front: list[int] = []
     for index in np.lexsort((-points[:, 1], points[:, 0])):
-        if not front or points[index, 1] > points[front[-1], 1]:
+        if not front or points[index, 1] > points[front[-1], 1] or (points[index] == points[front[-1]]).all():
             front.append(int(index))
     return front
 

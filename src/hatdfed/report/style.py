@@ -6,8 +6,8 @@ threads and beside other plots. A figure carries its `FigureStyle`, from which w
 
 from __future__ import annotations
 
-import re
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +18,15 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox, ScaledTranslation
 
 from hatdfed.core.energy.energy_model import Cause
-from hatdfed.errors import RunFolderError
+from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.report.findings import format_seeds
+from hatdfed.report.formatting import keep_units_together
 from hatdfed.report.looks import find_looks
 from hatdfed.report.run_data import RunData, Vector, column, finite, limits, read_last_validation, total_joules
 from hatdfed.runs.round_row import JOULES
@@ -50,6 +53,13 @@ HALO = (withStroke(linewidth=2.5, foreground=PAPER),)  # around text, so that li
 STEPS = (1, 2, 5, 10)  # between ticks, times a power of ten
 _MARGIN = 0.18  # inches
 _EDGE = 0.04  # inches
+_HEADLINE_SHARE = 0.2  # of a figure's height: a longer headline makes the figure higher
+_AXES_SHARE = 0.3  # of a figure's usual height: what axes have at least, where the height may follow
+_LEAST_AXES = 0.5  # inches: axes that are lower or narrower show nothing
+_TRIES = 6  # to find a height
+_BESIDE = 1 / 3  # of a figure's width for a legend beside its axes
+_LETTER = 0.58  # of the font size: the width of a letter
+_HANDLE = 7  # letters that are as wide as the line and the margins in front of a legend's words
 _NARROW = 6.5  # inches at the usual font size; less than that is too narrow for words beside the axes
 
 
@@ -75,6 +85,8 @@ class StyledFigure(Figure):
     """A figure and its style."""
 
     style: FigureStyle = SCREEN
+    headline: float = 0.0  # inches
+    usual_height: float = 0.0  # inches, without what a long headline adds
 
 
 def style_of(part: Figure | Axes) -> FigureStyle:
@@ -86,14 +98,6 @@ def style_of(part: Figure | Axes) -> FigureStyle:
 def is_narrow(part: Figure | Axes) -> bool:
     """Whether a figure has no room for words beside its axes."""
     return _width_of(part) / style_of(part).scale < _NARROW
-
-
-def make_room_above(width: float, height: float, lines: int, style: FigureStyle) -> FigureStyle:
-    """Make a style whose figure of this usual size is higher by lines that a narrow figure has above its axes."""
-    wide, high = find_size(width, height, style)
-    if style.height is not None or wide / style.scale >= _NARROW:
-        return style
-    return style._replace(width=wide, height=high + 1.35 * lines * style.scale * SMALL / 72)
 
 
 def _width_of(part: Any) -> float:
@@ -114,43 +118,108 @@ def find_size(width: float, height: float, style: FigureStyle) -> tuple[float, f
 
 
 def chart(
-    width: float, height: float, title: str, subtitle: str, style: FigureStyle = SCREEN
+    width: float, height: float, title: str, subtitle: str, style: FigureStyle = SCREEN, *, above: int = 0
 ) -> tuple[StyledFigure, Axes]:
-    """Make a figure of this size in inches, or that of its style, with a heading and one pair of axes."""
+    """Make a figure of this size in inches, or that of its style, with a heading and one pair of axes.
+
+    A narrow figure has so many lines of a legend `above` its axes, and is higher by them.
+    """
     figure = page(width, height, title, subtitle, style)
+    if is_narrow(figure) and style.height is None:
+        _set_height(figure, figure.get_figheight() + 1.35 * above * style.scale * SMALL / 72)
     axes = figure.add_subplot(facecolor=PAPER)
     frame(axes)
     return figure, axes
 
 
 def page(width: float, height: float, title: str, subtitle: str, style: FigureStyle = SCREEN) -> StyledFigure:
-    """Make a figure of this size in inches, or that of its style, with a heading and no axes."""
+    """Make a figure of this size in inches, or that of its style, with a heading and no axes.
+
+    Where its style says no height, it is higher by what the headline takes beyond a fifth of it.
+    """
     width, height = find_size(width, height, style)
     figure = StyledFigure(figsize=(width, height), dpi=DPI, facecolor=PAPER, layout="constrained")
-    figure.style = style
+    figure.style, figure.usual_height = style, height
     FigureCanvasAgg(figure)
     if style.headline:
-        top = _write_headline(figure, title, subtitle)
-        rect = (0.1 / width, 0.1 / height, 1 - 0.2 / width, 1 - (top + 0.2) / height)
-    else:
-        rect = (0.0, 0.0, 1.0, 1.0)
-    figure.set_layout_engine("constrained", rect=rect)
+        figure.headline = _write_headline(figure, title, subtitle)
+    grows = 0.0 if style.height is not None else max(0.0, figure.headline - _HEADLINE_SHARE * height)
+    _set_height(figure, height + grows)
     return figure
+
+
+def _set_height(figure: StyledFigure, height: float) -> None:
+    """Make a figure so many inches high, all of them but the headline for its axes."""
+    width = figure.get_figwidth()
+    figure.set_figheight(height)
+    rect = (0.0, 0.0, 1.0, 1.0)
+    if figure.style.headline:
+        rect = (0.1 / width, 0.1 / height, 1 - 0.2 / width, 1 - (figure.headline + 0.2) / height)
+    figure.set_layout_engine("constrained", rect=rect)
 
 
 def _write_headline(figure: StyledFigure, title: str, subtitle: str) -> float:
     """Write the headline; return where it ends, in inches from the top."""
-    (width, height), scale, top = figure.get_size_inches(), figure.style.scale, _MARGIN
+    width, scale, top = figure.get_figwidth(), figure.style.scale, _MARGIN
+    whole: Any = figure.transFigure
+    from_top_left = figure.dpi_scale_trans + ScaledTranslation(0, 1, whole)  # whatever the height becomes
     for text, usual, weight, colour in ((title, TITLE, "bold", INK), (subtitle, BODY - 0.5, "normal", MUTED)):
         size = scale * usual
         letter = size / 72 * (0.61 if weight == "bold" else 0.53)  # inches, a little more than the average
-        text = re.sub(r"(?<=\d) (?=[%kMJ±])", "\u00a0", text)  # keep a number and its unit on one line
-        for line in textwrap.wrap(text, int((width - 2 * _MARGIN) / letter), break_on_hyphens=False):
-            place = (_MARGIN / width, 1 - top / height)
-            figure.text(*place, line, size=size, weight=weight, color=colour, family=FONT, va="top", parse_math=False)
+        room = max(1, int((width - 2 * _MARGIN) / letter))
+        for line in textwrap.wrap(keep_units_together(text), room, break_on_hyphens=False):
+            place: dict[str, Any] = {"transform": from_top_left, "va": "top", "parse_math": False}
+            figure.text(_MARGIN, -top, line, size=size, weight=weight, color=colour, family=FONT, **place)
             top += 1.35 * size / 72
         top += 0.03
     return top
+
+
+def settle(figure: Figure) -> None:
+    """Lay out the axes; a figure whose height nobody has chosen becomes higher until they have room.
+
+    One whose axes have none is refused.
+    """
+    if not isinstance(figure, StyledFigure) or not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        return  # what is in it has its place
+    is_free = figure.style.height is None
+    width, height = _lay_out_axes(figure)
+    names = [axes.yaxis.label.get_window_extent().height / DPI for axes in figure.axes]  # the layout lets them overlap
+    wanted = max(_LEAST_AXES, *names, _AXES_SHARE * figure.usual_height) if is_free else _LEAST_AXES
+    for _ in range(_TRIES if is_free else 0):
+        if height >= wanted:
+            break
+        _set_height(figure, figure.get_figheight() + wanted - height + 0.02)
+        width, height = _lay_out_axes(figure)
+    if min(width, height) < _LEAST_AXES:
+        raise ConfigError(_describe_lack_of_room(figure, width, height))
+
+
+def _lay_out_axes(figure: StyledFigure) -> tuple[float, float]:
+    """Lay out the axes; return the width and height in inches of all together, 0 where there is no room for any."""
+    engine: Any = figure.get_layout_engine()
+    width, height = figure.get_size_inches()
+    if height - figure.headline - 0.2 < _LEAST_AXES:  # the layout fails where nothing is left for it
+        return 0.0, 0.0
+    with warnings.catch_warnings(record=True) as troubles:
+        warnings.simplefilter("always")
+        engine.execute(figure)
+    if any("constrained_layout not applied" in str(trouble.message) for trouble in troubles):
+        return 0.0, 0.0
+    boxes = [axes.get_position(original=True) for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    whole = Bbox.union(boxes)
+    return float(whole.width * width), float(whole.height * height)
+
+
+def _describe_lack_of_room(figure: StyledFigure, width: float, height: float) -> str:
+    style, (wide, high) = figure.style, figure.get_size_inches()
+    size = f"{wide:g} inches wide" if style.height is None else f"{wide:g} × {high:g} inches"
+    found = f"{width:.1f} × {height:.1f} inches" if min(width, height) > 0 else "nothing"
+    without = ", or no headline" if style.headline else ""
+    return (
+        f"A figure {size} with a font size of {style.font_size:g} points leaves {found} for its axes, which need at "
+        f"least {_LEAST_AXES:g} × {_LEAST_AXES:g} inches. Choose a larger size, a smaller font{without}."
+    )
 
 
 def frame(axes: Axes) -> None:
@@ -171,7 +240,12 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def save_figures(figures: Mapping[str, StyledFigure], folder: Path) -> list[Path]:
-    """Write figures by their names into `folder`, each in the formats of its style; return the files."""
+    """Write figures by their names into `folder`, each in the formats of its style; return the files.
+
+    None is written if one of them has no room for its axes.
+    """
+    for figure in figures.values():
+        settle(figure)
     folder.mkdir(parents=True, exist_ok=True)
     return [
         _save_as(figure, folder / f"{name}.{ending}")
@@ -195,6 +269,7 @@ def trim_height(figure: StyledFigure) -> None:
     """Make a figure without a headline as high as what is in it, unless its style says how high it is."""
     if figure.style.headline or figure.style.height is not None:
         return
+    settle(figure)
     for _ in range(2):  # the bar of colours shrinks with the figure
         figure.draw_without_rendering()
         figure.set_figheight(figure.get_tightbbox().height + 2 * _EDGE)
@@ -216,16 +291,39 @@ def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: ScalarMappable, m
     bar.set_label(meaning, size=style.font_size, color=INK, family=FONT, labelpad=8)
 
 
-def legend(axes: Axes, handles: Sequence[Any], words: Sequence[str], **place: Any) -> None:
-    """Add a legend without a box, above the axes of a narrow figure."""
-    size = style_of(axes).scale * SMALL
+def legend(axes: Axes, handles: Sequence[Any], words: Sequence[str], *, share: float = 0.85, **place: Any) -> None:
+    """Add a legend without a box, above the axes of a narrow figure, its words on as many lines as they need.
+
+    `share` is that of the figure's width above the axes; a legend beside them has at most a third.
+    """
+    size, is_beside = style_of(axes).scale * SMALL, not is_narrow(axes) and "ncols" not in place
+    letters = count_letters((_BESIDE if is_beside else share) * _width_of(axes), size)
+    words = [fold(text, letters - _HANDLE) for text in words]
+    if not is_beside:
+        longest = max((len(line) for text in words for line in text.splitlines()), default=0) + _HANDLE
+        room = max(1, min(letters // longest, len(words)))
+        place |= {"ncols": min(room, place.get("ncols", room))}
     if is_narrow(axes):
-        letters = max((len(line) for word in words for line in word.splitlines()), default=0) + 7  # with the handle
-        room = int(_width_of(axes) * 72 / (0.58 * size * letters))
-        place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": max(1, min(room, len(words)))}
+        place |= {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0)}
         place |= {"handlelength": 2.2, "columnspacing": 1.2, "labelspacing": 0.25}
     font = {"family": FONT, "size": size}
     axes.legend(handles, words, frameon=False, prop=font, labelcolor=INK, borderaxespad=0.4, **place)
+
+
+def count_letters(inches: float, size: float) -> int:
+    """Count the letters of this font size that fit beside each other."""
+    return int(inches * 72 / (_LETTER * size))
+
+
+def fold(text: str, letters: int, most: int | None = None) -> str:
+    """Fold a text onto lines of so many letters, numbers with their units on one, and cut it after `most` lines.
+
+    >>> fold("hat-dfed (thrift 8)  62.6 ± 7.9 %", 20).split("\\n")
+    ['hat-dfed (thrift 8)', '62.6\xa0±\xa07.9\xa0%']
+    """
+    how: dict[str, Any] = {"max_lines": most, "placeholder": " …", "break_on_hyphens": False}
+    lines = [textwrap.fill(line, max(letters, 8), **how) for line in keep_units_together(text).splitlines()]
+    return "\n".join(lines)
 
 
 def notice(axes: Axes, text: str) -> None:

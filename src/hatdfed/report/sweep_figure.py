@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,13 +26,12 @@ _NAMES = {
     "link_joules": "Energy of links",
 }
 _MOST_LABELS = 12
-_LEAST_SEEDS = 3  # for an interval
 
 
 def sweep_figure(
     rows: Sequence[SummaryRow], worlds: Sequence[str], x: str, y: str, style: FigureStyle = st.SCREEN
 ) -> StyledFigure:
-    """Rows with figures in columns `x` (joules) and `y` (percent), and their intervals over seeds.
+    """Rows with figures in columns `x` (joules) and `y` (percent), and their standard deviations over seeds.
 
     Only rows of one world are held against each other, so each of the `worlds` [R] has stairs of its own.
     """
@@ -44,11 +42,13 @@ def sweep_figure(
     spots[:, 0] /= unit.joules
     figure, axes = st.chart(9.2, 5.8, _title(rows, front), _note(rows), style)
     st.name_axes(axes, f"{_NAMES[x]} ({unit.symbol})", _NAMES[y])
-    # Intervals of all points would hide the points; those of two seeds are wider than any picture.
+    # Bars of all points would hide the points.
     spread = [_spread(row, x, y, unit.joules) if index in front else (0.0, 0.0) for index, row in enumerate(rows)]
     groups = _colours(rows)
     for index, spot in enumerate(spots):
-        _mark(axes, spot, spread[index], groups[index][1], on_front=index in front)
+        _mark(axes, spot, spread[index], groups[index][1])
+    ring: dict[str, Any] = {"marker": "o", "linestyle": "", "markersize": 14, "fillstyle": "none"}
+    axes.plot(*spots[front].T, color=st.INK, markeredgewidth=1.1, zorder=2, **ring)
     arms = np.array(spread)  # [R, 2]
     ends = np.concatenate([spots, spots - arms, spots + arms])
     left, right = rp.limits(ends[:, 0], least=0.1 * float(spots[:, 0].max()) or 1.0)
@@ -61,7 +61,8 @@ def sweep_figure(
     named = front[:_MOST_LABELS]
     along = [lb.along(line) for line in stairs]
     busy = np.concatenate([ends, *along, *(_arms(spots[index], arms[index]) for index in named)])
-    lb.place_labels(figure, axes, spots[named], [_words(rows[index]) for index in named], busy)
+    words = [_words(rows[index]) for index in named]
+    lb.place_labels(figure, axes, spots[named], words, busy, range(len(named)))
     return figure
 
 
@@ -74,30 +75,29 @@ def _fronts(spots: Vector, worlds: Sequence[str]) -> list[list[int]]:
 def _title(rows: Sequence[SummaryRow], front: Sequence[int]) -> str:
     if len(rows) == 1:
         return "One point, so nothing to choose from"
-    return f"{len(front)} of {len(rows)} points are on the front: no other is as good at both"
+    are = "is" if len(front) == 1 else "are"
+    return f"{len(front)} of {len(rows)} points {are} on the front: no other is better at one and worse at none"
 
 
 def _note(rows: Sequence[SummaryRow]) -> str:
     counts = sorted({len(row["seeds"]) for row in rows})
     seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     if counts == [1]:
-        return "After the last round, one seed each. Filled: on the front."
-    bars = ", with the 95 % interval of its mean" if counts[-1] >= _LEAST_SEEDS else ""
-    return f"After the last round, mean over {seeds}. Filled: on the front{bars}."
+        return "After the last round, one seed each. Rings: on the front."
+    has_spread = any(row.get("total_joules_sd") is not None for row in rows)
+    bars = ", where bars show ± 1 standard deviation over seeds" if has_spread else ""
+    return f"After the last round, mean over {seeds}. Rings: on the front{bars}."
 
 
 def _spread(row: SummaryRow, x: str, y: str, unit: float) -> tuple[float, float]:
-    """Return the half widths of both intervals; 0 if there are too few seeds."""
-    if len(row["seeds"]) < _LEAST_SEEDS:
-        return 0.0, 0.0
-    return (row[f"{x}_high"] - row[x]) / unit, row[f"{y}_high"] - row[y]
+    """Return both standard deviations; 0 for one seed, and in tables before 0.2, which have none."""
+    return (row.get(f"{x}_sd") or 0.0) / unit, row.get(f"{y}_sd") or 0.0
 
 
-def _mark(axes: Axes, spot: Vector, spread: tuple[float, float], colour: str, *, on_front: bool) -> None:
-    look: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "", "markersize": 8.0 if on_front else 5.5}
-    look |= {"markeredgecolor": st.PAPER} if on_front else {"markerfacecolor": st.PAPER, "markeredgewidth": 1.2}
+def _mark(axes: Axes, spot: Vector, spread: tuple[float, float], colour: str) -> None:
+    look: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "", "markersize": 6.5}
     x, y = spot
-    axes.errorbar(x, y, spread[1], spread[0], elinewidth=0.8, ecolor=(colour, 0.4), zorder=3 if on_front else 2, **look)
+    axes.errorbar(x, y, spread[1], spread[0], elinewidth=0.8, ecolor=(colour, 0.4), zorder=3, **look)
 
 
 def _colours(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
@@ -134,10 +134,10 @@ def _arms(spot: Vector, spread: Vector) -> Vector:  # [2], [2] -> [many, 2]
 
 
 def _words(row: SummaryRow) -> str:
-    """Format the varied settings of a point, on lines of a label's width."""
+    """Format the varied settings of a point."""
     said = [f"{key.rpartition('.')[2]} {_value(value)}" for key, value in row["settings"].items() if key != "method"]
     method = row["settings"].get("method")
-    return textwrap.fill(", ".join([*([str(method)] if method else []), *said]) or str(row["point"]), 30)
+    return ", ".join([*([str(method)] if method else []), *said]) or str(row["point"])
 
 
 def _value(value: Any) -> str:

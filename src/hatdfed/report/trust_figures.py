@@ -50,7 +50,6 @@ def verdicts_figure(
     """Draw the last verdicts of every receiver on every sender, in the order of the final groups."""
     note = f"{fd.describe_verdicts(_count(run, trust.verdicts_at or 0))} Lines: between groups."
     title = fd.verdicts_finding(verdicts.inside, verdicts.outside)
-    style = st.make_room_above(7.6, 6.6, 3 * style.headline, style)
     figure, axes = st.chart(7.6, 6.6, title, f"{run.title}. {note}", style)
     ramp = LinearSegmentedColormap.from_list("verdicts", st.VERDICT_COLOURS).with_extremes(bad=st.UNKNOWN)
     scale = ScalarMappable(Normalize(-1, 1), ramp)
@@ -74,8 +73,8 @@ def groups_figure(run: RunData, trust: TrustHistory, style: FigureStyle = st.SCR
     row = {server: index for index, server in enumerate(order)}
     found, colours = summarise_groups(trust.changes), index_groups(trust.changes)
     height = float(np.clip(2.4 + 0.24 * len(order), 3.6, 9.0))
-    style = st.make_room_above(8, height, 3 + 4 * style.headline, style)
-    figure, axes = st.chart(8, height, fd.groups_finding(found), f"{run.title}. {fd.GROUPS_EXPLAINED}", style)
+    note = f"{run.title}. {fd.GROUPS_EXPLAINED}"
+    figure, axes = st.chart(8, height, fd.groups_finding(found), note, style, above=3)
     end = int(run.rounds[-1]["t"]) + 1
     for span in find_spans(trust.changes, end):
         first, last = _count(run, span.first), _count(run, span.end)

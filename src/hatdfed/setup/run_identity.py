@@ -266,7 +266,12 @@ def result_key(settings: Settings, *, but: Collection[str] = ()) -> str:
 
 def world_key(settings: Settings, *, but: Collection[str] = ()) -> str:
     """A text that is equal for settings under which a seed means the same."""
-    return _text(_select(settings, Role.WORLD, known=Since.V0_1, but=but))
+    return _text(world_settings(settings, but=but))
+
+
+def world_settings(settings: Settings, *, but: Collection[str] = ()) -> dict[str, Any]:
+    """The settings that say what a seed stands for, without those that are neutral and newer than 0.1."""
+    return _select(settings, Role.WORLD, known=Since.V0_1, but=but)
 
 
 def sources_key(settings: Settings) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +229,16 @@ def play_runs(
             done(run, read(run.job))
     left = {i: prepare_to_resume(run.job) for i, run in enumerate(runs) if states[i] != State.DONE}
     on_failed = None if failed is None else lambda index, reason: failed(runs[index], reason)
+    how = replace(how, on_rounds=_count_earlier(runs, left, how.on_rounds))
     play(left, how, lambda index, kept: done(runs[index], kept), on_failed)
+
+
+def _count_earlier(runs: Sequence[PlannedRun], left: Batch, on_rounds: OnRounds | None) -> OnRounds | None:
+    """Let rounds that were played before, of runs that are finished or resumed, count as played."""
+    if on_rounds is None:
+        return None
+    before = sum(run.job.last_round for run in runs) - sum(map(count_rounds_left, left.values()))
+    return lambda played, to_play: on_rounds(before + played, before + to_play)
 
 
 def server_rounds(batch: Batch) -> int:

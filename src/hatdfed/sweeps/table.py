@@ -1,4 +1,4 @@
-"""The table of a sweep: one row a point, means over seeds with their interval, the best trade-offs marked.
+"""The table of a sweep: one row a point, means over seeds with their deviation and interval, the front marked.
 
 Rows are made from run folders alone, so they are the same however often the sweep was stopped. What is marked was
 judged by validation accuracy: a sweep is there to choose settings, and nothing is chosen on the test set. Of a search,
@@ -23,7 +23,7 @@ from hatdfed.report.sweep_figure import sweep_figure
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.round_row import JOULES, joules_of
 from hatdfed.runs.statistics import CONFIDENCE, paired_difference
-from hatdfed.runs.summary import JOULES_PER_MJ
+from hatdfed.runs.summary import JOULES_PER_MJ, mean_and_deviation
 from hatdfed.sweeps.file import SweepFile
 from hatdfed.sweeps.points import Point
 
@@ -92,7 +92,7 @@ def table(
 
 
 def pareto(rows: Sequence[Row], objectives: Sequence[str], worlds: Sequence[str] = ()) -> set[int]:
-    """Rows that no other one equals or beats at everything; of equals the first. What saw the test set has no part.
+    """Rows to which no other is better at one thing and worse at none. What saw the test set has no part.
 
     Only rows of the same one of `worlds`, if these are given, are held against each other.
     """
@@ -105,7 +105,7 @@ def pareto(rows: Sequence[Row], objectives: Sequence[str], worlds: Sequence[str]
     def is_beaten(index: int) -> bool:
         mine = signed[index]
         return any(
-            all(a >= b for a, b in zip(theirs, mine, strict=True)) and (theirs != mine or other < index)
+            all(a >= b for a, b in zip(theirs, mine, strict=True)) and theirs != mine
             for other, theirs in signed.items()
             if other != index and (not worlds or worlds[other] == worlds[index])
         )
@@ -126,10 +126,11 @@ def _row(point: Point, figures: Mapping[str, Figures], metrics: Sequence[str]) -
         row["has_parameter_server"] = True  # a mark for tables; all others keep the columns of 0.1
     for metric in metrics:
         by_seed = {seed: one[metric] for seed, one in found.items() if one[metric] is not None}
-        mean, low, high = None, None, None
+        mean, deviation, low, high = None, None, None, None
         if by_seed:
-            mean, low, high, _ = paired_difference(by_seed, dict.fromkeys(by_seed, 0.0))
-        row |= {metric: mean, f"{metric}_low": low, f"{metric}_high": high}
+            mean, low, high, seeds = paired_difference(by_seed, dict.fromkeys(by_seed, 0.0))
+            deviation = mean_and_deviation(list(by_seed.values()))[1] if seeds > 1 else None
+        row |= {metric: mean, f"{metric}_sd": deviation, f"{metric}_low": low, f"{metric}_high": high}
     return row
 
 

@@ -24,8 +24,8 @@ def row_of(method: str, seeds: int = 3, **changes: Any) -> dict[str, Any]:
 def point_of(label: str, seeds: int = 3, **changes: Any) -> dict[str, Any]:
     row: dict[str, Any] = {"point": label, "seeds": list(range(seeds)), "leaks_test": False, "is_on_front": False}
     for name in ("validation_accuracy", "avg_accuracy", "worst_accuracy", "total_joules", "link_joules"):
-        row |= {name: 50.0, f"{name}_low": 48.0, f"{name}_high": 52.0 if seeds > 1 else None}
-    return row | {"links_per_round": 9.0, "links_per_round_high": 9.0} | changes
+        row |= {name: 50.0, f"{name}_sd": 1.25 if seeds > 1 else None, f"{name}_high": 52.0 if seeds > 1 else None}
+    return row | {"links_per_round": 9.0, "links_per_round_sd": 0.0} | changes
 
 
 def cells_of(table: str) -> list[list[str]]:
@@ -57,7 +57,8 @@ def test_what_follows_plus_minus_is_said_in_the_caption() -> None:
     assert r"mean $\pm$ standard deviation over 3 seeds" in table
     assert cells_of(table)[0][1:4] == [r"81.2 $\pm$ 1.5", r"70.0 $\pm$ 1.5", r"3.40 $\pm$ 0.20"]
     assert "energy (kJ)" in table
-    assert r"$\pm$ half width of the 95 \% interval" in make_sweep_table([point_of("a")])
+    assert r"mean $\pm$ standard deviation over seeds" in make_sweep_table([point_of("a")])
+    assert cells_of(make_sweep_table([point_of("a")]))[0][1] == r"50.00 $\pm$ 1.25"
 
 
 @pytest.mark.parametrize("table", [make_comparison_table([row_of("rnd", 1)]), make_sweep_table([point_of("a", 1)])])

@@ -60,6 +60,10 @@ def test_the_front_has_every_point_that_none_beats_at_both() -> None:
     assert rp.pareto_front(np.empty((0, 2))) == []
 
 
+def test_equal_points_are_on_the_front_together() -> None:
+    assert rp.pareto_front(np.array([[2.0, 60.0], [1.0, 50.0], [2.0, 60.0], [2.0, 50.0]])) == [1, 0, 2]
+
+
 def test_a_range_is_never_empty() -> None:
     assert rp.limits(np.array([np.nan]), least=2) == (0, 2)
     assert rp.limits(np.array([5.0, 5.0]), least=2) == (4, 6)

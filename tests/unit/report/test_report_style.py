@@ -7,6 +7,7 @@ import pytest
 from matplotlib import rcParams, rcParamsDefault
 from matplotlib.text import Annotation, Text
 
+from hatdfed.errors import ConfigError
 from hatdfed.report import labels as lb
 from hatdfed.report import style as st
 from hatdfed.report.comparison_figures import draw_comparison_figures
@@ -86,6 +87,52 @@ def test_words_of_a_narrow_figure_stay_inside_and_the_legend_leaves_room_for_the
             box = legend.get_window_extent()
             assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
             assert box.y1 <= figure.bbox.y1
+
+
+LONG = "(dataset digits, network small-cnn, samples_per_round 30, label_concentration 0.5, …)"
+
+
+@pytest.mark.parametrize("style", [st.SCREEN, st.FigureStyle(width=7.2, font_size=9), st.FigureStyle(width=3.4)])
+def test_long_names_leave_most_of_a_figure_to_its_axes(make_run, style: st.FigureStyle) -> None:
+    names = [f"{method} {LONG}" for method in ("hat-dfed", "hat-dfed-plus", "rnd")]
+    runs = {name: [make_run(label=name, seed=seed, budget=2) for seed in range(2)] for name in names}
+    for name, figure in draw_comparison_figures(runs, style).items():
+        st.settle(figure)
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        if name != "link_use":
+            assert axes.bbox.width > 0.5 * figure.bbox.width, name
+            assert axes.bbox.height > 0.29 * figure.usual_height * st.DPI, name
+        legend = axes.get_legend()
+        words = [*figure.texts, *axes.texts, *(legend.get_texts() if legend else ())]
+        boxes = [text.get_window_extent() for text in words if text.get_text()]
+        assert all(box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1 for box in boxes), name
+        headline = min(text.get_window_extent().y0 for text in figure.texts)
+        assert axes.get_tightbbox().y1 <= headline, name
+
+
+@pytest.mark.parametrize(("width", "font_size"), [(None, 24), (3.4, 10), (4, 16), (30, 24)])
+@pytest.mark.parametrize("headline", [True, False])
+def test_a_figure_is_as_high_as_its_words_need(make_run, tmp_path, width, font_size: float, headline: bool) -> None:
+    style = st.FigureStyle(headline=headline, width=width, font_size=font_size)
+    runs = {name: [make_run(label=name, seed=seed, budget=2) for seed in range(2)] for name in ("hat-dfed", "rnd")}
+    figures = {**draw_comparison_figures(runs, style), **draw_run_figures(make_run(budget=2), style)}
+    st.save_figures(figures, tmp_path)
+    for name, figure in figures.items():
+        assert figure.axes[0].bbox.height >= st._LEAST_AXES * st.DPI, name
+        if headline:
+            lowest = min(text.get_window_extent().y0 for text in figure.texts)
+            assert max(axes.bbox.y1 for axes in figure.axes) <= lowest, name
+
+
+@pytest.mark.parametrize(
+    "style", [st.FigureStyle(height=1), st.FigureStyle(width=3.4, height=2), st.FigureStyle(width=2, font_size=24)]
+)
+def test_a_figure_without_room_for_its_axes_is_refused_and_no_other_is_written(make_run, tmp_path, style) -> None:
+    runs = {name: [make_run(label=name, budget=2)] for name in ("hat-dfed", "rnd")}
+    with pytest.raises(ConfigError, match=r"^A figure .* need at least 0.5 × 0.5 inches\. Choose a larger size"):
+        st.save_figures(draw_comparison_figures(runs, style), tmp_path / "figures")
+    assert not (tmp_path / "figures").exists()
 
 
 def test_the_height_of_a_style_is_that_of_its_figures() -> None:

@@ -99,7 +99,7 @@ def test_a_callback_that_agrees_with_the_last_round_ends_nothing(tmp_path):
 def test_reports_and_comparisons_say_that_a_run_was_ended(tmp_path):
     hatdfed.run(SETTINGS, out=tmp_path / "run", callbacks=[StopAfter(2)])
     compared = select_comparable([(tmp_path / "run", card(tmp_path / "run"))])
-    assert compared.rows == []
+    assert compared.worlds == []
     assert compared.left_out == ["run was ended by StopAfter after 2 of 6 rounds."]
     CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.html")])
     assert "Ended by StopAfter after 2 of 6 rounds." in (tmp_path / "report.html").read_text(encoding="utf-8")

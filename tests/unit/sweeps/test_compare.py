@@ -106,7 +106,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     assert without_clock(again.summary) == without_clock(whole.summary)
 
 
-def test_an_interrupted_comparison_goes_on_where_it_was_and_counts_only_what_is_left(tmp_path):
+def test_an_interrupted_comparison_goes_on_where_it_was_and_counts_on_from_there(tmp_path):
     settings = {**SMALL, "rounds": 25}
     whole, told = compare(["rnd", "local"], seeds=1, **settings), []
 
@@ -118,7 +118,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was_and_counts_only_what_is_
         compare(["rnd", "local"], seeds=1, out=tmp_path, on_rounds=interrupt, **settings)
     again = compare(["rnd", "local"], seeds=1, out=tmp_path, on_rounds=lambda *each: told.append(each), **settings)
     assert without_clock(again.summary) == without_clock(whole.summary)
-    assert (told[0], told[-1]) == ((1, 10), (10, 10))
+    assert (told[0], told[-1]) == ((41, 50), (50, 50))
 
 
 def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, monkeypatch):
@@ -284,6 +284,7 @@ def test_tables_fit_the_terminal(finished, width, monkeypatch):
     assert "…" not in text
     for part in ("hat-dfed-released †", "sees the test set", "(one seed)", "reference", "other setup:", "± "):
         assert part in text
+    assert "± standard deviation over seeds" in text.partition("Difference to")[2]
     lines = [line for line in text.splitlines() if line.startswith(" hat-dfed-without-utc")]
     assert all(("±" in line) == (width == 120) for line in lines)
 

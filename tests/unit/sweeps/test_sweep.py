@@ -1,18 +1,23 @@
 """A sweep from its file to its table: nothing is played twice, and the table does not tell how often it was stopped."""
 
+import io
 import json
 import re
 import shutil
 import sys
 
 import pytest
+from rich.console import Console
 from tests.unit.sweeps.small import SMALL
 
 import hatdfed
+from hatdfed.cli import tables
 from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.report.sweep_figure import sweep_figure
 from hatdfed.runs.play import play
 from hatdfed.runs.records.folder import RunFolder
+from hatdfed.runs.statistics import summarise_runs
 from hatdfed.sweeps.file import read_sweep
 from hatdfed.sweeps.points import points
 from hatdfed.sweeps.table import pareto, table
@@ -109,13 +114,49 @@ def test_a_setting_that_a_policy_does_not_know_is_refused_before_anything_is_pla
     assert not (tmp_path / "s").exists()
 
 
+def test_plus_minus_is_the_standard_deviation_over_seeds_as_in_a_comparison(finished, monkeypatch):
+    result = finished[1]
+    runs = [result.run(f"method=rnd,cool_down=0,seed={seed}") for seed in range(2)]
+    (row,) = [row for row in result.rows if row["settings"] == {"method": "rnd", "learner.cool_down": 0.0}]
+    told = summarise_runs({"rnd": runs}).summary[0]
+    for name in ("avg_accuracy", "worst_accuracy", "validation_accuracy", "links_per_round"):
+        assert (row[name], row[f"{name}_sd"]) == pytest.approx((told[name], told[f"{name}_sd"]))
+    assert row["total_joules_sd"] == pytest.approx(1e6 * told["total_energy_mj_sd"])
+    console = Console(width=200, record=True, file=io.StringIO())
+    monkeypatch.setattr(tables, "out", console)
+    console.print(tables.make_sweep_table(result.rows, title=tables.describe_spread(result.rows)))
+    text = console.export_text()
+    assert "mean ± sd over 2 seeds" in text
+    assert f"{told['avg_accuracy']:.1f} ± {told['avg_accuracy_sd']:.1f}" in text
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "title"), [((60, 50, 40), "1 of 3 points is"), ((60, 60, 40), "2 of 3 points are")]
+)
+def test_the_figure_of_a_sweep_says_in_words_and_rings_what_is_on_the_front(accuracies, title):
+    rows = [
+        {"point": str(place), "settings": {"method": method}, "seeds": [0], "validation_accuracy": accuracy}
+        for place, (method, accuracy) in enumerate(zip(("rnd", "full", "local"), accuracies, strict=True))
+    ]
+    rows = [{**row, "total_joules": 10.0, "is_on_front": False} for row in rows]
+    figure = sweep_figure(rows, ["one"] * 3, "total_joules", "validation_accuracy")
+    assert title in " ".join(text.get_text() for text in figure.texts)
+    assert "Rings: on the front." in " ".join(text.get_text() for text in figure.texts)
+    (ring,) = [line for line in figure.axes[0].lines if line.get_fillstyle() == "none"]
+    assert len(ring.get_xdata()) == int(title[0])
+    points = [line for line in figure.axes[0].lines if line.get_marker() == "o" and line is not ring]
+    assert {line.get_markerfacecolor() for line in points} == {
+        handle.get_markerfacecolor() for handle in figure.axes[0].get_legend().legend_handles
+    }
+
+
 def row(accuracy, joules, leaks=False):
     return {"validation_accuracy": accuracy, "total_joules": joules, "leaks_test": leaks}
 
 
-def test_the_front_has_what_none_equals_or_beats_at_everything():
+def test_the_front_has_every_row_to_which_none_is_better_at_one_thing_and_worse_at_none():
     rows = [row(50, 10), row(60, 10), row(60, 12), row(70, 20), row(60, 10), row(99, 1, leaks=True), row(None, 1)]
-    assert pareto(rows, ["accuracy", "joules"]) == {1, 3}
+    assert pareto(rows, ["accuracy", "joules"]) == {1, 3, 4}, "equal rows together"
     assert pareto(rows, ["accuracy"]) == {3}
     assert pareto(rows, ["joules"]) == {6}  # its accuracy is not asked for
 
@@ -155,7 +196,9 @@ def test_the_command_says_its_plan_and_prints_the_table(file, copy, monkeypatch,
     assert "small: 8 runs (4 points, 2 seeds), 7 done, 1 to do." in shown.err
     assert "run 8 of 8: method=local,cool_down=0,seed=1, validation accuracy" in shown.err
     assert re.search(r"★? +local +0 +[\d.]+ ± [\d.]+", shown.out)
-    assert "no other point is as good at validation accuracy and energy" in shown.out
+    assert "no other point is better at one of validation accuracy and energy and worse at none" in " ".join(
+        shown.out.split()
+    )
 
 
 def test_a_dry_run_touches_nothing(file, tmp_path, monkeypatch, capfd):

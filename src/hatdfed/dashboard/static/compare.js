@@ -1,4 +1,4 @@
-// Chosen runs of one world: accuracy against energy, the front marked by rings, and accuracy over rounds.
+// Chosen runs, world by world: accuracy against energy, the front marked by rings, and accuracy over rounds.
 import { axis, colour, draw, energyUnit, look } from "./charts.js";
 import { byId, fetchJson, setText } from "./dom.js";
 
@@ -14,7 +14,7 @@ function rings(rows, size) {
   };
 }
 
-function drawFront(rows) {
+function drawFront(rows, where) {
   const [unit, size] = energyUnit(Math.max(...rows.map((row) => row.figures.total_joules.mean)));
   const bar = (sd, shade) => ({ type: "data", array: [sd], color: shade, thickness: 1.2, width: 0 });
   const traces = [rings(rows, size)];
@@ -31,28 +31,32 @@ function drawFront(rows) {
       hovertemplate: `%{y:.1f} % for %{x:.3g} ${unit}`,
     });
   });
-  draw(byId("front-chart"), traces, {
+  draw(byId(`front-chart-${where}`), traces, {
     hovermode: "closest", showlegend: true, xaxis: axis(`Total energy (${unit})`, { rangemode: "tozero" }), yaxis: axis("Test accuracy (%)"),
   });
 }
 
-function drawAccuracy(rows) {
+function drawAccuracy(rows, where) {
   const traces = rows.flatMap((row) => {
     const { colour: shade, dash } = look(row.look);
     const { played, mean } = row.curve;
     return [{ x: played, y: mean, name: plain(row.label), mode: played.length > 1 ? "lines" : "markers", line: { color: shade, width: 2.2, dash }, hovertemplate: "%{y:.1f} %" }];
   });
-  draw(byId("accuracy-chart"), traces, { showlegend: true, xaxis: axis("Round"), yaxis: axis("Validation accuracy (%)") });
+  draw(byId(`accuracy-chart-${where}`), traces, { showlegend: true, xaxis: axis("Round"), yaxis: axis("Validation accuracy (%)") });
 }
 
 async function start() {
   const content = await fetchJson(`/api/compare${location.search}`);
-  // What saw the test data (D3) and what was run in another world is listed, not drawn.
-  const fair = content.rows.filter((row) => row.same_world && !row.leaks_test);
-  const show = () => { drawFront(fair); drawAccuracy(fair); };
-  setText("accuracy-title", content.titles.accuracy);
+  // What saw the test data (D3) is listed, not drawn.
+  const worlds = content.worlds.map((world) => world.rows.filter((row) => !row.leaks_test));
+  const show = () => worlds.forEach((fair, where) => {
+    if (fair.length === 0) return;
+    drawFront(fair, where);
+    drawAccuracy(fair, where);
+  });
+  content.worlds.forEach((world, where) => setText(`accuracy-title-${where}`, world.titles.accuracy));
   show();
   document.addEventListener("themechange", show);
 }
 
-start().catch((error) => setText("accuracy-title", error.message));
+start().catch((error) => setText("accuracy-title-0", error.message));
