@@ -15,6 +15,7 @@ from typing import Any
 
 from hatdfed.core.metrics import METRICS
 from hatdfed.core.policies import POLICIES
+from hatdfed.core.training import TRAINING
 from hatdfed.data.datasets import DATASETS, LoadedDatasets, is_given_in_python
 from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.errors import ConfigError, HatdfedError
@@ -175,7 +176,7 @@ def play_jobs(
 
 
 def refuse_what_others_lack(configs: Sequence[Config]) -> None:
-    """Refuse what other processes cannot know: data that are Python objects, and things that a notebook has added."""
+    """Refuse what other processes cannot know: data that are Python objects, and things of a notebook or main block."""
     _refuse_data_of_this_process(configs)
     for config in configs:
         for registry, name in _named_things(config):
@@ -183,6 +184,12 @@ def refuse_what_others_lack(configs: Sequence[Config]) -> None:
                 raise ConfigError(
                     f"{name!r} of {registry.group} was added in this notebook, which worker processes cannot read. Use "
                     "one process (jobs=1), or put it into a .py file and import that."
+                )
+            if registry.is_of_main_block(name):
+                raise ConfigError(
+                    f'{name!r} of {registry.group} was added under `if __name__ == "__main__":`, which worker '
+                    "processes do not run. Add it above that line or in a module of its own, or use one process "
+                    "(jobs=1)."
                 )
 
 
@@ -192,6 +199,7 @@ def _named_things(config: Config) -> list[tuple[Registry[Any], str]]:
         (DATASETS, config.dataset),
         (PARTITIONERS, config.split),
         (POLICIES, config.policy.name),
+        (TRAINING, config.training.name),
         (AGGREGATORS, config.aggregator.name),
         (LOSSES, config.loss.name),
         *((METRICS, name) for name in config.metrics),

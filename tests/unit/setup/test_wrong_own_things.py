@@ -82,7 +82,7 @@ def test_a_policy_without_a_value_that_is_asked_for_is_refused_by_the_name_of_th
 
         grow = propose = update = init
 
-    with pytest.raises(ConfigError, match="has no value 'uses_budget'"):
+    with pytest.raises(ConfigError, match="has no values 'uses_budget', 'plans_mixing'"):
         play_with(POLICIES, monkeypatch, Bare, policy={"name": "mine"})
 
 
