@@ -198,7 +198,7 @@ def test_a_script_is_told_that_workers_do_not_run_its_main_block(tmp_path, line)
     script = SCRIPT.replace("import first_links_module\n", "").replace("    found =", f"    {line}\n    found =")
     (tmp_path / "script.py").write_text(defined + script)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "'first-links' of hatdfed.policies was added under `if __name__ ==" in done.stderr
+    assert "'first-links' of hatdfed.policies was added in the block `if __name__ ==" in done.stderr
     assert "above that line or in a module of its own, or use one process (jobs=1)." in done.stderr
     (tmp_path / "script.py").write_text(MODULE + script.replace(line, "pass"))  # at module level it is known
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ from hatdfed.core.refusals import describe_received
 from hatdfed.core.round import RoundRecord
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Dataset, Progress
-from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.errors import ConfigError, RunFolderError, advising_on_interrupt
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
 from hatdfed.runs.callbacks import Callback, tell_end, tell_rounds
 from hatdfed.runs.process_memory import keep_freed_memory
@@ -97,7 +97,7 @@ def run(
     complete = _complete(config, with_target(settings, target))
     job = Job(complete, None if out is None else Path(out), keeps_models=out is None)
     placement = Placement(fleet, device, shards, address)
-    with _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
+    with _advise(job), _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
         (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
     tell_end(callbacks, result)
     return result
@@ -127,10 +127,16 @@ def resume(
     job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
     fleet, shards = _same_fleet(folder, fleet, shards)
     placement = Placement(fleet, device, shards, address)
-    with _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
+    with _advise(job), _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
         (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
     tell_end(callbacks, result)
     return result
+
+
+def _advise(job: Job) -> AbstractContextManager[None]:
+    """Say after Ctrl-C how to go on with a run in a folder."""
+    again = None if job.out is None else f"hatdfed.resume({str(job.out)!r}) goes on from the last checkpoint, if any."
+    return advising_on_interrupt(again)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hatdfed.errors import ConfigError, RunFolderError
+from hatdfed.errors import ConfigError, RunFolderError, advising_on_interrupt
 from hatdfed.report.comparison_files import write_comparison_files
 from hatdfed.runs.play import with_target
 from hatdfed.runs.progress import OnRounds, OnRun, follow_runs, interactive_counter
@@ -20,6 +20,7 @@ from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import Comparison, summarise_runs
 from hatdfed.setup.build.placement import Placement
+from hatdfed.setup.config import Config
 from hatdfed.setup.layers import merge_layers, refuse_set_by_itself, resolve
 from hatdfed.setup.methods import check_question
 from hatdfed.sweeps.batches import PlayOptions, play_runs
@@ -60,7 +61,11 @@ def compare(
     check_question((run.config.method for run in runs), reference, target_accuracy)
     how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
     check_runs((run.config for run in unfinished(runs)), how.datasets, data_dir)
-    with interactive_counter("round", show_progress if on_rounds is None else False) as show:
+    advice = None if folder is None else f"The same call, with out={str(folder)!r}, goes on with what is missing."
+    with (
+        advising_on_interrupt(advice),
+        interactive_counter("round", show_progress if on_rounds is None else False) as show,
+    ):
         if show is not None:
             tell_run, tell_rounds = follow_runs(show)
             how, on_run = replace(how, on_rounds=tell_rounds), tell_run if on_run is None else on_run
@@ -85,7 +90,12 @@ def plan_comparison(
         raise ConfigError(f"methods has {names!r:.100}, but must be a list of names, such as ['hat-dfed', 'rnd'].")
     layers = [{"method": method, "seed": seed} for method in names for seed in worlds]
     configs = [resolve(merge_layers(settings, layer)) for layer in layers]
-    return [PlannedRun(f"{config.method}-seed{config.seed}", config) for config in configs]
+    return [PlannedRun(name_compared_run(config), config) for config in configs]
+
+
+def name_compared_run(config: Config) -> str:
+    """The name of a run, and of its folder, in a comparison."""
+    return f"{config.method}-seed{config.seed}"
 
 
 def play_comparison(

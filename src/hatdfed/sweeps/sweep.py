@@ -21,11 +21,11 @@ import yaml
 
 from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.data.datasets.base import Progress
-from hatdfed.errors import HatdfedError, RunFolderError, did_you_mean
+from hatdfed.errors import HatdfedError, RunFolderError, advising_on_interrupt, did_you_mean
 from hatdfed.report.sinks import Publisher
 from hatdfed.runs.display import format_table
 from hatdfed.runs.play import Job
-from hatdfed.runs.progress import OnRounds
+from hatdfed.runs.progress import OnNamedRun, OnRounds, follow_named_runs, interactive_counter
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
@@ -50,9 +50,6 @@ from hatdfed.sweeps.table import (
 )
 from hatdfed.sweeps.workers import refuse_in_unguarded_script
 
-OnRun = Callable[
-    [str, Figures | None, int, int], None
-]  # a run, its figures (None: failed), how many ended, of how many
 _SHOWN = {
     "point": "point",
     "validation_accuracy": "validation accuracy (%)",
@@ -111,22 +108,32 @@ def sweep(
     fleet: str = "auto",
     device: str = "auto",
     data_dir: Path | str | None = None,
-    on_run: OnRun | None = None,
+    on_run: OnNamedRun | None = None,
     on_rounds: OnRounds | None = None,
     on_note: Callable[[str], None] | None = None,
+    show_progress: bool | None = None,
     publishers: Sequence[Publisher] = (),
 ) -> SweepResult:
     """Play all runs of a sweep file, or of what one would hold, and sum them up in a table.
 
     `out` is gone on with; by default it is a folder under runs/ that belongs to this version of the file. `executor` is
-    local (`jobs` processes), ray, or one of your own. The result names runs that failed; where all did, it raises.
+    local (`jobs` processes, by default one for each core, and one for data that are Python objects), ray, or one of
+    your own. `show_progress` is as for `hatdfed.run`. The result names runs that failed; where all did, it raises.
     """
     refuse_in_unguarded_script()
     plan = plan_sweep(source, None if out is None else Path(out))
     how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
     player = make_executor(executor, jobs=jobs) if isinstance(executor, str) else executor
     plan.check(how.datasets, data_dir)
-    return play_sweep(plan, player, how, on_run, publishers)
+    advice = f"What is done is in {plan.folder.path}; the same call goes on."
+    with (
+        advising_on_interrupt(advice),
+        interactive_counter("round", show_progress if on_rounds is None else False) as show,
+    ):
+        if show is not None:
+            tell_run, tell_rounds = follow_named_runs(show)
+            how, on_run = replace(how, on_rounds=tell_rounds), tell_run if on_run is None else on_run
+        return play_sweep(plan, player, how, on_run, publishers)
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ def play_sweep(
     plan: SweepPlan,
     executor: Executor,
     how: PlayOptions,
-    on_run: OnRun | None = None,
+    on_run: OnNamedRun | None = None,
     publishers: Sequence[Publisher] = (),
 ) -> SweepResult:
     """Play what is left of a sweep, and write its table."""
@@ -233,7 +240,7 @@ class Playing:
     how: PlayOptions
     total: int  # runs in all
     total_rounds: int
-    on_run: OnRun | None = None
+    on_run: OnNamedRun | None = None
     publishers: Sequence[Publisher] = ()
     figures: dict[str, Figures] = field(default_factory=dict)  # of the runs that are done, by name
     failed: dict[str, str] = field(default_factory=dict)  # why, by name
