@@ -7,17 +7,21 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 import hatdfed
 from hatdfed.cli.app import app
 from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import Stateless
 from hatdfed.core.training import TRAINING
 from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.losses import LOSSES
+from hatdfed.server.networks import NETWORKS
 from hatdfed.server.tasks import TASKS
 from hatdfed.setup.component_names import FILLED, NEED_TORCH, TASK_METRICS, list_own_settings
 
@@ -50,6 +54,26 @@ def test_everything_that_can_be_named_is_listed(verb, expected):
     assert expected in [row["name"] for row in rows]
     assert all(row.get("summary") or row.get("meaning") for row in rows)
     assert expected in invoke(verb).stdout
+
+
+def test_a_thing_without_docstring_is_listed_without_that_of_its_base_class(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Stateless):
+        def propose(self, state, context, rng): ...
+
+    class Told(Mine):
+        """Draws nothing.
+
+        Never.
+        """
+
+    class MyNetwork(nn.Module): ...
+
+    monkeypatch.setattr(POLICIES, "_loaded", {"mine": Mine, "told": Told})
+    monkeypatch.setattr(NETWORKS, "_loaded", {"my-network": MyNetwork})
+    listed = [row for verb in ("policies", "networks") for row in json.loads(invoke(verb, "--json").stdout)]
+    summaries = {row["name"]: row["summary"] for row in listed}
+    assert [summaries[name] for name in ("mine", "told", "my-network")] == ["", "Draws nothing.", ""]
 
 
 def test_one_setting_or_one_section_is_shown_by_its_name():
@@ -106,9 +130,10 @@ def test_a_file_is_no_folder_of_results(tmp_path):
 
 def test_a_comparison_takes_a_list_of_seeds_and_methods_in_several_words(tmp_path):
     (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
-    words = ["--methods", "rnd", "full", "--seeds", "1,4", "--jobs", "1", "--json", "--out", str(tmp_path / "c")]
-    rows = json.loads(invoke("compare", str(tmp_path / "small.yaml"), *words).stdout)["methods"]
-    assert [(row["method"], row["seeds"]) for row in rows] == [("rnd", [1, 4]), ("full", [1, 4])]
+    for methods in (["rnd", "full"], ["rnd full"], ["rnd, full"]):
+        words = ["--methods", *methods, "--seeds", "1,4", "--jobs", "1", "--json", "--out", str(tmp_path / "c")]
+        rows = json.loads(invoke("compare", str(tmp_path / "small.yaml"), *words).stdout)["methods"]
+        assert [(row["method"], row["seeds"]) for row in rows] == [("rnd", [1, 4]), ("full", [1, 4])]
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "two", "1;2", ",", "1.5"])
@@ -205,6 +230,25 @@ def test_the_whole_name_of_the_setting_that_was_meant_is_suggested(name, answer)
 def test_what_is_no_number_is_refused_in_plain_words(assignment, wanted):
     with pytest.raises(ConfigError, match=rf"but must be {wanted}\.$"):
         invoke("run", "--set", assignment)
+
+
+def test_a_misspelt_choice_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(ConfigError, match=r"learner\.optimiser is 'adammm', but must be .* Did you mean adam\?$"):
+        invoke("run", "--set", "learner.optimiser=adammm")
+
+
+def test_a_number_of_numpy_is_shown_as_a_number():
+    with pytest.raises(ConfigError, match=r"energy\.link_joules\.0\.0 is nan, but"):
+        hatdfed.resolve({"energy": {"link_joules": [[np.float64("nan")] * 2] * 2}})
+
+
+def test_none_is_no_data_set_and_data_given_before_are_not_suggested():
+    hatdfed.resolve({"dataset": (np.ones((60, 3), np.float32), np.arange(60) % 3)})
+    with pytest.raises(ConfigError, match=r"dataset is None, but must be the name of a data set, a file, or data"):
+        hatdfed.resolve({"dataset": None})
+    with pytest.raises(ConfigError, match=r"no data set called 'zzz'\. Known: cifar-10, ") as refused:
+        hatdfed.resolve({"dataset": "zzz"})
+    assert "arrays-" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
