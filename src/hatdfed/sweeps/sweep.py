@@ -10,7 +10,7 @@ tensorboard/, mlflow.sqlite   where they were asked for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,19 +21,18 @@ import yaml
 
 from hatdfed.data.datasets import LoadedDatasets
 from hatdfed.data.datasets.base import Progress
-from hatdfed.errors import HatdfedError, RunFolderError, advising_on_interrupt, did_you_mean
+from hatdfed.errors import HatdfedError, RunFolderError, did_you_mean
 from hatdfed.report.sinks import Publisher
 from hatdfed.runs.display import format_table
 from hatdfed.runs.play import Job
-from hatdfed.runs.progress import OnNamedRun, OnRounds, follow_named_runs, interactive_counter
+from hatdfed.runs.progress import OnNamedRun
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
-from hatdfed.setup.build.placement import Placement
 from hatdfed.sweeps.batches import OnDone, OnFailed, PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run
-from hatdfed.sweeps.executors import Executor, make_executor
+from hatdfed.sweeps.executors import Executor
 from hatdfed.sweeps.file import SearchPlan, SweepFile, read_sweep
 from hatdfed.sweeps.points import Point, all_runs, configs, points
 from hatdfed.sweeps.search import Search, check_search, corners
@@ -48,7 +47,6 @@ from hatdfed.sweeps.table import (
     table,
     write_sweep_files,
 )
-from hatdfed.sweeps.workers import refuse_in_unguarded_script
 
 _SHOWN = {
     "point": "point",
@@ -97,43 +95,6 @@ class SweepFailedError(HatdfedError):
         failed = "The only run failed" if count == 1 else f"All {count} runs failed"
         super().__init__(f"{failed}. The first, {name}: {reason}")
         self.result = result
-
-
-def sweep(
-    source: Path | str | Mapping[str, Any] | SweepFile,
-    *,
-    out: Path | str | None = None,
-    executor: str | Executor = "local",
-    jobs: int | None = None,
-    fleet: str = "auto",
-    device: str = "auto",
-    data_dir: Path | str | None = None,
-    on_run: OnNamedRun | None = None,
-    on_rounds: OnRounds | None = None,
-    on_note: Callable[[str], None] | None = None,
-    show_progress: bool | None = None,
-    publishers: Sequence[Publisher] = (),
-) -> SweepResult:
-    """Play all runs of a sweep file, or of what one would hold, and sum them up in a table.
-
-    `out` is gone on with; by default it is a folder under runs/ that belongs to this version of the file. `executor` is
-    local (`jobs` processes, by default one for each core, and one for data that are Python objects), ray, or one of
-    your own. `show_progress` is as for `hatdfed.run`. The result names runs that failed; where all did, it raises.
-    """
-    refuse_in_unguarded_script()
-    plan = plan_sweep(source, None if out is None else Path(out))
-    how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
-    player = make_executor(executor, jobs=jobs) if isinstance(executor, str) else executor
-    plan.check(how.datasets, data_dir)
-    advice = f"What is done is in {plan.folder.path}; the same call goes on."
-    with (
-        advising_on_interrupt(advice),
-        interactive_counter("round", show_progress if on_rounds is None else False) as show,
-    ):
-        if show is not None:
-            tell_run, tell_rounds = follow_named_runs(show)
-            how, on_run = replace(how, on_rounds=tell_rounds), tell_run if on_run is None else on_run
-        return play_sweep(plan, player, how, on_run, publishers)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ import hatdfed
 import hatdfed.cli.tables as tables
 from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.runs.play import play, run
+from hatdfed.runs.calls import run
+from hatdfed.runs.play import play
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.methods import METHODS, Method
+from hatdfed.sweeps.calls import compare
 from hatdfed.sweeps.catalogue import read_run
-from hatdfed.sweeps.compare import compare
 
 SMALL = {
     "dataset": "synthetic",
