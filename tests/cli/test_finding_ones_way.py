@@ -195,6 +195,8 @@ except SystemExit as end:
         (["compare", "--reference", "rdn"], "Did you mean rnd?"),
         (["run", "--resume", "no-such"], "no-such is not a run folder"),
         (["export", "no-such", "--out", "m.pt"], "There is no folder no-such."),
+        (["export", ".", "--out", "m.pt"], ". holds no model: neither an edge's states (round-*.safetensors) nor"),
+        (["edge", "--coordinator", "127.0.0.1:1", "--insecure", "--name", "e_l1"], "A node's name is 'e_l1', but"),
         (["report", "no-such"], "There is no folder no-such."),
     ],
 )
@@ -203,6 +205,38 @@ def test_a_typo_is_answered_without_loading_torch(arguments, answer):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert answer in done.stderr.replace("\n", " ")
     assert done.stdout.strip() == "code 2 False"
+
+
+CALL_WITHOUT_TORCH = """
+import sys
+import hatdfed
+try:
+    {call}
+except hatdfed.errors.ConfigError as error:
+    print(error, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ('hatdfed.run("rndd")', "Did you mean rnd?"),
+        ('hatdfed.run("rnd", network="small-cn")', "Did you mean small-cnn?"),
+        ('hatdfed.run("rnd", device="cudaa")', "Did you mean cuda?"),
+        ('hatdfed.run("rnd", rounds="x")', "rounds is 'x'"),
+        ('hatdfed.compare(["rnd", "ful"])', "Did you mean full?"),
+        ('hatdfed.compare("ful")', "Did you mean full?"),
+        ('hatdfed.compare(["rnd"], reference="full")', "is not among the methods"),
+        ('hatdfed.compare(["rnd"], fleet="stackd")', "Did you mean stacked?"),
+        ('hatdfed.sweep({"grid": {"method": ["rnd", "ful"]}})', "Did you mean full?"),
+        ('hatdfed.sweep({"base": {"network": "small-cn"}, "seeds": 2})', "Did you mean small-cnn?"),
+    ],
+)
+def test_a_typo_in_a_call_is_answered_without_loading_torch(call, answer):
+    script = CALL_WITHOUT_TORCH.format(call=call)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer in done.stdout, done.stderr
+    assert done.stdout.strip().endswith(" False")
 
 
 @pytest.mark.parametrize(

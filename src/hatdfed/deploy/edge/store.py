@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from hatdfed.deploy.edge.state_files import STATE_PATTERN
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.server.message import Buffer, pack_tensors
 from hatdfed.server.program import ServerState, server_arrays, server_from
 
 _log = logging.getLogger("hatdfed.deploy.edge")
-_PATTERN = "round-*.safetensors"
 _RUN = re.compile(r"[0-9A-Za-z-]{1,64}")
 _LOCK = "edge.lock"
 
@@ -117,7 +117,7 @@ class EdgeStore:
 
     def list_files(self) -> list[Path]:
         """List the files with states, newest first."""
-        return sorted(self.folder.glob(_PATTERN), reverse=True)
+        return sorted(self.folder.glob(STATE_PATTERN), reverse=True)
 
     def _remove_empty(self) -> None:
         with contextlib.suppress(OSError):
