@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hatdfed.core.timing.own_pace import OwnPace
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 from hatdfed.runs.records.folder import environment
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import resolve

@@ -106,7 +106,7 @@ def whole(method: str, servers: int, candidates: int | None, rounds: int) -> dic
 def run_here(method: str, servers: int, candidates: int | None, rounds: int) -> dict[str, Any]:
     """Seconds and memory of every round, the coordinator's part, and what is left on the disk."""
     from hatdfed.core.coordinator import Coordinator
-    from hatdfed.runs.play import run
+    from hatdfed.runs.calls import run
 
     memory, seconds, clock = [], [], [time.perf_counter()]
     own: list[float] = []

@@ -15,15 +15,15 @@ from hatdfed.version import __version__
 
 if TYPE_CHECKING:
     from hatdfed.runs.callbacks import Callback
-    from hatdfed.runs.play import resume, run
+    from hatdfed.runs.calls import resume, run
     from hatdfed.runs.result import RunResult
     from hatdfed.runs.statistics import Comparison
     from hatdfed.setup.config import Config
     from hatdfed.setup.layers import resolve
     from hatdfed.setup.methods import METHODS
-    from hatdfed.sweeps.compare import compare
+    from hatdfed.sweeps.calls import compare, sweep
     from hatdfed.sweeps.load import load
-    from hatdfed.sweeps.sweep import SweepResult, sweep
+    from hatdfed.sweeps.sweep import SweepResult
 
 __all__ = [
     "METHODS",
@@ -41,7 +41,8 @@ __all__ = [
     "sweep",
 ]
 
-# Loaded when first used: a coordinator imports parts of this package on machines that have no torch.
+# Loaded when first used: a coordinator imports parts of this package on machines that have no torch, and a wrong name
+# is answered before torch is imported.
 _HOMES = {
     "METHODS": "hatdfed.setup.methods",
     "Callback": "hatdfed.runs.callbacks",
@@ -49,12 +50,12 @@ _HOMES = {
     "Config": "hatdfed.setup.config",
     "RunResult": "hatdfed.runs.result",
     "SweepResult": "hatdfed.sweeps.sweep",
-    "compare": "hatdfed.sweeps.compare",
+    "compare": "hatdfed.sweeps.calls",
     "load": "hatdfed.sweeps.load",
     "resolve": "hatdfed.setup.layers",
-    "resume": "hatdfed.runs.play",
-    "run": "hatdfed.runs.play",
-    "sweep": "hatdfed.sweeps.sweep",
+    "resume": "hatdfed.runs.calls",
+    "run": "hatdfed.runs.calls",
+    "sweep": "hatdfed.sweeps.calls",
 }
 
 

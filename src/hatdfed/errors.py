@@ -102,6 +102,17 @@ def require_one_of(key: str, value: str, known: Iterable[str], hint: str = "") -
 
 
 @contextmanager
+def advising_on_interrupt(how_to_go_on: str | None) -> Iterator[None]:
+    """Add to a KeyboardInterrupt how to go on, if there is a way; Python prints it below the traceback."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if how_to_go_on is not None:
+            interrupt.add_note(how_to_go_on)
+        raise
+
+
+@contextmanager
 def naming_failures(whose: str) -> Iterator[None]:
     """Turn whatever error a user's own code raises into a sentence that names that code and the place in it."""
     try:

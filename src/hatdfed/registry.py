@@ -8,12 +8,14 @@ A package adds to one by an entry point, and nothing in hatdfed has to change:
 The groups are hatdfed.policies, hatdfed.training, hatdfed.aggregators, hatdfed.losses, hatdfed.networks,
 hatdfed.codecs, hatdfed.tasks, hatdfed.metrics, hatdfed.datasets, hatdfed.partitioners and hatdfed.methods. Names are
 listed without importing anything; a plug-in is loaded when it is first asked for. In a script or a notebook,
-`POLICIES.add(…)` does. Worker processes import the modules that added something (`list_sources`); what was added in a
-notebook is known to its own process only.
+`POLICIES.add(…)` does. Worker processes import the modules that added something (`list_sources`) and read the script
+that started them, but for its main block; what was added there or in a notebook is known to its own process only.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
 import importlib.util
 import pkgutil
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hatdfed.errors import ConfigError
@@ -120,15 +123,17 @@ class Registry(Mapping[str, T], Generic[T]):
         *,
         wanted: str,
         fits: Callable[[Any], bool],
+        is_dataclass: bool = False,
         methods: Sequence[str] = (),
         values: Sequence[str] = (),
     ) -> None:
         self.group = group
         self._wanted, self._fits = wanted, fits  # what a plug-in must be, in words and as a test
-        self._methods, self._values = methods, values  # that it must have
+        self._is_dataclass, self._methods, self._values = is_dataclass, methods, values  # what it must have
         self._built_in = dict(built_in)
         self._loaded: dict[str, T] = {}
         self._of_notebook: set[str] = set()
+        self._lines: dict[str, tuple[str, int]] = {}  # of a script that was run when a thing was added, by its name
 
     def __getitem__(self, name: str) -> T:
         if name in self._built_in:
@@ -148,9 +153,11 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def add(self, name: str, thing: T) -> None:
         """Add something of your own; what is defined again in the same place replaces what was added before."""
+        _check_name(name, self.group)
         if self._loaded.get(name) is thing:
             return  # a cell of a notebook that is run again
-        caller = sys._getframe(1).f_globals
+        frame = sys._getframe(1)
+        caller = frame.f_globals
         module, file = str(caller.get("__name__")), caller.get("__file__")
         is_notebook = module in _MAIN and (file is None or not Path(file).is_file())
         if name in self and not (name in self._loaded and self._is_redefined(name, thing, is_notebook)):
@@ -158,12 +165,18 @@ class Registry(Mapping[str, T], Generic[T]):
         self._loaded[name] = self._check(name, thing, "this notebook" if is_notebook else f"module {module}")
         if is_notebook:
             self._of_notebook.add(name)
-        elif module not in _MAIN and module.partition(".")[0] != "hatdfed":
+        elif module in _MAIN:
+            self._lines[name] = str(file), _find_line(frame)
+        elif module.partition(".")[0] != "hatdfed":
             _sources[Source(module, file)] = None
 
     def is_of_notebook(self, name: str) -> bool:
         """Whether this was added in a notebook or at a prompt, so that no other process knows it."""
         return name in self._of_notebook
+
+    def is_of_main_block(self, name: str) -> bool:
+        """Whether this was added under `if __name__ == "__main__":` of a script, which other processes do not run."""
+        return name in self._lines and _is_in_main_block(*self._lines[name])
 
     def _is_redefined(self, name: str, thing: T, is_notebook: bool) -> bool:
         """Whether `thing` is what was added as `name`, defined once more: a cell or a module was run again."""
@@ -203,16 +216,58 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def _check(self, name: str, thing: T, owner: str) -> T:
         if not self._fits(thing):
-            raise ConfigError(f"{name!r} of {self.group}, from {owner}, is {thing!r}, but must be {self._wanted}.")
-        if missing := [method for method in self._methods if not _has_method(thing, method)]:
-            lacks = f"no method {missing[0]!r}" if len(missing) == 1 else f"no methods {', '.join(map(repr, missing))}"
-            raise ConfigError(f"{name!r} of {self.group}, from {owner}, has {lacks}, but must be {self._wanted}.")
-        for value in self._values:
-            if not hasattr(thing, value):
-                raise ConfigError(
-                    f"{name!r} of {self.group}, from {owner}, has no value {value!r}, but must be {self._wanted}."
-                )
+            found = " ".join(repr(thing).split())
+            raise ConfigError(f"{name!r} of {self.group}, from {owner}, is {found:.100}, but must be {self._wanted}.")
+        if lacks := self._list_lacks(thing):
+            raise ConfigError(
+                f"{name!r} of {self.group}, from {owner}, has {' and '.join(lacks)}, but must be {self._wanted}."
+            )
         return thing
+
+    def _list_lacks(self, thing: T) -> list[str]:
+        """What a thing does not have, in words."""
+        lacks = []
+        if self._is_dataclass and not dataclasses.is_dataclass(thing):
+            lacks.append("no decorator @dataclass(frozen=True)")
+        names = {
+            "method": [name for name in self._methods if not _has_method(thing, name)],
+            "value": [name for name in self._values if not hasattr(thing, name)],
+        }
+        for what, missing in names.items():
+            if missing:
+                lacks.append(f"no {what if len(missing) == 1 else f'{what}s'} {', '.join(map(repr, missing))}")
+        return lacks
+
+
+def _check_name(name: object, group: str) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"The name {name!r:.100} cannot be added to {group}: a name is text that is not empty.")
+
+
+def _find_line(frame: FrameType) -> int:
+    """The line of a script that is run, of the statement outside all functions that leads to this frame."""
+    line, script = frame.f_lineno, frame.f_globals
+    outer: FrameType | None = frame
+    while outer is not None:
+        if outer.f_globals is script and outer.f_code.co_name == "<module>":
+            line = outer.f_lineno
+        outer = outer.f_back
+    return line
+
+
+def _is_in_main_block(file: str, line: int) -> bool:
+    """Whether the line is under `if __name__ == "__main__":`."""
+    try:
+        statements = ast.parse(Path(file).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):  # the file has changed meanwhile
+        return False
+    blocks = [each.body for each in statements if isinstance(each, ast.If) and _asks_for_main(each.test)]
+    return any(body[0].lineno <= line <= (body[-1].end_lineno or line) for body in blocks)
+
+
+def _asks_for_main(test: ast.expr) -> bool:
+    words = {getattr(node, "id", getattr(node, "value", None)) for node in ast.walk(test)}
+    return {"__name__", "__main__"} <= words
 
 
 def _has_method(thing: Any, name: str) -> bool:

@@ -7,17 +7,21 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 import hatdfed
 from hatdfed.cli.app import app
 from hatdfed.core.policies import POLICIES
+from hatdfed.core.policies.base import Stateless
 from hatdfed.core.training import TRAINING
 from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.losses import LOSSES
+from hatdfed.server.networks import NETWORKS
 from hatdfed.server.tasks import TASKS
 from hatdfed.setup.component_names import FILLED, NEED_TORCH, TASK_METRICS, list_own_settings
 
@@ -50,6 +54,26 @@ def test_everything_that_can_be_named_is_listed(verb, expected):
     assert expected in [row["name"] for row in rows]
     assert all(row.get("summary") or row.get("meaning") for row in rows)
     assert expected in invoke(verb).stdout
+
+
+def test_a_thing_without_docstring_is_listed_without_that_of_its_base_class(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Stateless):
+        def propose(self, state, context, rng): ...
+
+    class Told(Mine):
+        """Draws nothing.
+
+        Never.
+        """
+
+    class MyNetwork(nn.Module): ...
+
+    monkeypatch.setattr(POLICIES, "_loaded", {"mine": Mine, "told": Told})
+    monkeypatch.setattr(NETWORKS, "_loaded", {"my-network": MyNetwork})
+    listed = [row for verb in ("policies", "networks") for row in json.loads(invoke(verb, "--json").stdout)]
+    summaries = {row["name"]: row["summary"] for row in listed}
+    assert [summaries[name] for name in ("mine", "told", "my-network")] == ["", "Draws nothing.", ""]
 
 
 def test_one_setting_or_one_section_is_shown_by_its_name():
@@ -115,9 +139,10 @@ def test_a_file_is_no_folder_of_results(tmp_path):
 
 def test_a_comparison_takes_a_list_of_seeds_and_methods_in_several_words(tmp_path):
     (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
-    words = ["--methods", "rnd", "full", "--seeds", "1,4", "--jobs", "1", "--json", "--out", str(tmp_path / "c")]
-    rows = json.loads(invoke("compare", str(tmp_path / "small.yaml"), *words).stdout)["methods"]
-    assert [(row["method"], row["seeds"]) for row in rows] == [("rnd", [1, 4]), ("full", [1, 4])]
+    for methods in (["rnd", "full"], ["rnd full"], ["rnd, full"]):
+        words = ["--methods", *methods, "--seeds", "1,4", "--jobs", "1", "--json", "--out", str(tmp_path / "c")]
+        rows = json.loads(invoke("compare", str(tmp_path / "small.yaml"), *words).stdout)["methods"]
+        assert [(row["method"], row["seeds"]) for row in rows] == [("rnd", [1, 4]), ("full", [1, 4])]
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "two", "1;2", ",", "1.5"])
@@ -179,6 +204,8 @@ except SystemExit as end:
         (["compare", "--reference", "rdn"], "Did you mean rnd?"),
         (["run", "--resume", "no-such"], "no-such is not a run folder"),
         (["export", "no-such", "--out", "m.pt"], "There is no folder no-such."),
+        (["export", ".", "--out", "m.pt"], ". holds no model: neither an edge's states (round-*.safetensors) nor"),
+        (["edge", "--coordinator", "127.0.0.1:1", "--insecure", "--name", "e_l1"], "A node's name is 'e_l1', but"),
         (["report", "no-such"], "There is no folder no-such."),
     ],
 )
@@ -187,6 +214,38 @@ def test_a_typo_is_answered_without_loading_torch(arguments, answer):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert answer in done.stderr.replace("\n", " ")
     assert done.stdout.strip() == "code 2 False"
+
+
+CALL_WITHOUT_TORCH = """
+import sys
+import hatdfed
+try:
+    {call}
+except hatdfed.errors.ConfigError as error:
+    print(error, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ('hatdfed.run("rndd")', "Did you mean rnd?"),
+        ('hatdfed.run("rnd", network="small-cn")', "Did you mean small-cnn?"),
+        ('hatdfed.run("rnd", device="cudaa")', "Did you mean cuda?"),
+        ('hatdfed.run("rnd", rounds="x")', "rounds is 'x'"),
+        ('hatdfed.compare(["rnd", "ful"])', "Did you mean full?"),
+        ('hatdfed.compare("ful")', "Did you mean full?"),
+        ('hatdfed.compare(["rnd"], reference="full")', "is not among the methods"),
+        ('hatdfed.compare(["rnd"], fleet="stackd")', "Did you mean stacked?"),
+        ('hatdfed.sweep({"grid": {"method": ["rnd", "ful"]}})', "Did you mean full?"),
+        ('hatdfed.sweep({"base": {"network": "small-cn"}, "seeds": 2})', "Did you mean small-cnn?"),
+    ],
+)
+def test_a_typo_in_a_call_is_answered_without_loading_torch(call, answer):
+    script = CALL_WITHOUT_TORCH.format(call=call)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer in done.stdout, done.stderr
+    assert done.stdout.strip().endswith(" False")
 
 
 @pytest.mark.parametrize(
@@ -214,6 +273,25 @@ def test_the_whole_name_of_the_setting_that_was_meant_is_suggested(name, answer)
 def test_what_is_no_number_is_refused_in_plain_words(assignment, wanted):
     with pytest.raises(ConfigError, match=rf"but must be {wanted}\.$"):
         invoke("run", "--set", assignment)
+
+
+def test_a_misspelt_choice_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(ConfigError, match=r"learner\.optimiser is 'adammm', but must be .* Did you mean adam\?$"):
+        invoke("run", "--set", "learner.optimiser=adammm")
+
+
+def test_a_number_of_numpy_is_shown_as_a_number():
+    with pytest.raises(ConfigError, match=r"energy\.link_joules\.0\.0 is nan, but"):
+        hatdfed.resolve({"energy": {"link_joules": [[np.float64("nan")] * 2] * 2}})
+
+
+def test_none_is_no_data_set_and_data_given_before_are_not_suggested():
+    hatdfed.resolve({"dataset": (np.ones((60, 3), np.float32), np.arange(60) % 3)})
+    with pytest.raises(ConfigError, match=r"dataset is None, but must be the name of a data set, a file, or data"):
+        hatdfed.resolve({"dataset": None})
+    with pytest.raises(ConfigError, match=r"no data set called 'zzz'\. Known: cifar-10, ") as refused:
+        hatdfed.resolve({"dataset": "zzz"})
+    assert "arrays-" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from hatdfed.cli.app import main
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 OF_A_RUN = ["config.yaml", "environment.json", "results.json", "run.sqlite", "run.sqlite-wal", "checkpoint.safetensors"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hatdfed.data.datasets import DATASETS
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from tests.small_runs import CPU, Told, config
 
 from hatdfed.errors import ClusterError
 from hatdfed.fleets.sharded.ray_connection import connected
-from hatdfed.runs.play import Job, play, run
+from hatdfed.runs.calls import run
+from hatdfed.runs.play import Job, play
 from hatdfed.sweeps.executors import ray as executor
 from hatdfed.sweeps.executors.ray import RayExecutor
 

@@ -9,7 +9,7 @@ from tests.small_runs import config
 from hatdfed.errors import ClusterError, ConfigError
 from hatdfed.fleets.sharded.orders import even_bounds
 from hatdfed.fleets.sharded.ray_nodes import Need, Node
-from hatdfed.runs.play import resume, run
+from hatdfed.runs.calls import resume, run
 from hatdfed.setup.build.placement import Placement
 from hatdfed.setup.build.ray_shards import RayShards, need_of_shards
 

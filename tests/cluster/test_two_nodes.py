@@ -13,7 +13,8 @@ from tests.cluster import sweep_driver
 from tests.cluster.two_nodes import HEAD, two_nodes
 
 import hatdfed
-from hatdfed.runs.play import Job, run
+from hatdfed.runs.calls import run
+from hatdfed.runs.play import Job
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.reading import reading
 from hatdfed.sweeps.catalogue import is_finished, read_run

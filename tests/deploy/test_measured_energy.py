@@ -19,7 +19,7 @@ from hatdfed.meters.base import Reading
 from hatdfed.meters.choose import Metering, MeterOptions
 from hatdfed.report.document import make_document, render_html
 from hatdfed.report.formatting import keep_units_together
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
 

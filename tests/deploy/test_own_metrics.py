@@ -6,7 +6,7 @@ import pytest
 from tests.deploy.deployment import Deployment, settings
 
 from hatdfed.core.metrics import METRICS
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from tests.deploy.deployment import Deployment, settings
 from tests.uneven_effort import plan_unevenly
 
 from hatdfed.data.datasets import load_dataset
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 TOLERANCE = 1e-5
 

@@ -23,6 +23,19 @@ def test_a_store_is_one_edges(tmp_path):
         assert store.load() is None
 
 
+def test_a_new_store_without_states_goes_when_its_edge_ends(tmp_path):
+    new, known = tmp_path / "new", tmp_path / "known"
+    known.mkdir()
+    for folder in (new, known):
+        with EdgeStore(folder).lock():
+            assert (folder / "edge.lock").exists()
+    assert not new.exists()
+    assert known.exists(), "a folder that was there before stays"
+    with EdgeStore(new).lock():
+        (new / "round-00000001.safetensors").touch()
+    assert new.exists()
+
+
 def test_a_store_that_cannot_be_locked_is_used_all_the_same(tmp_path, caplog):
     (tmp_path / "file").touch()
     with EdgeStore(tmp_path / "file" / "store").lock():

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

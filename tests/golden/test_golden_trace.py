@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 FILE = Path(__file__).with_name("ten_rounds.json")
 SETTINGS = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hatdfed.data.datasets import DATASETS
 from hatdfed.errors import ConfigError
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 from hatdfed.setup.config import Config
 from hatdfed.setup.layers import merge_layers, read_config, resolve, validate
 from hatdfed.setup.methods import METHODS

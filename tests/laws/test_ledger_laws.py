@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hatdfed.core.effort import ServerEffort
 from hatdfed.core.energy.energy_model import Cause, EnergyRow, draw_prices, joules_by_cause, total_joules
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 PAPER = {
     "num_devices": 30,

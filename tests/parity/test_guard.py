@@ -11,7 +11,7 @@ from tests.parity.test_stacked import mailboxes, played, settings, stacked_alone
 from tests.small_runs import SMALL
 
 from hatdfed.core.refusals import NOT_FINITE, NOTHING_FINITE, OWN_NOT_FINITE, TOO_LARGE
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 from hatdfed.server.aggregation import AveragingRule, Merged, Rule, Uniform, weighted
 from hatdfed.server.guard import FLOOR, GROWTH, largest_norm
 

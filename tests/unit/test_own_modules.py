@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from torch import nn
 
 from hatdfed import registry
 from hatdfed.core.policies import POLICIES
@@ -13,6 +14,7 @@ from hatdfed.registry import Registry, Source, import_named, list_sources
 from hatdfed.server.aggregation import AGGREGATORS
 from hatdfed.server.codecs import CODECS
 from hatdfed.server.losses import LOSSES
+from hatdfed.server.networks import NETWORKS
 from hatdfed.server.tasks import TASKS
 
 MODULE = """
@@ -114,6 +116,27 @@ def test_a_thing_that_lacks_a_method_is_told_which_when_it_is_added(registry, th
     assert "mine" not in registry
 
 
+def test_a_policy_without_decorator_is_told_so_with_the_methods_that_it_lacks():
+    class Mine:
+        def propose(self, state, context, rng): ...
+
+    lacks = r"has no decorator @dataclass\(frozen=True\) and no methods 'init', 'grow', 'update' and no values"
+    with pytest.raises(ConfigError, match=lacks):
+        POLICIES.add("mine", Mine)
+
+
+@pytest.mark.parametrize("name", [3, None, "", " "])
+def test_a_name_is_text_that_is_not_empty(name):
+    with pytest.raises(ConfigError, match=r"The name .* cannot be added to hatdfed\.things: a name is text"):
+        things().add(name, 2)
+
+
+def test_a_network_that_is_made_already_is_refused_in_one_line():
+    made = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ConfigError, match=r"'mine' of hatdfed\.networks, .* is Sequential\(.*, but must be a class or"):
+        NETWORKS.add("mine", made)
+
+
 def test_a_file_is_imported_once_by_its_path_and_told_to_other_processes(module):
     import_named(str(module))
     import_named(str(module))
@@ -166,6 +189,20 @@ def test_a_notebook_is_told_why_its_workers_do_not_know_its_things(module, tmp_p
         check=False,
     )
     assert "was added in this notebook, which worker processes cannot read. Use one process (jobs=1)" in done.stderr
+
+
+@pytest.mark.parametrize("line", ['POLICIES.add("first-links", FirstLinks)', "add_mine()"])
+def test_a_script_is_told_that_workers_do_not_run_its_main_block(tmp_path, line):
+    add = 'POLICIES.add("first-links", FirstLinks)\n'
+    defined = MODULE.replace(add, f"def add_mine():\n    {add}")
+    script = SCRIPT.replace("import first_links_module\n", "").replace("    found =", f"    {line}\n    found =")
+    (tmp_path / "script.py").write_text(defined + script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "'first-links' of hatdfed.policies was added in the block `if __name__ ==" in done.stderr
+    assert "above that line or in a module of its own, or use one process (jobs=1)." in done.stderr
+    (tmp_path / "script.py").write_text(MODULE + script.replace(line, "pass"))  # at module level it is known
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[1, 1]", done.stderr
 
 
 def hatdfed(arguments, folder):

@@ -144,7 +144,7 @@ def _report(comparison: Comparison, config: Config, folder: Path, *, as_json: bo
 
 
 def _names(methods: str) -> list[str]:
-    names = list_decentralised() if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    names = list_decentralised() if methods == "all" else methods.replace(",", " ").split()
     if not names:
         raise ConfigError("--methods names no method. Give names separated by commas, or `all`.")
     return names

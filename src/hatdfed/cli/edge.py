@@ -114,18 +114,9 @@ def edge_command(
     require_torch()
     silence_grpc()
     with require_deploy():
-        from hatdfed.deploy.edge.edge import Edge, EdgeOptions
-        from hatdfed.deploy.edge.setup import make_edge_setup
-        from hatdfed.deploy.edge.store import EdgeStore
         from hatdfed.deploy.identity.tls_rehearsal import rehearse_tls
         from hatdfed.deploy.logs import set_up_logs
         from hatdfed.deploy.transport.endpoints import raise_file_limit
-    import torch
-
-    raise_file_limit()
-    return_freed_memory()
-    keep_few_kernels()
-    torch.set_num_threads(threads or torch.get_num_threads())
     set_up_logs(log_file, megabytes=log_mb, as_json=log_json)
     host, port = split_address(coordinator)
     listen, advertise = _resolve_listen(listen, advertise, host, port)
@@ -134,6 +125,13 @@ def edge_command(
     if relay:
         split_address(relay)
     metrics_address = None if metrics is None else split_listen(metrics, "--metrics")
+    metering = _read_metering(meter, external)
+    from hatdfed.deploy.edge.edge import Edge, EdgeOptions  # only now: wrong options are told before torch is imported
+    from hatdfed.deploy.edge.setup import make_edge_setup
+    from hatdfed.deploy.edge.store import EdgeStore
+
+    _prepare_process(threads)
+    raise_file_limit()
     options = EdgeOptions(coordinator, listen, advertise, patience, relay, join_address, metrics_address)
     states = EdgeStore(store or Path(f"store-{endpoints.node.name}"), keep_models, keep_mb << 20)
     make_setup = partial(
@@ -141,13 +139,21 @@ def edge_command(
         data_dir=data_dir,
         own_data=data,
         work_share=work_share,
-        metering=_read_metering(meter, external),
+        metering=metering,
     )
     if endpoints.identity is not None:
         rehearse_tls(endpoints.identity)
     collect_often()
     why = asyncio.run(_serve(partial(Edge, options, endpoints, states, make_setup)))
     _log.info("This edge is done: %s.", why)
+
+
+def _prepare_process(threads: int | None) -> None:
+    import torch
+
+    return_freed_memory()
+    keep_few_kernels()
+    torch.set_num_threads(threads or torch.get_num_threads())
 
 
 def _read_metering(order: str | None, external: str) -> Metering | None:

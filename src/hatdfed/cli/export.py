@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from hatdfed.cli.console import note, out, require_torch
 from hatdfed.cli.options import DataDir, Json
+from hatdfed.deploy.edge.state_files import refuse_folder_without_models
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.folder import RunFolder, named_path, refuse_file_of_run, refuse_missing_folder
 
@@ -46,9 +47,10 @@ def export_command(
     require_torch()
     refuse_file_of_run(to)
     refuse_missing_folder(source)
+    _refuse_run_without_models(RunFolder(source))
+    refuse_folder_without_models(source)
     from hatdfed.deploy.edge.export import Exporter, add_privacy, read_run_settings, read_stored_model
 
-    _refuse_run_without_models(RunFolder(source))
     settings = read_run_settings(source, config)
     exporter = Exporter.from_config(settings, data_dir=data_dir)
     model = add_privacy(_add_round(read_stored_model(source, server), RunFolder(source)), source, settings)

@@ -127,7 +127,11 @@ def _print_rows(rows: list[dict[str, Any]], what: str, as_json: bool) -> None:
 
 
 def _first_line(thing: Any) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+    """The first line of a docstring of its own: not a base class's, nor the one that a dataclass writes itself."""
+    text = vars(thing).get("__doc__") if isinstance(thing, type) else inspect.isroutine(thing) and thing.__doc__
+    if not text or text.startswith(f"{thing.__name__}("):
+        return ""
+    return inspect.cleandoc(text).partition("\n")[0]
 
 
 def _plain(default: Any) -> Any:

@@ -11,12 +11,18 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from hatdfed.cli.console import err
 from hatdfed.data.datasets.base import Progress as DownloadProgress
-from hatdfed.runs.progress import OnRounds, OnRun, counter, follow_rounds, follow_runs
+from hatdfed.runs.progress import (
+    OnNamedRun,
+    OnRounds,
+    OnRun,
+    counter,
+    follow_named_runs,
+    follow_rounds,
+    follow_runs,
+)
 
 if TYPE_CHECKING:
     from hatdfed.runs.recorder import OnRound
-    from hatdfed.sweeps.sweep import OnRun as OnSweepRun
-    from hatdfed.sweeps.table import Figures
 
 
 @contextmanager
@@ -35,25 +41,10 @@ def watch_runs() -> Iterator[tuple[OnRun, OnRounds]]:
 
 
 @contextmanager
-def watch_sweep() -> Iterator[tuple[OnSweepRun, OnRounds]]:
+def watch_sweep() -> Iterator[tuple[OnNamedRun, OnRounds]]:
     """Show the rounds that all runs of a sweep have played, the result of the last run, and the time left."""
-    last = "runs begin"
     with counter("round", err, lines=20) as show:
-
-        def on_run(name: str, figures: Figures | None, done: int, total: int) -> None:
-            nonlocal last
-            last = f"run {done} of {total}: {name}, {_describe_outcome(figures)}"
-
-        yield on_run, lambda done, total: show(done, total, last)
-
-
-def _describe_outcome(figures: Figures | None) -> str:
-    if figures is None:
-        return "failed"
-    if figures.get("pruned_after") is not None:
-        return f"pruned after round {figures['pruned_after']}"
-    known = figures["validation_accuracy"]
-    return "done" if known is None else f"validation accuracy {known:.1f} %"
+        yield follow_named_runs(show)
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def _print_closing_notes(result: RunResult) -> None:
 def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], options: SinkOptions) -> RunResult:
     refuse_unknown_names(layer)  # before torch is imported: a wrong name is told at once
     config = resolve(layer)
-    from hatdfed.runs.play import run
+    from hatdfed.runs.calls import run
 
     for sentence in collect_notes(config):
         note(sentence)
@@ -116,7 +116,7 @@ def _start(layer: dict[str, Any], folder: Path | None, how: dict[str, Any], opti
 
 def _resume(folder: Path, layer: dict[str, Any], how: dict[str, Any], options: SinkOptions) -> RunResult:
     RunFolder.open(folder)  # before torch is imported: a wrong path is told at once
-    from hatdfed.runs.play import resume
+    from hatdfed.runs.calls import resume
 
     with _watch(folder, options) as (progress, on_round):
         return resume(folder, layer, on_round=on_round, progress=progress, show_progress=False, **how)

@@ -32,6 +32,8 @@ from hatdfed.runs.trust_history import format_groups, read_changes, summarise_gr
 from hatdfed.sweeps.documents import (
     find_compared_runs,
     find_runs,
+    find_sweep_runs,
+    is_finished_sweep,
     is_run,
     is_sweep,
     read_comparison_document,
@@ -57,6 +59,9 @@ def show_command(
 
 
 def _show_sweep(folder: Path, as_json: bool) -> None:
+    if not is_finished_sweep(folder):
+        _show_unfinished("sweep", find_sweep_runs(folder), as_json)
+        return
     document = read_sweep_document(folder)
     if as_json:
         typer.echo(json.dumps({**document, "folder": str(folder)}))
@@ -88,11 +93,11 @@ def _show_comparison(folder: Path, as_json: bool) -> None:
         target, reference = document.get("target_accuracy"), str(document.get("reference"))
         out.print(make_difference_table(document["methods"], reference=reference, target_accuracy=target))
     else:
-        _show_unfinished(runs, as_json)
+        _show_unfinished("comparison", runs, as_json)
 
 
-def _show_unfinished(runs: Sequence[Path], as_json: bool) -> None:
-    """Show how far the runs of a comparison are that was stopped, or is in play."""
+def _show_unfinished(what: str, runs: Sequence[Path], as_json: bool) -> None:
+    """Show how far the runs of a comparison or a sweep are that was stopped, or is in play."""
     rows = []
     for path in runs:
         run = RunFolder(path)
@@ -101,9 +106,8 @@ def _show_unfinished(runs: Sequence[Path], as_json: bool) -> None:
         typer.echo(json.dumps({"runs": rows, "finished": False}))
         return
     done = sum(row["rounds"] == row["of"] for row in rows)
-    out.print(
-        f"No comparison of these runs is finished. {done} of the {len(rows)} runs that were begun are at their end."
-    )
+    begun = f"{done} of the {len(rows)} runs that were begun are at their end." if rows else "No run was begun."
+    out.print(f"This {what} is not finished. {begun}")
     for row in rows:
         out.print(f"  {row['run']}: {row['rounds']} of {row['of']} rounds", soft_wrap=True)
 

@@ -11,7 +11,7 @@ together are to own (`images_per_server` each), or all of them if there are no m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -217,6 +217,7 @@ PARTITIONERS: Registry[type[Partitioner]] = Registry(
     "hatdfed.partitioners",
     {"labels": LabelSkew, "groups": Groups, "iid": Iid, "shards": Shards, "dirichlet": Dirichlet},
     wanted="a dataclass with a method split",
-    fits=lambda thing: isinstance(thing, type) and is_dataclass(thing),
+    fits=lambda thing: isinstance(thing, type),
+    is_dataclass=True,
     methods=("split",),
 )

@@ -1,13 +1,13 @@
-"""One run from settings to results, or several at once: what `hatdfed.run` and `hatdfed.compare` do."""
+"""Plays one run from complete settings to results, or several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -16,28 +16,21 @@ from hatdfed.core.coordinator import CoordinatorState
 from hatdfed.core.fleet import Fleet
 from hatdfed.core.loop import RunInPlay
 from hatdfed.core.refusals import describe_received
-from hatdfed.core.round import RoundRecord
 from hatdfed.data.datasets import load_dataset
 from hatdfed.data.datasets.base import Dataset, Progress
-from hatdfed.errors import ConfigError, RunFolderError
 from hatdfed.fleets.stacked.memory import SMALL_NETWORK, DoesNotFitError
-from hatdfed.runs.callbacks import Callback, tell_end, tell_rounds
 from hatdfed.runs.process_memory import keep_freed_memory
-from hatdfed.runs.progress import follow_rounds, interactive_counter
 from hatdfed.runs.recorder import OnRound, Recorder, RunStopped, open_records
 from hatdfed.runs.records.checkpoint import Checkpoints
-from hatdfed.runs.records.cleaning import whole
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
 from hatdfed.runs.trained_models import keep_models
 from hatdfed.setup.build.placement import Placement, choose_placement
 from hatdfed.setup.build.simulation import SimulatedRuns, Simulation, describe_computation, make_batch
-from hatdfed.setup.component_names import FLEETS
 from hatdfed.setup.config import Config
-from hatdfed.setup.layers import find_removed_choice, merge_layers, overlay, resolve
 from hatdfed.setup.notes import collect_notes
-from hatdfed.setup.run_identity import continued, resume_difference, resume_digest
+from hatdfed.setup.run_identity import resume_digest
 
 
 class Job(NamedTuple):
@@ -58,96 +51,6 @@ class Job(NamedTuple):
     def is_paused(self) -> bool:
         """Whether it ends before its last round; then the test set is not read."""
         return self.last_round < self.config.rounds
-
-
-def run(
-    config: Config | Mapping[str, Any] | str | None = None,
-    *,
-    out: Path | str | None = None,
-    data_dir: Path | str | None = None,
-    on_round: OnRound | None = None,
-    callbacks: Sequence[Callback] = (),
-    progress: Progress | None = None,
-    show_progress: bool | None = None,
-    fleet: str = "auto",
-    device: str = "auto",
-    shards: int | None = None,
-    address: str | None = None,
-    target: str | None = None,
-    **settings: Any,
-) -> RunResult:
-    """Execute one run. Settings come from `config`, from keywords, or both; `out` keeps it in a folder.
-
-    `config` may be the name of a method: `run("rnd", rounds=20)`. Progress is shown in a terminal and in a notebook;
-    `show_progress` says whether, `on_round` is told of every round, `progress` of downloads, and
-    `callbacks` of rounds and the result; they may end the run early (docs/python.md).
-
-    `dataset` is the name of a data set or data of your own: arrays or tensors (x, y), an .npz file, a folder of images,
-    a torch or Hugging Face data set, or a pandas frame, of which `target` names the column to be learned
-    (docs/data.md).
-
-    `fleet` (stacked, mailbox, sharded) and `device` (cpu, cuda) say how it is computed: on CPUs the same but for
-    round-off, on a GPU with training in TF32 and accuracies measured in half precision. A sharded fleet is one large
-    run in so many `shards`, processes of the Ray cluster at `address` or of one on this machine.
-
-    >>> result = run("rnd", rounds=1, servers=2)
-    >>> result.summary["rounds"]
-    1
-    """
-    complete = _complete(config, with_target(settings, target))
-    job = Job(complete, None if out is None else Path(out), keeps_models=out is None)
-    placement = Placement(fleet, device, shards, address)
-    with _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
-        (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
-    tell_end(callbacks, result)
-    return result
-
-
-def resume(
-    path: Path | str,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    data_dir: Path | str | None = None,
-    on_round: OnRound | None = None,
-    callbacks: Sequence[Callback] = (),
-    progress: Progress | None = None,
-    show_progress: bool | None = None,
-    fleet: str = "auto",
-    device: str = "auto",
-    shards: int | None = None,
-    address: str | None = None,
-) -> RunResult:
-    """Go on with the run in a folder, to the same result as if it had never stopped; `rounds` may grow.
-
-    By default it goes on with the fleet that it was begun with. To the very same bits on the same fleet and device;
-    elsewhere it goes on with their round-off. Data that were given
-    as Python objects are given again, as `settings["dataset"]`.
-    """
-    folder = RunFolder.open(Path(path))
-    job = Job(_same_run(folder, settings or {}), folder.path, resumed=True)
-    fleet, shards = _same_fleet(folder, fleet, shards)
-    placement = Placement(fleet, device, shards, address)
-    with _show_rounds(show_progress, job, tell_rounds(callbacks, on_round)) as watch:
-        (result,) = play([job], placement, data_dir=data_dir, on_round=watch, progress=progress)
-    tell_end(callbacks, result)
-    return result
-
-
-@contextmanager
-def _show_rounds(wanted: bool | None, job: Job, on_round: OnRound | None) -> Iterator[OnRound | None]:
-    """Who is told of every round: the caller, and whoever looks on."""
-    with interactive_counter("round", wanted) as show:
-        if show is None:
-            yield on_round
-            return
-        follow = follow_rounds(show, job.out)
-
-        def both(config: Config, record: RoundRecord) -> None:
-            follow(config, record)
-            if on_round is not None:
-                on_round(config, record)
-
-        yield both
 
 
 def play(
@@ -276,49 +179,6 @@ def _folder(job: Job) -> RunFolder | None:
             raise ValueError("only a run in a folder can be resumed")
         return None
     return RunFolder.open(job.out) if job.resumed else RunFolder.create(job.out, job.config)
-
-
-def with_target(settings: Mapping[str, Any], target: str | None) -> Mapping[str, Any]:
-    """The settings with the column that is to be learned among the options of their data set."""
-    return settings if target is None else overlay(settings, {"dataset_options": {"target": target}})
-
-
-def _complete(config: Config | Mapping[str, Any] | str | None, settings: Mapping[str, Any]) -> Config:
-    if isinstance(config, str):
-        if "method" in settings:
-            raise ConfigError(f"The method is named twice: {config!r} and {settings['method']!r}. Name it once.")
-        config = {"method": config}
-    if isinstance(config, Config):
-        return config if not settings else resolve(merge_layers(config.model_dump(), settings))
-    return resolve(merge_layers(config or {}, settings))
-
-
-def _same_run(folder: RunFolder, settings: Mapping[str, Any]) -> Config:
-    """The folder's own settings; others may be named only if they say the same, but for more rounds."""
-    old = folder.config()
-    removed = find_removed_choice(old)
-    if removed is not None:
-        raise RunFolderError(f"The run in {folder.path} can be shown and exported, but not gone on with: {removed}.")
-    new = continued(old, resolve(overlay(old.model_dump(), settings)))
-    if new.rounds < old.rounds:
-        raise RunFolderError(
-            f"The run in {folder.path} was started for {old.rounds} rounds, but {new.rounds} were asked for. "
-            f"Ask for {old.rounds} or more."
-        )
-    difference = resume_difference(old, new)
-    if difference is not None:
-        raise RunFolderError(
-            f"The run in {folder.path} {difference}. Resume it with its own settings, or start a new run."
-        )
-    return new
-
-
-def _same_fleet(folder: RunFolder, fleet: str, shards: int | None) -> tuple[str, int | None]:
-    """The fleet that is asked for; by default the one that the run was begun with, in as many shards."""
-    begun = folder.first_fleet()
-    if fleet != "auto" or begun.get("fleet") not in FLEETS:
-        return fleet, shards
-    return str(begun["fleet"]), shards or whole(begun.get("shards"))
 
 
 @contextmanager

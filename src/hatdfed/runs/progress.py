@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,8 @@ from hatdfed.setup.config import Config
 _NOTEBOOK_SECONDS = 0.2  # between two updates: every one is a message to the browser
 
 OnRun = Callable[[RunResult, int, int], None]  # the run, how many are done, how many there are
+# The name of a run, its figures (None: it failed), how many runs have ended, how many there are.
+OnNamedRun = Callable[[str, Mapping[str, Any] | None, int, int], None]
 OnRounds = Callable[[int, int], None]  # rounds that all runs together have played, and will have
 
 
@@ -92,6 +94,26 @@ def follow_runs(show: Show, print_run: Callable[[str], None] | None = None) -> t
             print_run(text)
 
     return on_run, lambda done, total: show(done, total, last)
+
+
+def follow_named_runs(show: Show) -> tuple[OnNamedRun, OnRounds]:
+    """Show the rounds that all runs of a sweep have played, and what the last run has come to."""
+    last = "runs begin"
+
+    def on_run(name: str, figures: Mapping[str, Any] | None, done: int, total: int) -> None:
+        nonlocal last
+        last = f"run {done} of {total}: {name}, {_describe_outcome(figures)}"
+
+    return on_run, lambda done, total: show(done, total, last)
+
+
+def _describe_outcome(figures: Mapping[str, Any] | None) -> str:
+    if figures is None:
+        return "failed"
+    if figures.get("pruned_after") is not None:
+        return f"pruned after round {figures['pruned_after']}"
+    known = figures["validation_accuracy"]
+    return "done" if known is None else f"validation accuracy {known:.1f} %"
 
 
 @contextmanager

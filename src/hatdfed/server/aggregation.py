@@ -9,7 +9,7 @@ is faster. Rules that withstand liars are in `hatdfed.server.robust`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -212,8 +212,10 @@ AGGREGATORS: Registry[type[Aggregator]] = Registry(
     "hatdfed.aggregators",
     _BUILT_IN,
     wanted="a dataclass that merges an inbox when called",
-    fits=lambda thing: isinstance(thing, type) and is_dataclass(thing) and hasattr(thing, "needs_probe"),
+    fits=lambda thing: isinstance(thing, type),
+    is_dataclass=True,
     methods=("__call__",),
+    values=("needs_probe",),
 )
 
 

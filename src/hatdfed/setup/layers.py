@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from hatdfed.core.coordinator import links_in_budget
 from hatdfed.core.metrics import LONGEST_NAME, METRICS, MOST_METRICS
@@ -103,7 +106,12 @@ def refuse_set_by_itself(settings: Layer) -> None:
 
 def name_own_data(layer: dict[str, Any]) -> dict[str, Any]:
     """The settings with a name in place of data, or of where they are."""
-    given = layer.get("dataset")
+    given = layer.get("dataset", Config().dataset)
+    if given is None:
+        raise ConfigError(
+            "dataset is None, but must be the name of a data set, a file, or data such as (x, y). Leave it out for "
+            f"{Config().dataset}."
+        )
     if (isinstance(given, str) and given in DATASETS) or not is_own_data(given):
         return layer
     task = layer.get("task")
@@ -471,8 +479,16 @@ def describe_error(error: ValidationError) -> str:
     elif first["type"] == "too_long":
         wanted = f"have at most {first['ctx']['max_length']} values"
     key = ".".join(map(str, parts))
-    hint = _HINTS.get(key, "") if first["type"] in _BOUNDS else ""
+    hint = _HINTS.get(key, "") if first["type"] in _BOUNDS else _suggest_choice(first)
     return f"{key} is {format_value(first['input'])}, but must {wanted}.{hint}"
+
+
+def _suggest_choice(first: ErrorDetails) -> str:
+    """The choice that a misspelt word comes near; empty for another mistake."""
+    if first["type"] != "literal_error" or not isinstance(word := first["input"], str):
+        return ""
+    near = difflib.get_close_matches(word, re.findall(r"'([^']*)'", first["ctx"]["expected"]), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def config_members(config: Config) -> Members:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hatdfed.errors import ConfigError
@@ -104,5 +105,5 @@ def _format_line(mark: Any) -> str:
 
 def format_value(value: object) -> str:
     """Format a value for an error message, shortened where it is long."""
-    text = repr(value)
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

@@ -15,6 +15,7 @@ from typing import Any
 
 from hatdfed.core.metrics import METRICS
 from hatdfed.core.policies import POLICIES
+from hatdfed.core.training import TRAINING
 from hatdfed.data.datasets import DATASETS, LoadedDatasets, is_given_in_python
 from hatdfed.data.partitioners import PARTITIONERS
 from hatdfed.errors import ConfigError, HatdfedError
@@ -174,16 +175,33 @@ def play_jobs(
         _play_in_this_process(game)
 
 
-def refuse_what_others_lack(configs: Sequence[Config]) -> None:
-    """Refuse what other processes cannot know: data that are Python objects, and things that a notebook has added."""
-    _refuse_data_of_this_process(configs)
+def refuse_what_others_lack(configs: Iterable[Config]) -> None:
+    """Refuse what other processes cannot know."""
+    if (lack := find_what_others_lack(configs)) is not None:
+        raise ConfigError(lack)
+
+
+def find_what_others_lack(configs: Iterable[Config]) -> str | None:
+    """Say what other processes cannot know: data that are Python objects, and things of a notebook or main block."""
     for config in configs:
+        if is_given_in_python(config.dataset, config.dataset_options):
+            return (
+                f"The data {config.dataset!r} were given as Python objects, which worker processes do not have. Use "
+                "one process (jobs=1), or save them with numpy.savez and name the file."
+            )
         for registry, name in _named_things(config):
             if registry.is_of_notebook(name):
-                raise ConfigError(
+                return (
                     f"{name!r} of {registry.group} was added in this notebook, which worker processes cannot read. Use "
                     "one process (jobs=1), or put it into a .py file and import that."
                 )
+            if registry.is_of_main_block(name):
+                return (
+                    f"{name!r} of {registry.group} was added in the block `if __name__ == '__main__':`, which worker "
+                    "processes do not run. Add it above that line or in a module of its own, or use one process "
+                    "(jobs=1)."
+                )
+    return None
 
 
 def _named_things(config: Config) -> list[tuple[Registry[Any], str]]:
@@ -192,22 +210,13 @@ def _named_things(config: Config) -> list[tuple[Registry[Any], str]]:
         (DATASETS, config.dataset),
         (PARTITIONERS, config.split),
         (POLICIES, config.policy.name),
+        (TRAINING, config.training.name),
         (AGGREGATORS, config.aggregator.name),
         (LOSSES, config.loss.name),
         *((METRICS, name) for name in config.metrics),
         (NETWORKS, config.network),
         (CODECS, config.codec),
     ]
-
-
-def _refuse_data_of_this_process(configs: Iterable[Config]) -> None:
-    """Data that a script gave as Python objects are not in other processes."""
-    for config in configs:
-        if is_given_in_python(config.dataset, config.dataset_options):
-            raise ConfigError(
-                f"The data {config.dataset!r} were given as Python objects, which worker processes do not have. Use "
-                "one process (jobs=1), or save them with numpy.savez and name the file."
-            )
 
 
 def play_runs(

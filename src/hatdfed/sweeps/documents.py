@@ -33,6 +33,16 @@ def find_runs(folder: Path) -> list[Path]:
     return found
 
 
+def find_sweep_runs(folder: Path) -> list[Path]:
+    """The folders of a sweep's runs that were begun."""
+    return sorted(path for path in (folder / "runs").glob("*") if is_run(path))
+
+
+def is_finished_sweep(folder: Path) -> bool:
+    """Whether a sweep was played to its end, so that its table was written."""
+    return (folder / "summary.json").exists()
+
+
 def find_compared_runs(folder: Path, methods: Iterable[Mapping[str, Any]]) -> list[Path]:
     """The folders of the runs that a comparison's rows are about; all that there are, where one of them is missing."""
     found = {path.name: path for path in find_runs(folder)}
@@ -45,7 +55,8 @@ def read_sweep_document(folder: Path) -> dict[str, Any]:
     document = _read(folder / "summary.json")
     if document is None:
         raise RunFolderError(
-            f"The sweep in {folder} is not finished: there is no summary.json. Repeat the command that started it."
+            f"The sweep in {folder} is not finished: there is no summary.json. Repeat the command that started it, or: "
+            f"hatdfed sweep {folder / 'sweep.yaml'} --out {folder}"
         )
     rows, failed = document.get("rows"), document.get("failed")
     is_table = isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)

@@ -11,7 +11,7 @@ from hatdfed.runs.result import RunResult
 from hatdfed.runs.statistics import Comparison
 from hatdfed.setup.run_identity import Difference, run_difference
 from hatdfed.sweeps.catalogue import read_run
-from hatdfed.sweeps.compare import summarise_comparison
+from hatdfed.sweeps.compare import name_compared_run, summarise_comparison
 from hatdfed.sweeps.documents import find_compared_runs, is_run, is_sweep, read_comparison_document, read_sweep_document
 from hatdfed.sweeps.sweep import SweepResult
 
@@ -34,13 +34,25 @@ def load(folder: Path | str) -> RunResult | Comparison | SweepResult:
 def _load_comparison(folder: Path) -> Comparison:
     """A comparison from the folders of its runs: those of its results.json, in that order, if there is one."""
     said = read_comparison_document(folder) or {"methods": []}
-    results = [read_run(RunFolder.open(path)) for path in find_compared_runs(folder, said["methods"])]
+    runs = [RunFolder.open(path) for path in find_compared_runs(folder, said["methods"])]
+    _refuse_unfinished(folder, runs)
+    results = [read_run(run) for run in runs]
     _refuse_several_comparisons(folder, results)
     order = [row["method"] for row in said["methods"]]
     results.sort(key=lambda result: (_place(result.config.method, order), result.config.seed))
     reference = said.get("reference")
     known = {result.config.method for result in results}
     return summarise_comparison(results, reference if reference in known else None, said.get("target_accuracy"))
+
+
+def _refuse_unfinished(folder: Path, runs: Sequence[RunFolder]) -> None:
+    """A comparison goes on as a whole; runs that only share a folder are refused one by one."""
+    left = [run.path.name for run in runs if run.read_results() is None]
+    if left and all(run.path.name == name_compared_run(run.config()) for run in runs):
+        raise RunFolderError(
+            f"The comparison in {folder} is not finished: {len(left)} of {len(runs)} runs are not at their end, such "
+            f"as {left[0]}. Repeat the `hatdfed compare` command with --out {folder}."
+        )
 
 
 def _refuse_several_comparisons(folder: Path, results: Sequence[RunResult]) -> None:

@@ -10,7 +10,7 @@ tensorboard/, mlflow.sqlite   where they were asked for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,15 +25,14 @@ from hatdfed.errors import HatdfedError, RunFolderError, did_you_mean
 from hatdfed.report.sinks import Publisher
 from hatdfed.runs.display import format_table
 from hatdfed.runs.play import Job
-from hatdfed.runs.progress import OnRounds
+from hatdfed.runs.progress import OnNamedRun
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.runs.result import RunResult
-from hatdfed.setup.build.placement import Placement
 from hatdfed.sweeps.batches import OnDone, OnFailed, PlayOptions, play_runs
 from hatdfed.sweeps.catalogue import PlannedRun, check_runs, read_run
-from hatdfed.sweeps.executors import Executor, make_executor
+from hatdfed.sweeps.executors import Executor
 from hatdfed.sweeps.file import SearchPlan, SweepFile, read_sweep
 from hatdfed.sweeps.points import Point, all_runs, configs, points
 from hatdfed.sweeps.search import Search, check_search, corners
@@ -48,11 +47,7 @@ from hatdfed.sweeps.table import (
     table,
     write_sweep_files,
 )
-from hatdfed.sweeps.workers import refuse_in_unguarded_script
 
-OnRun = Callable[
-    [str, Figures | None, int, int], None
-]  # a run, its figures (None: failed), how many ended, of how many
 _SHOWN = {
     "point": "point",
     "validation_accuracy": "validation accuracy (%)",
@@ -102,33 +97,6 @@ class SweepFailedError(HatdfedError):
         self.result = result
 
 
-def sweep(
-    source: Path | str | Mapping[str, Any] | SweepFile,
-    *,
-    out: Path | str | None = None,
-    executor: str | Executor = "local",
-    jobs: int | None = None,
-    fleet: str = "auto",
-    device: str = "auto",
-    data_dir: Path | str | None = None,
-    on_run: OnRun | None = None,
-    on_rounds: OnRounds | None = None,
-    on_note: Callable[[str], None] | None = None,
-    publishers: Sequence[Publisher] = (),
-) -> SweepResult:
-    """Play all runs of a sweep file, or of what one would hold, and sum them up in a table.
-
-    `out` is gone on with; by default it is a folder under runs/ that belongs to this version of the file. `executor` is
-    local (`jobs` processes), ray, or one of your own. The result names runs that failed; where all did, it raises.
-    """
-    refuse_in_unguarded_script()
-    plan = plan_sweep(source, None if out is None else Path(out))
-    how = PlayOptions(Placement(fleet, device), data_dir, on_rounds, on_note)
-    player = make_executor(executor, jobs=jobs) if isinstance(executor, str) else executor
-    plan.check(how.datasets, data_dir)
-    return play_sweep(plan, player, how, on_run, publishers)
-
-
 @dataclass(frozen=True)
 class SweepPlan:
     """A sweep file, its folder, and its runs: all of a grid, or those of the base of a search."""
@@ -169,7 +137,7 @@ def play_sweep(
     plan: SweepPlan,
     executor: Executor,
     how: PlayOptions,
-    on_run: OnRun | None = None,
+    on_run: OnNamedRun | None = None,
     publishers: Sequence[Publisher] = (),
 ) -> SweepResult:
     """Play what is left of a sweep, and write its table."""
@@ -233,7 +201,7 @@ class Playing:
     how: PlayOptions
     total: int  # runs in all
     total_rounds: int
-    on_run: OnRun | None = None
+    on_run: OnNamedRun | None = None
     publishers: Sequence[Publisher] = ()
     figures: dict[str, Figures] = field(default_factory=dict)  # of the runs that are done, by name
     failed: dict[str, str] = field(default_factory=dict)  # why, by name

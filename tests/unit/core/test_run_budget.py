@@ -7,7 +7,7 @@ from tests.small_runs import SMALL
 from hatdfed.core.effort import full_effort
 from hatdfed.core.run_budget import RunBudget
 from hatdfed.randomness import stream
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 from hatdfed.testing import policy_context
 
 RUN = {**SMALL, "rounds": 20, "servers": 4}
@@ -43,7 +43,7 @@ def test_training_policy_and_links_share_one_budget():
 
 
 def test_a_run_under_a_budget_goes_on_where_it_was(tmp_path):
-    from hatdfed.runs.play import resume
+    from hatdfed.runs.calls import resume
 
     settings = {**RUN, "method": "hat-dfed-plus", "budget_joules": 200.0, "training": {"name": "marginal-gain"}}
     whole = run(**settings, horizon=20)

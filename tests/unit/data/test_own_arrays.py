@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from tests.unit.data.own_files import contents, make_format, npy, open_source, picture, trained
 
+from hatdfed.core.task import REGRESSION, TaskKind
+from hatdfed.data.datasets.base import SampleFormat
 from hatdfed.data.own import images as reader
 from hatdfed.data.own.arrays import gather_arrays
 from hatdfed.errors import DataError
@@ -79,6 +81,13 @@ def test_python_objects_are_refused_and_never_unpacked(tmp_path, monkeypatch, na
     monkeypatch.setattr(pickle, "Unpickler", unpacked)
     with pytest.raises(DataError, match=f"array '{name}': it holds Python objects, which are never unpickled; numbers"):
         open_source(path)
+
+
+def test_a_sentence_that_says_itself_what_to_do_has_no_other_advice(tmp_path):
+    form = SampleFormat((4,), np.dtype("float32"), TaskKind(REGRESSION, 1), (0.0,), (1.0,))
+    path = saved(tmp_path, np.full((40, 4), np.nan, np.float32), np.zeros(40))
+    with pytest.raises(DataError, match=r"the first at \[0, 0\]\. Remove or replace them\.$"):
+        open_source(path, form=form)
 
 
 @pytest.mark.parametrize(

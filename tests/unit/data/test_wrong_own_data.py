@@ -62,5 +62,5 @@ def test_the_task_can_be_named_where_targets_are_doubtful():
 
 def test_a_sweep_takes_data_as_python_objects(tmp_path):
     plan = {"base": {**SMALL, "dataset": (F, Y)}, "grid": {"rounds": [1, 2]}, "seeds": 1}
-    found = hatdfed.sweep(plan, out=tmp_path / "sweep", jobs=1)
+    found = hatdfed.sweep(plan, out=tmp_path / "sweep")  # in one process, which has the data
     assert [row["settings"] for row in found.rows] == [{"rounds": 1}, {"rounds": 2}]

@@ -7,7 +7,7 @@ from safetensors.numpy import save_file
 from tests.small_runs import SMALL
 
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.play import resume, run
+from hatdfed.runs.calls import resume, run
 from hatdfed.setup.layers import resolve
 
 

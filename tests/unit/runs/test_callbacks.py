@@ -63,6 +63,16 @@ def test_a_callback_that_raises_is_named_and_loses_nothing(tmp_path):
     assert len(hatdfed.resume(tmp_path / "run").rounds) == 6
 
 
+def test_a_run_that_is_interrupted_in_python_says_how_to_go_on(tmp_path):
+    def interrupt(config, record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        hatdfed.run(SETTINGS, out=tmp_path / "run", on_round=interrupt)
+    again = f"hatdfed.resume({str(tmp_path / 'run')!r}) goes on from the last checkpoint, if any."
+    assert stopped.value.__notes__ == [again]
+
+
 def test_a_run_that_a_callback_ended_is_shown_as_such_until_it_is_gone_on_with(tmp_path):
     result = hatdfed.run(SETTINGS, out=tmp_path / "run", callbacks=[StopAfter(None), StopAfter(2)])
     ended = "Ended by the callback StopAfter after 2 of 6 rounds."

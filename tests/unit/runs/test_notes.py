@@ -3,7 +3,7 @@
 import pytest
 from tests.small_runs import SMALL
 
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 ALONE = "every server"
 

@@ -23,7 +23,7 @@ from hatdfed.core.links import LinkTable, all_links
 from hatdfed.core.policies import POLICIES
 from hatdfed.core.policies.base import Stateless, certain
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.runs.play import resume, run
+from hatdfed.runs.calls import resume, run
 from hatdfed.runs.records.folder import RunFolder
 
 SMALL = {
@@ -101,7 +101,7 @@ def test_every_kind_of_state_survives_a_stop(tmp_path, method):
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path):
     settings = {**SMALL, "rounds": 30, "checkpoint_every": 2}
     code = (
-        "import json, sys, torch; torch.set_num_threads(1); from hatdfed.runs.play import run; "
+        "import json, sys, torch; torch.set_num_threads(1); from hatdfed.runs.calls import run; "
         "run(**json.loads(sys.argv[1]), out=sys.argv[2])"
     )
     folder = tmp_path / "run"

@@ -4,7 +4,8 @@ import pytest
 from tests.small_runs import SMALL
 
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.play import Job, play, resume, run
+from hatdfed.runs.calls import resume, run
+from hatdfed.runs.play import Job, play
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.runs.records.lock import locked_folder
 from hatdfed.setup.build.placement import Placement

@@ -4,7 +4,7 @@ from tests.small_runs import config
 
 from hatdfed.errors import ConfigError, WireError
 from hatdfed.fleets.stacked.merging import sent_models
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 from hatdfed.server.codecs import CODECS, codec_for
 from hatdfed.server.codecs.base import expect, message_share, payload_bits, sound
 from hatdfed.server.codecs.block_quantised import Int4, Int8

@@ -5,7 +5,7 @@ from tests.small_runs import SMALL, config
 
 from hatdfed.core.training.every import Every
 from hatdfed.errors import ConfigError
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 from hatdfed.setup.build.coordinator import make_coordinator, make_prices
 from hatdfed.setup.layers import resolve
 

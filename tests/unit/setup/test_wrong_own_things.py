@@ -82,7 +82,7 @@ def test_a_policy_without_a_value_that_is_asked_for_is_refused_by_the_name_of_th
 
         grow = propose = update = init
 
-    with pytest.raises(ConfigError, match="has no value 'uses_budget'"):
+    with pytest.raises(ConfigError, match="has no values 'uses_budget', 'plans_mixing'"):
         play_with(POLICIES, monkeypatch, Bare, policy={"name": "mine"})
 
 
@@ -147,6 +147,10 @@ def make_without_arguments():
             network_that(lambda self, x: self.head(x.flatten(1)).detach().numpy()),
             "gives out ndarray .* must give out a",
         ),
+        (
+            lambda shape, outputs: Flat(shape, outputs).double(),
+            r"network 'mine' has head\.weight of type float64, but .* must be float32",
+        ),
         (network_that(lambda self, x: (self.head(x.flatten(1)), x)), "gives out tuple .* must give out a tensor"),
     ],
 )
@@ -154,6 +158,21 @@ def make_without_arguments():
 def test_a_network_that_cannot_be_made_or_trained_is_named(monkeypatch, network, said, fleet):
     with pytest.raises(ConfigError, match=said):
         play_with(NETWORKS, monkeypatch, network, network="mine", fleet=fleet)
+
+
+class OnFrozenDoubles(Flat):
+    """The same network behind a frozen layer of doubles."""
+
+    def __init__(self, shape, outputs):
+        super().__init__(shape, outputs)
+        self.fixed = nn.Linear(int(np.prod(shape)), int(np.prod(shape))).double().requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(self.fixed(x.flatten(1).double()).float())
+
+
+def test_frozen_tensors_may_have_a_type_of_their_own(monkeypatch):
+    assert len(play_with(NETWORKS, monkeypatch, OnFrozenDoubles, network="mine").rounds) == 2
 
 
 @pytest.mark.parametrize(("network", "said"), [(Flat, "the class Flat"), (Flat((64,), 10), "an object of class Flat")])

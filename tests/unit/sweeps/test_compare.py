@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import hatdfed
 import hatdfed.cli.tables as tables
 from hatdfed.cli.app import main
 from hatdfed.errors import ConfigError, RunFolderError
-from hatdfed.runs.play import play, run
+from hatdfed.runs.calls import run
+from hatdfed.runs.play import play
 from hatdfed.runs.records.folder import RunFolder
 from hatdfed.setup.layers import resolve
 from hatdfed.setup.methods import METHODS, Method
+from hatdfed.sweeps.calls import compare
 from hatdfed.sweeps.catalogue import read_run
-from hatdfed.sweeps.compare import compare
 
 SMALL = {
     "dataset": "synthetic",
@@ -114,8 +116,13 @@ def test_an_interrupted_comparison_goes_on_where_it_was_and_counts_on_from_there
         if done == 40:  # of 50: each run has played 20 rounds, and has a checkpoint of every tenth
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         compare(["rnd", "local"], seeds=1, out=tmp_path, on_rounds=interrupt, **settings)
+    assert stopped.value.__notes__ == [f"The same call, with out={str(tmp_path)!r}, goes on with what is missing."]
+    with pytest.raises(
+        RunFolderError, match=rf"2 of 2 runs are not .* `hatdfed compare` command with --out {tmp_path}"
+    ):
+        hatdfed.load(tmp_path)
     again = compare(["rnd", "local"], seeds=1, out=tmp_path, on_rounds=lambda *each: told.append(each), **settings)
     assert without_clock(again.summary) == without_clock(whole.summary)
     assert (told[0], told[-1]) == ((41, 50), (50, 50))

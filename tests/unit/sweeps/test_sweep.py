@@ -150,6 +150,38 @@ def test_the_figure_of_a_sweep_says_in_words_and_rings_what_is_on_the_front(accu
     }
 
 
+def show(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["hatdfed", "show", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_a_stopped_sweep_says_how_to_go_on_and_shows_how_far_its_runs_are(tmp_path, monkeypatch, capfd):
+    def interrupt(name, figures, done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        hatdfed.sweep(SWEEP, out=tmp_path / "s", jobs=1, on_run=interrupt)
+    assert stopped.value.__notes__ == [f"What is done is in {tmp_path / 's'}; the same call goes on."]
+    assert show(monkeypatch, tmp_path / "s") == 0
+    told = capfd.readouterr().out
+    assert "This sweep is not finished." in told
+    assert "method=rnd,cool_down=0.5,seed=0: 3 of 3 rounds" in told
+    assert show(monkeypatch, tmp_path / "s", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["finished"] is False
+    with pytest.raises(RunFolderError, match=r"is not finished.* hatdfed sweep .*sweep\.yaml --out "):
+        hatdfed.load(tmp_path / "s")
+
+
+def test_a_sweep_from_python_shows_progress_if_asked(finished, copy, capfd):
+    hatdfed.sweep(SWEEP, out=copy, jobs=1, show_progress=True)
+    assert "run 8 of 8: method=local" in capfd.readouterr().err
+    hatdfed.sweep(SWEEP, out=copy, jobs=1)
+    assert capfd.readouterr().err == ""
+
+
 def row(accuracy, joules, leaks=False):
     return {"validation_accuracy": accuracy, "total_joules": joules, "leaks_test": leaks}
 

@@ -5,7 +5,6 @@ Every policy in a module of this package that declares a `name` is found here; n
 
 from __future__ import annotations
 
-import dataclasses
 from typing import cast
 
 from hatdfed.core.policies.base import AnyPolicy
@@ -15,7 +14,8 @@ POLICIES: Registry[type[AnyPolicy]] = Registry(
     "hatdfed.policies",
     cast(dict[str, type[AnyPolicy]], find_classes(__name__, __path__, "propose")),
     wanted="a dataclass with the methods of TopologyPolicy",
-    fits=lambda thing: isinstance(thing, type) and dataclasses.is_dataclass(thing),
+    fits=lambda thing: isinstance(thing, type),
+    is_dataclass=True,
     methods=("init", "grow", "propose", "update"),
     values=("uses_budget", "plans_mixing", "needs_scores"),
 )

@@ -5,7 +5,6 @@ A class with a `name` in a file of this folder is found here; nothing has to be 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import cast
 
 from hatdfed.core.training.base import AnyTraining
@@ -15,6 +14,7 @@ TRAINING: Registry[type[AnyTraining]] = Registry(
     "hatdfed.training",
     cast(dict[str, type[AnyTraining]], find_classes(__name__, __path__, "propose")),
     wanted="a dataclass with the methods of TrainingPolicy",
-    fits=lambda thing: isinstance(thing, type) and dataclasses.is_dataclass(thing),
+    fits=lambda thing: isinstance(thing, type),
+    is_dataclass=True,
     methods=("init", "grow", "find_most_passes", "propose", "update"),
 )

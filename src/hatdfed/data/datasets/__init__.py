@@ -64,7 +64,8 @@ def dataset_kind(name: str, options: Mapping[str, Any] | None = None, data_dir: 
             f"The data called {name!r} were given as Python objects, which this process does not have. Give the same "
             "data again as dataset=…, or save them with numpy.savez and name the file."
         )
-    raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, DATASETS)}{OWN_THING}")
+    known = [each for each in DATASETS if not _OWN_NAME.search(each)]  # data given before are not asked for by name
+    raise ConfigError(f"There is no data set called {name!r}. {did_you_mean(name, known)}{OWN_THING}")
 
 
 def is_given_in_python(name: str, options: Mapping[str, Any]) -> bool:

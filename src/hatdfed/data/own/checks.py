@@ -128,10 +128,12 @@ def _check_numbers(what: str, array: Array) -> None:
     if array.ndim == 0:
         raise DataError(f"{what} is a single number, but must have one entry for each sample.")
     if array.dtype.kind == "f" and not (is_finite := np.isfinite(array)).all():
-        place = np.argwhere(~is_finite)[0]
+        places = np.argwhere(~is_finite)
+        first = places[0].tolist()
+        if len(places) == 1:
+            raise DataError(f"{what} has one value that is NaN or infinite, at {first}. Remove or replace it.")
         raise DataError(
-            f"{what} has {int((~is_finite).sum())} values that are NaN or infinite, the first at {place.tolist()}. "
-            "Remove or replace them."
+            f"{what} has {len(places)} values that are NaN or infinite, the first at {first}. Remove or replace them."
         )
 
 

@@ -375,8 +375,9 @@ def read_npz_samples(path: Path, form: SampleFormat, *, most: int, warner: OnceW
     try:
         return AllAtStart(make_own_samples(found["x"], found.get("y"), form, prefix="", most=most, warner=warner))
     except DataError as error:
-        reason = str(error).rstrip(".")
-        raise DataError(f"{path} cannot be used: {reason}. Save it again with numpy.savez.") from error
+        reason = str(error)  # a whole sentence says itself what to do
+        cure = "" if reason.endswith(".") else ". Save it again with numpy.savez."
+        raise DataError(f"{path} cannot be used: {reason}{cure}") from error
 
 
 class ImageStore:

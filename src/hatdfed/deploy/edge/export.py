@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from hatdfed.data.datasets import Dataset, load_dataset
 from hatdfed.deploy.edge.private_rounds import PrivateRounds
+from hatdfed.deploy.edge.state_files import refuse_folder_without_models
 from hatdfed.deploy.edge.store import EdgeStore
 from hatdfed.errors import ConfigError, HatdfedError, MissingDependencyError, RunFolderError, require_one_of
 from hatdfed.runs.privacy_loss import bound_epsilon, count_rounds_trained
@@ -161,12 +162,10 @@ def read_stored_model(source: Path, server: int | None = None) -> StoredModel:
         raise ConfigError(
             f"--server chooses one of a simulation's servers, but {source} is no simulation's run folder."
         )
+    refuse_folder_without_models(source)
     saved = EdgeStore(source).load()
     if saved is None:
-        raise RunFolderError(
-            f"{source} holds no model: neither an edge's states (round-*.safetensors) nor a simulation's "
-            "checkpoint.safetensors. Check the path."
-        )
+        raise RunFolderError(f"The states in {source} were moved away meanwhile. Try again.")
     return StoredModel(saved.server.params, {"run": saved.run, "rounds": str(saved.round)})
 
 

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from hatdfed.deploy.edge.state_files import STATE_PATTERN
 from hatdfed.errors import RunFolderError
 from hatdfed.runs.records.checkpoint import write_atomically
 from hatdfed.server.message import Buffer, pack_tensors
 from hatdfed.server.program import ServerState, server_arrays, server_from
 
 _log = logging.getLogger("hatdfed.deploy.edge")
-_PATTERN = "round-*.safetensors"
 _RUN = re.compile(r"[0-9A-Za-z-]{1,64}")
 _LOCK = "edge.lock"
 
@@ -51,7 +51,11 @@ class EdgeStore:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder against a second edge while the context is open; it is released if the process dies."""
+        """Lock the folder against a second edge while the context is open; it is released if the process dies.
+
+        A folder that was made for this and has no states in the end, such as that of an edge that is refused, goes.
+        """
+        is_new = not self.folder.exists()
         try:
             self._make()
             file = (self.folder / _LOCK).open("a+", encoding="utf-8")
@@ -74,7 +78,11 @@ class EdgeStore:
                 file.truncate(0)
                 file.write(f"process {os.getpid()}")
                 file.flush()
-            yield
+            try:
+                yield
+            finally:
+                if is_new:
+                    self._remove_empty()
 
     def save(self, state: SavedState) -> None:
         """Save a state, then delete old ones beyond the limits; the newest always stays."""
@@ -109,7 +117,13 @@ class EdgeStore:
 
     def list_files(self) -> list[Path]:
         """List the files with states, newest first."""
-        return sorted(self.folder.glob(_PATTERN), reverse=True)
+        return sorted(self.folder.glob(STATE_PATTERN), reverse=True)
+
+    def _remove_empty(self) -> None:
+        with contextlib.suppress(OSError):
+            if [path.name for path in self.folder.iterdir()] == [_LOCK]:
+                (self.folder / _LOCK).unlink()
+                self.folder.rmdir()
 
     def _make(self) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from hatdfed.errors import OWN_THING, require_one_of
 from hatdfed.registry import Registry
 from hatdfed.server.networks.attention import decoder, vit_tiny
@@ -46,7 +48,10 @@ _BUILT_IN: dict[str, NetworkMaker] = {
 PRIVATE_NETWORK = "small-cnn-group-norm"  # what to use instead of one that cannot be trained privately
 
 NETWORKS: Registry[NetworkMaker] = Registry(
-    "hatdfed.networks", _BUILT_IN, wanted="a function of a sample's shape and the number of outputs", fits=callable
+    "hatdfed.networks",
+    _BUILT_IN,
+    wanted="a class or function that takes a sample's shape and the number of outputs",
+    fits=lambda thing: callable(thing) and not isinstance(thing, nn.Module),
 )
 
 

@@ -123,6 +123,7 @@ def make_learner(config: Config, dataset: Dataset, noise: NoiseSource = repeatab
     )
     if private is not None:
         refuse_mixing_layers(learner.module, config.network, PRIVATE_NETWORK)
+    _refuse_other_precision(config, learner)
     _refuse_unfit_network(config, dataset, learner.module)
     return learner
 
@@ -168,6 +169,17 @@ def make_optimiser(settings: LearnerConfig) -> Optimiser:
     optimiser = OPTIMISERS[settings.optimiser]
     known = {field.name for field in dataclasses.fields(optimiser)}
     return optimiser(**{name: value for name, value in settings.model_dump().items() if name in known})
+
+
+def _refuse_other_precision(config: Config, learner: Learner) -> None:
+    """What is trained or sent is one vector of float32; only frozen tensors keep a type of their own."""
+    module = learner.module
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if learner.roles.get(name, "frozen") != "frozen" and tensor.dtype != torch.float32:
+            raise ConfigError(
+                f"network {config.network!r} has {name} of type {str(tensor.dtype).removeprefix('torch.')}, but what "
+                "is trained or sent must be float32. Leave out .double(), .half() or dtype=… where the network is made."
+            )
 
 
 @torch.no_grad()

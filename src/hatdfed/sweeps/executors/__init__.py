@@ -9,7 +9,14 @@ from typing import Any, Protocol
 
 from hatdfed.errors import ConfigError, MissingDependencyError, require_one_of
 from hatdfed.runs.play import Job
-from hatdfed.sweeps.batches import OnDone, OnFailed, PlayOptions, default_processes, play_jobs
+from hatdfed.sweeps.batches import (
+    OnDone,
+    OnFailed,
+    PlayOptions,
+    default_processes,
+    find_what_others_lack,
+    play_jobs,
+)
 from hatdfed.sweeps.retries import RETRIES
 
 EXECUTORS = ("local", "ray")
@@ -39,6 +46,8 @@ class Executor(Protocol):
 class LocalExecutor:
     """Processes on this machine; the number of them by the cores or the GPU, unless it is given.
 
+    It is one for data that are Python objects and things that were added in a notebook or in a script's main block.
+
     A single process is this one: then what kills it ends the sweep, which can be started again.
     """
 
@@ -51,9 +60,15 @@ class LocalExecutor:
 
     def play(self, jobs: Mapping[int, Job], how: PlayOptions, done: OnDone, failed: OnFailed | None) -> None:
         """Play all of them."""
-        servers = sum(job.config.servers for job in jobs.values())
-        processes = self.processes or default_processes(how.placement, servers)
+        processes = self.processes or _choose_processes(jobs, how)
         play_jobs(jobs, processes, how, done, failed, retries=self.retries)
+
+
+def _choose_processes(jobs: Mapping[int, Job], how: PlayOptions) -> int:
+    """One where others could not know what is to be played."""
+    if find_what_others_lack(job.config for job in jobs.values()) is not None:
+        return 1
+    return default_processes(how.placement, sum(job.config.servers for job in jobs.values()))
 
 
 def make_executor(name: str = "local", *, jobs: int | None = None, retries: int = RETRIES, **ray: Any) -> Executor:

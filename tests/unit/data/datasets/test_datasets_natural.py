@@ -18,7 +18,7 @@ from tests.unit.data.datasets.natural_files import (
 from hatdfed.core.task import NEXT_TOKEN, REGRESSION
 from hatdfed.data.datasets import flights, load_dataset, speeches, typefaces, vowels
 from hatdfed.errors import ConfigError, DataError, MissingDependencyError
-from hatdfed.runs.play import run
+from hatdfed.runs.calls import run
 
 pytestmark = pytest.mark.usefixtures("clean_machine")
 TINY = {"servers": 2, "rounds": 1, "images_per_server": 20, "validation_images": 2, "samples_per_round": 8}

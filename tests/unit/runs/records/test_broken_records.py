@@ -11,7 +11,7 @@ from tests.small_runs import SMALL
 from hatdfed.cli.tables import COLUMNS, make_summary_table
 from hatdfed.core.fleet import FinalAccuracy
 from hatdfed.errors import RunFolderError
-from hatdfed.runs.play import resume, run
+from hatdfed.runs.calls import resume, run
 from hatdfed.runs.records.database import RunDatabase
 from hatdfed.runs.summary import summarise
 from hatdfed.setup.layers import resolve
