@@ -78,6 +78,9 @@ class WireError(HatdfedError):
         self.reason = reason
 
 
+_MEANT = {"gpu": "cuda"}  # names that look more like another one
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The known name nearest to `name`, or all of them, as the end of an error sentence.
 
@@ -87,6 +90,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'Known: full, rnd.'
     """
     names = sorted(known)
+    if (meant := _MEANT.get(name)) in names:
+        return f"Did you mean {meant}?"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
 

@@ -101,6 +101,17 @@ def test_a_comparison_is_shown_from_its_folder(compared):
     assert "mean ± sd over 2 seeds" in invoke("show", str(compared)).stdout
 
 
+def test_a_folder_of_several_comparisons_is_told_so(compared):
+    for call in (lambda: invoke("show", str(compared.parent)), lambda: hatdfed.load(compared.parent)):
+        with pytest.raises(RunFolderError, match=rf"holds several runs, comparisons or sweeps\. .*{compared.name}"):
+            call()
+
+
+def test_a_gpu_is_called_cuda():
+    with pytest.raises(ConfigError, match=r"Did you mean cuda\?"):
+        hatdfed.run("rnd", device="gpu")
+
+
 def test_a_comparison_that_was_stopped_shows_how_far_it_is(compared, tmp_path):
     (tmp_path / "rnd-seed0").symlink_to(compared / "rnd-seed0")
     assert "rnd-seed0: 2 of 2 rounds" in invoke("show", str(tmp_path)).stdout

@@ -68,8 +68,9 @@ def _list_own_settings(key: str) -> list[SettingEntry]:
     for component in list_components(key):
         for setting in list_own_settings(key, component) or ():
             owners.setdefault(setting, []).append(component)
+    defaults = " `hatdfed policies` has the defaults." if key == "policy" else ""
     return [
-        SettingEntry(f"{key}.{setting}", None, f"A setting of {', '.join(names)}.", tuple(names))
+        SettingEntry(f"{key}.{setting}", None, f"A setting of {', '.join(names)}.{defaults}", tuple(names))
         for setting, names in owners.items()
     ]
 

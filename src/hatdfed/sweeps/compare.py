@@ -28,7 +28,7 @@ def plan_comparison(
 ) -> list[PlannedRun]:
     """The runs of a comparison, method by method and seed by seed."""
     names = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
-    if not isinstance(seeds, int | Iterable):
+    if isinstance(seeds, bool | str) or not isinstance(seeds, int | Iterable):
         raise ConfigError(f"seeds is {seeds!r}, but must be a number of seeds, or a list of seeds such as [0, 3, 7].")
     worlds = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not names or not worlds:

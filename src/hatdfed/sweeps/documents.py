@@ -21,9 +21,18 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.yaml").is_file()
 
 
+def _is_comparison(folder: Path) -> bool:
+    """Whether a finished comparison is in this folder."""
+    return (folder / "results.json").is_file() and not is_run(folder)
+
+
 def find_runs(folder: Path) -> list[Path]:
     """The folders of a comparison's runs, which are directly in its own."""
     refuse_missing_folder(folder)
+    if collections := sorted(path for path in folder.iterdir() if is_sweep(path) or _is_comparison(path)):
+        raise RunFolderError(
+            f"{folder} holds several runs, comparisons or sweeps. Name one of them, such as {collections[0]}."
+        )
     found = sorted(path for path in folder.iterdir() if is_run(path))
     if not found:
         raise RunFolderError(

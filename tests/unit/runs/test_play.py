@@ -269,6 +269,18 @@ def test_a_folder_with_a_run_is_not_overwritten(copy):
         run(**SMALL, rounds=1, out=copy)
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("results.json", "a comparison"), ("sweep.yaml", "a sweep"), ("rnd-seed0/run.sqlite", "other runs")],
+)
+def test_a_folder_with_something_else_than_a_run_is_not_overwritten(tmp_path, name, what):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunFolderError, match=f"already holds {what}, whose files would be written over"):
+        run(**SMALL, rounds=1, out=tmp_path)
+    assert [path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"] == ["mine"]
+
+
 def test_a_run_folder_holds_what_the_result_holds(tmp_path):
     result = run(**SMALL, rounds=3, out=tmp_path / "run")
     folder = RunFolder.open(tmp_path / "run")

@@ -135,6 +135,12 @@ def test_a_folder_of_other_settings_is_refused_before_anything_is_played(copy, m
     assert not (copy / "full-seed0").exists()
 
 
+@pytest.mark.parametrize("seeds", ["2", "10", True, 2.0, None])
+def test_seeds_are_a_number_or_a_list(seeds):
+    with pytest.raises(ConfigError, match=r"seeds is .*, but must be a number of seeds, or a list"):
+        compare(["rnd"], seeds=seeds, **SMALL)
+
+
 @pytest.mark.parametrize(
     ("name", "what"), [("config.yaml", "a run"), ("run.sqlite", "a run"), ("sweep.yaml", "a sweep")]
 )

@@ -60,11 +60,12 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
-        """A new folder; one that already holds a run is refused."""
+        """A new folder; one that already holds a run, a comparison, a sweep or other runs is refused."""
         folder = cls(path)
         try:
-            is_taken = folder.database.exists()
-            path.mkdir(parents=True, exist_ok=True)
+            is_taken, others = folder.database.exists(), folder._find_others()
+            if not others:
+                path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
                 f"The folder {path} cannot be made ({error.strerror}). Choose another one with --out."
@@ -73,9 +74,21 @@ class RunFolder:
             raise RunFolderError(
                 f"{path} already holds a run. Go on with it by --resume {path}, or choose another --out."
             )
+        if others:
+            raise RunFolderError(
+                f"{path} already holds {others}, whose files would be written over. Choose another --out."
+            )
         folder.write_config(config)
         folder.write_json("environment.json", environment())
         return folder
+
+    def _find_others(self) -> str:
+        """What the folder holds that is no run of its own, in words; empty if nothing."""
+        if (self.path / "sweep.yaml").exists():
+            return "a sweep"
+        if self.results.exists() and not self.database.exists():
+            return "a comparison"
+        return "other runs" if any(self.path.glob("*/run.sqlite")) else ""
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
