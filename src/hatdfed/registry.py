@@ -99,6 +99,8 @@ def _import(source: Source) -> None:
     spec = importlib.util.spec_from_file_location(source.module, source.file)
     if spec is None or spec.loader is None or not Path(source.file).is_file():
         raise FileNotFoundError(f"there is no file {source.file}")
+    if (folder := str(Path(source.file).parent)) not in sys.path:
+        sys.path.append(folder)  # so that the file finds modules beside it, as it does when Python runs it
     module = importlib.util.module_from_spec(spec)
     sys.modules[source.module] = module  # as an import does, before anything in it runs
     try:

@@ -145,6 +145,15 @@ def test_a_file_is_imported_once_by_its_path_and_told_to_other_processes(module)
     assert isinstance(sys.modules["first_links_module"], types.ModuleType)
 
 
+def test_a_file_finds_modules_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_the_file.py").write_text("ANSWER = 42")
+    (tmp_path / "needs_a_neighbour.py").write_text("from beside_the_file import ANSWER")
+    import_named(str(tmp_path / "needs_a_neighbour.py"))
+    assert sys.modules.pop("needs_a_neighbour").ANSWER == 42
+    del sys.modules["beside_the_file"]
+
+
 def test_what_cannot_be_imported_gets_one_sentence(module, tmp_path):
     broken = tmp_path / "broken_module.py"
     broken.write_text("import nothing_like_it")
