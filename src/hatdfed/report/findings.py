@@ -126,8 +126,18 @@ def cost_finding(joules: Mapping[str, float]) -> str:
     low, high = joules[least], joules[most]
     if format_joules(low) == format_joules(high):
         return f"{'Every method' if len(joules) > 1 else least} spends {format_joules(low)}"
-    times = f"{high / low:,.{0 if high > 10 * low else 1}f} times as much" if low > 0 else format_joules(high)
-    return f"{least} spends least, {format_joules(low)}; {most} spends {times}"
+    return f"{least} spends least, {format_joules(low)}; {most} spends {_compare_joules(high, low)}"
+
+
+def _compare_joules(high: float, low: float) -> str:
+    """State how much more the higher energy is: in percent where it is less than half as much again."""
+    if low <= 0:
+        return format_joules(high)
+    ratio = high / low
+    if ratio >= 1.5:
+        return f"{ratio:,.{0 if ratio > 10 else 1}f} times as much"
+    more = f"{100 * (ratio - 1):.0f}"
+    return "as much" if more == "0" else f"{more} % more"
 
 
 def regret_finding(name: str, regret: float, played: float, bound: float | None) -> str:

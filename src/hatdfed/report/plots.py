@@ -6,12 +6,14 @@ make a figure by `matplotlib.pyplot`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import hatdfed.report.formatting as fm
@@ -118,8 +120,9 @@ class ComparisonPlots:
         _, bars, labels = comparison_figures.draw_energy(axes, methods, unit.joules)
         axes.set_yticks(range(len(methods)), [method.name for method in methods])
         axes.invert_yaxis()
-        axes.legend(bars, labels, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
-        return _named(axes, f"Total energy ({unit.symbol})", "")
+        _named(axes, f"Total energy ({unit.symbol})", "")
+        _legend_above(axes, bars, labels)
+        return axes
 
     def accuracy_vs_energy(self, ax: Axes | None = None) -> Axes:
         """Test accuracy over total energy: mean and ± 1 sd over seeds of each method."""
@@ -139,6 +142,29 @@ def _axes(given: Axes | None) -> Axes:
 
     axes: Any = plt.subplots(layout="constrained")[1]
     return axes  # type: ignore[no-any-return]
+
+
+def _legend_above(axes: Axes, handles: Sequence[Any], words: Sequence[str]) -> None:
+    """Add a legend above the axes, in as many columns as fit their width, at most three.
+
+    It is inside the axes where the figure has no room above them and no layout that makes some.
+    """
+    figure = _lay_out(axes)
+    look: dict[str, Any] = {"frameon": False, "loc": "lower left", "bbox_to_anchor": (0, 1)}
+    for columns in (3, 2, 1):
+        legend = axes.legend(handles, words, ncols=columns, columnspacing=1.2, borderaxespad=0.2, **look)
+        if legend.get_window_extent().width <= axes.bbox.width:
+            break
+    if figure.get_layout_engine() is None and legend.get_window_extent().y1 > figure.bbox.y1:
+        axes.legend(handles, words, loc="best")
+
+
+def _lay_out(axes: Axes) -> Figure:
+    """Lay out the figure of the axes as drawing it does, so that their size is known; return the figure."""
+    part: Any = axes.figure
+    figure: Figure = part.figure  # that of a subfigure is the whole one
+    figure.draw_without_rendering()
+    return figure
 
 
 def _named(axes: Axes, x: str, y: str) -> Axes:

@@ -6,6 +6,7 @@ threads and beside other plots. A figure carries its `FigureStyle`, from which w
 
 from __future__ import annotations
 
+import math
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,8 @@ _EDGE = 0.04  # inches
 _HEADLINE_SHARE = 0.2  # of a figure's height: a longer headline makes the figure higher
 _AXES_SHARE = 0.3  # of a figure's usual height: what axes have at least, where the height may follow
 _LEAST_AXES = 0.5  # inches: axes that are lower or narrower show nothing
-_TRIES = 6  # to find a height
+_TRIES = 6  # to find a height, or a layout that stays
+_STAYS = 0.02  # inches by which axes may differ between two layouts
 _BESIDE = 1 / 3  # of a figure's width for a legend beside its axes
 _LETTER = 0.58  # of the font size: the width of a letter
 _HANDLE = 7  # letters that are as wide as the line and the margins in front of a legend's words
@@ -175,10 +177,10 @@ def _write_headline(figure: StyledFigure, title: str, subtitle: str) -> float:
     return top
 
 
-def settle(figure: Figure) -> None:
+def settle(figure: Figure, name: str = "") -> None:
     """Lay out the axes; a figure whose height nobody has chosen becomes higher until they have room.
 
-    One whose axes have none is refused.
+    One whose axes have none is refused, by its name if that is given.
     """
     if not isinstance(figure, StyledFigure) or not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         return  # what is in it has its place
@@ -191,8 +193,23 @@ def settle(figure: Figure) -> None:
             break
         _set_height(figure, figure.get_figheight() + wanted - height + 0.02)
         width, height = _lay_out_axes(figure)
+    width, height = _lay_out_until_it_stays(figure, width, height)
     if min(width, height) < _LEAST_AXES:
-        raise ConfigError(_describe_lack_of_room(figure, width, height))
+        raise ConfigError(_describe_lack_of_room(figure, width, height, name))
+
+
+def _lay_out_until_it_stays(figure: StyledFigure, width: float, height: float) -> tuple[float, float]:
+    """Lay out axes of this size again, as every drawing does; return their last size.
+
+    Small axes have other numbers after a layout, and may have no room after the next one.
+    """
+    for _ in range(_TRIES):
+        if min(width, height) < _LEAST_AXES:
+            break
+        before, (width, height) = (width, height), _lay_out_axes(figure)
+        if np.allclose(before, (width, height), rtol=0, atol=_STAYS):
+            break
+    return width, height
 
 
 def _lay_out_axes(figure: StyledFigure) -> tuple[float, float]:
@@ -211,15 +228,21 @@ def _lay_out_axes(figure: StyledFigure) -> tuple[float, float]:
     return float(whole.width * width), float(whole.height * height)
 
 
-def _describe_lack_of_room(figure: StyledFigure, width: float, height: float) -> str:
+def _describe_lack_of_room(figure: StyledFigure, width: float, height: float, name: str) -> str:
     style, (wide, high) = figure.style, figure.get_size_inches()
     size = f"{wide:g} inches wide" if style.height is None else f"{wide:g} × {high:g} inches"
-    found = f"{width:.1f} × {height:.1f} inches" if min(width, height) > 0 else "nothing"
-    without = ", or no headline" if style.headline else ""
+    found = f"{_format_inches(width)} × {_format_inches(height)} inches" if min(width, height) > 0 else "nothing"
+    whose = f"the axes of '{name}'" if name else "its axes"
+    ways = "a larger size, a smaller font, or no headline" if style.headline else "a larger size or a smaller font"
     return (
-        f"A figure {size} with a font size of {style.font_size:g} points leaves {found} for its axes, which need at "
-        f"least {_LEAST_AXES:g} × {_LEAST_AXES:g} inches. Choose a larger size, a smaller font{without}."
+        f"A figure {size} with a font size of {style.font_size:g} points leaves {found} for {whose}, which need at "
+        f"least {_LEAST_AXES:g} × {_LEAST_AXES:g} inches. Choose {ways}."
     )
+
+
+def _format_inches(length: float) -> str:
+    """Format a length; a short one is rounded down, so that what is too short does not look long enough."""
+    return f"{length:.1f}" if length >= 1 else f"{math.floor(100 * length) / 100:.2f}"
 
 
 def frame(axes: Axes) -> None:
@@ -244,8 +267,8 @@ def save_figures(figures: Mapping[str, StyledFigure], folder: Path) -> list[Path
 
     None is written if one of them has no room for its axes.
     """
-    for figure in figures.values():
-        settle(figure)
+    for name, figure in figures.items():
+        settle(figure, name)
     folder.mkdir(parents=True, exist_ok=True)
     return [
         _save_as(figure, folder / f"{name}.{ending}")

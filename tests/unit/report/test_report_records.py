@@ -92,6 +92,20 @@ def test_no_difference_is_a_negative_zero() -> None:
     assert fm.difference(PairedDifference(-1.0, None, None, 1), "%") == ["−1.0\N{NO-BREAK SPACE}%", "(one seed)"]
 
 
+@pytest.mark.parametrize(
+    ("joules", "said"),
+    [
+        (100.6, "as much"),
+        (105.5, "5 % more"),
+        (149.0, "48 % more"),
+        (155.0, "1.5 times as much"),
+        (2510.0, "25 times as much"),
+    ],
+)
+def test_a_title_says_how_much_more_is_spent(joules: float, said: str) -> None:
+    assert fd.cost_finding({"ring": 100.4, "rnd": joules}).endswith(f"; rnd spends {said}")
+
+
 def test_titles_say_what_is_seen(make_run) -> None:
     run = make_run(num_servers=3, rounds=2, link_share=1.0)
     assert fd.accuracy_finding(np.array([50.0, 80.0])) == "Mean accuracy rises from 50.0 % to 80.0 % over 2 rounds"

@@ -135,6 +135,27 @@ def test_a_figure_without_room_for_its_axes_is_refused_and_no_other_is_written(m
     assert not (tmp_path / "figures").exists()
 
 
+def test_a_figure_whose_axes_lose_their_room_in_a_second_layout_is_refused(make_run, tmp_path) -> None:
+    runs = {name: [make_run(label=name, seed=seed, rounds=4) for seed in range(2)] for name in ("full", "rnd")}
+    style = st.FigureStyle(headline=False, width=3.4, font_size=24)
+    for name, figure in draw_comparison_figures(runs, style).items():
+        try:
+            st.settle(figure)
+        except ConfigError:
+            continue
+        for _ in range(3):
+            assert min(st._lay_out_axes(figure)) >= st._LEAST_AXES, name
+
+
+@pytest.mark.parametrize("headline", [True, False])
+def test_a_refused_figure_is_named_and_no_size_that_is_too_small_looks_large_enough(headline: bool) -> None:
+    figure, _ = st.chart(9, 2, "A finding", "and a note", st.FigureStyle(headline=headline, height=2))
+    told = st._describe_lack_of_room(figure, 8.53, 0.497, "energy")
+    ways = "a larger size, a smaller font, or no headline" if headline else "a larger size or a smaller font"
+    assert "leaves 8.5 × 0.49 inches for the axes of 'energy', which need at least 0.5 × 0.5 inches" in told
+    assert told.endswith(f". Choose {ways}.")
+
+
 def test_the_height_of_a_style_is_that_of_its_figures() -> None:
     assert st.find_size(8, 4.8, st.SCREEN) == (8, 4.8)
     assert st.find_size(8, 4.8, st.FigureStyle(width=4, height=2)) == (4, 2)

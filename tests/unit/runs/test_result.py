@@ -199,6 +199,23 @@ def test_plots_of_a_comparison_show_every_method(comparison, name):
     assert {"rnd", "full"} <= set(words)
 
 
+@pytest.mark.parametrize("layout", ["constrained", "none"])
+@pytest.mark.parametrize("width", [7, 5])
+def test_the_legend_of_energy_fits_the_axes_that_are_given(comparison, layout, width):
+    figure = Figure(figsize=(width, 3), layout=layout)
+    axes = figure.subplots(1, 2)[1]
+    comparison.plot.energy(axes)
+    figure.draw_without_rendering()
+    legend = axes.get_legend().get_window_extent()
+    assert axes.bbox.x0 - 1 <= legend.x0 < legend.x1 <= axes.bbox.x1 + 1
+    assert 0 <= legend.y0 < legend.y1 <= figure.bbox.y1
+
+
+def test_energy_is_drawn_on_axes_of_a_subfigure(comparison):
+    axes = Figure(layout="constrained").subfigures(1, 2)[0].subplots()
+    assert comparison.plot.energy(axes).get_legend() is not None
+
+
 def test_progress_is_shown_to_whoever_looks_on_and_can_be_switched(monkeypatch, capsys):
     hatdfed.run("rnd", **SMALL)
     hatdfed.compare(["rnd"], seeds=1, **SMALL)
