@@ -55,7 +55,8 @@ def regret_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCREEN
     rounds = max((curve[0] for curve in curves.values()), key=len)
     bounds = _bounds(shown, rounds)
     height = max(5.2, 1.9 + 0.2 * (len(shown) + 2 * len(bounds)))
-    note = f"{format_method_seeds(shown, 'bands show')} {_NOTE}"
+    absent = ", ".join(method.name for method in methods if not has_regret(method))
+    note = f"{format_method_seeds(shown, 'bands show')} {_NOTE}{_describe_absent(absent)}"
     figure, axes = st.chart(9.2, height, _title(shown, curves), note, style, above=len(shown) + 2 * len(bounds))
     entries = [_line(axes, method, curves[method.name]) for method in shown]
     entries += [_bound_line(axes, bound, rounds) for bound in bounds]
@@ -66,6 +67,11 @@ def regret_figure(methods: Sequence[DrawnMethod], style: FigureStyle = st.SCREEN
     lines, words = [entry.line for entry in entries], [entry.text for entry in entries]
     st.legend(axes, lines, words, loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=2.8)
     return figure
+
+
+def _describe_absent(names: str) -> str:
+    """Name the methods that are not shown; a policy of one's own may be unknown to the process that draws."""
+    return f" Not shown, without a known budget of links: {names}." if names else ""
 
 
 def _line(axes: Axes, method: DrawnMethod, curve: Curve) -> _Entry:

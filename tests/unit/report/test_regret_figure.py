@@ -28,7 +28,9 @@ def lines(figure: Figure, length: int = 6) -> list[Any]:
 def test_only_methods_with_a_budget_are_shown(make_run) -> None:
     methods = style_methods({"rnd": [make_run(budget=6)], "ring": [make_run()]})
     assert [has_regret(method) for method in methods] == [True, False]
-    assert [text.split()[0] for text in words(regret_figure(methods))] == ["rnd"]
+    figure = regret_figure(methods)
+    assert [text.split()[0] for text in words(figure)] == ["rnd"]
+    assert " ".join(text.get_text() for text in figure.texts).endswith("without a known budget of links: ring.")
 
 
 def test_the_bandit_stands_beside_both_bounds(make_run) -> None:
