@@ -30,9 +30,7 @@ from hatdfed.server.inbox import Comparison, Probe
 SHARE_STEPS = 255  # label shares travel as bytes
 _LEAST_SHARE = 0.03  # of a label among a server's data: a model learns little from fewer images
 _GOOD_SHARE = 0.1  # from which on a label counts in full
-_MOST_SIZE = (
-    3.0  # norm of a model, times that of the own; between honest servers it was at most 1.6 in all worlds tried
-)
+_MOST_SIZE = 3.0  # norm of a model, times that of the own; norms grow by less than 2 in long runs (`guard`)
 _LEAST_KNOWLEDGE = 0.1  # a server that knows less of the labels in common cannot judge
 
 
